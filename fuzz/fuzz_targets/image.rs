@@ -10,7 +10,7 @@ use porch_fn_image::{Constraint, Image, parse_version, pod_name, pod_name_past, 
 fuzz_target!(|data: &[u8]| {
     let [reference, tag, prefix] = texts(data);
     let tags = [tag, "v1.2.3", "1.0.0-rc.1", "latest", "v0.4"];
-    if let Ok(constraint) = Constraint::parse(tag)
+    if let Some(constraint) = Constraint::parse(tag)
         && let Some(highest) = constraint.highest(tags)
     {
         assert!(tags.contains(&highest));

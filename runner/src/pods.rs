@@ -91,7 +91,7 @@ impl PodRuntime {
         if parse_version(tag).is_some() {
             return image.with_tag(tag).map_err(PodError::Image);
         }
-        let Ok(constraint) = Constraint::parse(tag) else { return Ok(image) };
+        let Some(constraint) = Constraint::parse(tag) else { return Ok(image) };
         let resolved = self.catalog.resolve(&image, &constraint).await;
         resolved.map_err(|source| PodError::Unresolved { constraint: tag.to_owned(), source })
     }

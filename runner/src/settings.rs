@@ -101,7 +101,7 @@ impl Sources {
         let functions = self.functions.borrow_and_update().clone();
         let complete = functions.is_some();
         let functions = functions.unwrap_or_default();
-        let changed = functions.changed().and_then(|at| u64::try_from(at.as_millisecond()).ok());
+        let changed = functions.changed.and_then(|at| u64::try_from(at.as_millisecond()).ok());
         // Changes of `--config` do not count, because executables are not part of any pod.
         let time = self.cache_changed.max(changed.map(Time::from_millis));
         let settings = Settings::new(self.flags.clone(), cache, Arc::clone(&exec), functions, Path::is_file);
@@ -161,7 +161,6 @@ pub(crate) mod tests {
             per_pod: flag(16),
             queue: flag(1000),
             functions: PathBuf::from("/functions"),
-            default_prefix: "example.com".to_owned(),
             allowed_images: Arc::default(),
         }
     }

@@ -76,7 +76,7 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
         }
     }
 
-    fn parse(&self, content: &Option<Bytes>, _: Option<&Arc<T>>) -> Result<Arc<T>, FileError> {
+    fn parse(&self, content: &Option<Bytes>) -> Result<Arc<T>, FileError> {
         content.as_ref().map_or_else(|| Ok(Arc::default()), |content| self.value(content).map(Arc::new))
     }
 

@@ -17,8 +17,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
+use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
-use porch_fn_kubernetes::{Change, FollowError, Follower, Page, Selection, TIMEOUT, bounded};
+use porch_fn_kubernetes::{Change, FollowError, Follower, TIMEOUT, bounded};
 use porch_fn_telemetry::Causes;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -75,7 +76,7 @@ impl Watcher {
     /// because the rights may have been granted since.
     async fn round(&mut self) -> Result<(), FollowError> {
         let ServiceRef { namespace, name, .. } = self.service.clone();
-        let slices = Selection { labels: Some(format!("kubernetes.io/service-name={name}")), fields: None };
+        let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
         match self.follow(slices, of_slice).await {
             Err(error) if error.code() == Some(403) => {}
             ended => {
@@ -90,14 +91,14 @@ impl Watcher {
                 "EndpointSlices are forbidden, trying endpoints instead: {RIGHTS} {namespace}"
             );
         }
-        let endpoints = Selection { labels: None, fields: Some(format!("metadata.name={name}")) };
+        let endpoints = ListParams::default().fields(&format!("metadata.name={name}"));
         self.follow(endpoints, of_endpoints).await
     }
 
     /// Lists the selected objects of one kind, and follows them until it is time to list again.
     async fn follow<K>(
         &mut self,
-        selection: Selection,
+        selection: ListParams,
         candidates_of: fn(&K) -> Vec<Candidate>,
     ) -> Result<(), FollowError>
     where
@@ -106,8 +107,7 @@ impl Watcher {
     {
         let resync = Instant::now() + RESYNC.mul_f64(1.0 - 0.2 * fastrand::f64());
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.service.namespace);
-        let page = Page { limit: None, timeout: TIMEOUT };
-        let mut follower = Follower::new(api, selection, page, |_| ());
+        let mut follower = Follower::new(api, selection, TIMEOUT, |_| ());
         let mut known = BTreeMap::new();
         let (mut hint, mut check) = (None, resync);
         loop {

@@ -42,8 +42,8 @@ pub trait FileSource: Send + 'static {
     /// Reads the files. `last` is the last content that could be used.
     fn read(&self, last: Option<&Self::Content>) -> Result<Self::Content, Self::Error>;
 
-    /// Parses the files into a value. `last` is the last good value.
-    fn parse(&self, content: &Self::Content, last: Option<&Self::Value>) -> Result<Self::Value, Self::Error>;
+    /// Parses the files into a value.
+    fn parse(&self, content: &Self::Content) -> Result<Self::Value, Self::Error>;
 
     /// Whether the new value is equivalent to the last one. If so, the last value stays.
     fn is_same(&self, _last: &Self::Value, _new: &Self::Value) -> bool {
@@ -92,7 +92,7 @@ impl<S: FileSource> WatchedFiles<S> {
     /// When the files cannot be used.
     pub fn read(source: S) -> Result<Self, S::Error> {
         let content = source.read(None)?;
-        let value = source.parse(&content, None)?;
+        let value = source.parse(&content)?;
         Ok(Self::new(source, Some(content), value))
     }
 
@@ -173,46 +173,35 @@ impl<S: FileSource> fmt::Debug for WatchedFiles<S> {
 
 impl<S: FileSource> Shared<S> {
     fn load(&self, mut reader: OwnedMutexGuard<Reader<S>>) {
-        let is_first = reader.content.is_none();
-        let last = (!is_first).then(|| self.value.borrow().clone());
-        match reader.load(last.as_ref()) {
-            Ok(news) => {
+        let Reader { source, content, failures } = &mut *reader;
+        let is_first = content.is_none();
+        let read = source.read(content.as_ref()).and_then(|new| {
+            let is_new = content.as_ref() != Some(&new);
+            let value = is_new.then(|| source.parse(&new)).transpose()?;
+            Ok((new, value))
+        });
+        match read {
+            Ok((new, value)) => {
+                (*content, *failures) = (Some(new), 0);
+                let news = value.filter(|new| is_first || !source.is_same(&self.value.borrow(), new));
                 let recovered = self.error.lock().take().is_some();
                 if recovered || (news.is_some() && !is_first) {
-                    tracing::info!("{} were read again", reader.source.name());
+                    tracing::info!("{} were read again", source.name());
                 }
                 if let Some(value) = news {
                     self.value.send_replace(value);
                 }
             }
-            Err(_) if reader.failures <= S::TOLERATED_FAILURES => {}
+            Err(_) if *failures < S::TOLERATED_FAILURES => *failures += 1,
             Err(error) => {
                 let mut known = self.error.lock();
                 let error = error.to_string();
                 if known.as_ref() != Some(&error) {
                     let kept = !is_first;
-                    tracing::warn!(error, kept, "{} were not read", reader.source.name());
+                    tracing::warn!(error, kept, "{} were not read", source.name());
                 }
                 *known = Some(error);
             }
         }
-    }
-}
-
-// === impl Reader ===
-
-impl<S: FileSource> Reader<S> {
-    /// Returns the new value; `None` if the last one is still current.
-    fn load(&mut self, last: Option<&S::Value>) -> Result<Option<S::Value>, S::Error> {
-        self.failures = self.failures.saturating_add(1);
-        let content = self.source.read(self.content.as_ref())?;
-        let mut news = None;
-        if self.content.as_ref() != Some(&content) {
-            let value = self.source.parse(&content, last)?;
-            news = Some(value).filter(|new| last.is_none_or(|last| !self.source.is_same(last, new)));
-            self.content = Some(content);
-        }
-        self.failures = 0;
-        Ok(news)
     }
 }

@@ -35,7 +35,7 @@ impl<const TOLERATED: u32> FileSource for Number<TOLERATED> {
         read(&self.path, 100).map_err(|error| error.to_string())
     }
 
-    fn parse(&self, content: &bytes::Bytes, _: Option<&u32>) -> Result<u32, String> {
+    fn parse(&self, content: &bytes::Bytes) -> Result<u32, String> {
         self.parsed.fetch_add(1, Ordering::Relaxed);
         let text = String::from_utf8_lossy(content);
         text.parse().map_err(|_| format!("{text} is no number"))

@@ -118,7 +118,7 @@ impl AllowedImages {
         if !tag_field.is_empty() && image.digest().is_none() {
             if parse_version(tag_field).is_some() {
                 image = image.with_tag(tag_field)?;
-            } else if Constraint::parse(tag_field).is_ok() {
+            } else if Constraint::parse(tag_field).is_some() {
                 let (repository, constraint) = (image.repository().to_owned(), tag_field.to_owned());
                 let allowed = self.patterns.iter().any(|pattern| pattern.matches_every_tag_of(&repository));
                 return if allowed { Ok(()) } else { Err(NotAllowed::Constraint { repository, constraint }) };

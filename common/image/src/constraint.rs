@@ -10,11 +10,6 @@ use semver::{BuildMetadata, Prerelease, Version};
 /// Longest constraint, in bytes, as in the Go library.
 const MAX_LEN: usize = 512;
 
-/// The text is not a version constraint.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a version constraint: write one such as v1.2, >=1.2 <2, ~0.4, 1.x or 1.2 - 1.4")]
-pub struct ConstraintError;
-
 /// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
 ///
 /// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a
@@ -27,49 +22,24 @@ pub struct Constraint {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Comparison {
-    operator: Operator,
+    /// One of [`OPERATORS`].
+    operator: &'static str,
     /// Numbers that are not written are 0.
     version: Version,
     /// How many numbers are written before a wildcard or the end.
     written: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
-    Equal,
-    NotEqual,
-    Greater,
-    GreaterEqual,
-    Less,
-    LessEqual,
-    Tilde,
-    Caret,
-}
-
-/// Longer signs first.
-const OPERATORS: [(&str, Operator); 11] = [
-    ("!=", Operator::NotEqual),
-    (">=", Operator::GreaterEqual),
-    ("=>", Operator::GreaterEqual),
-    ("<=", Operator::LessEqual),
-    ("=<", Operator::LessEqual),
-    ("~>", Operator::Tilde),
-    ("=", Operator::Equal),
-    (">", Operator::Greater),
-    ("<", Operator::Less),
-    ("~", Operator::Tilde),
-    ("^", Operator::Caret),
-];
+/// What may stand before a version. Nothing means `=`. Longer operators come first.
+const OPERATORS: [&str; 12] = ["!=", ">=", "=>", "<=", "=<", "~>", "=", ">", "<", "~", "^", ""];
 
 impl Constraint {
-    /// Parses a constraint of at most 512 bytes.
-    ///
-    /// # Errors
-    /// [`ConstraintError`]
-    pub fn parse(constraint: &str) -> Result<Self, ConstraintError> {
-        let is_short = constraint.len() <= MAX_LEN;
-        let alternatives = is_short.then(|| constraint.split("||").map(parse_all).collect()).flatten();
-        Ok(Self { alternatives: alternatives.ok_or(ConstraintError)? })
+    /// Parses a constraint of at most 512 bytes. `None`: the text is not a constraint.
+    pub fn parse(constraint: &str) -> Option<Self> {
+        if constraint.len() > MAX_LEN {
+            return None;
+        }
+        Some(Self { alternatives: constraint.split("||").map(parse_all).collect::<Option<_>>()? })
     }
 
     /// Whether `version` is in the set. A prerelease is only if the alternative contains a
@@ -115,18 +85,17 @@ fn parse_all(text: &str) -> Option<Vec<Comparison>> {
     let mut all = Vec::new();
     let mut rest = trim(text);
     loop {
-        let sign = OPERATORS.iter().find_map(|(sign, operator)| Some((*operator, rest.strip_prefix(sign)?)));
-        let (operand, after) = split_word(sign.map_or(rest, |(_, operand)| trim(operand)));
+        let operator = OPERATORS.into_iter().find(|operator| rest.starts_with(operator))?;
+        let (operand, after) = split_word(trim(&rest[operator.len()..]));
         let range = trim(after).strip_prefix('-').filter(|upper| upper.starts_with(is_space));
-        rest = trim(match (sign, range) {
-            (None, Some(upper)) => {
+        rest = trim(match (operator, range) {
+            ("", Some(upper)) => {
                 let (upper, after) = split_word(trim(upper));
-                all.push(Comparison::new(Operator::GreaterEqual, operand)?);
-                all.push(Comparison::new(Operator::LessEqual, upper)?);
+                all.push(Comparison::new(">=", operand)?);
+                all.push(Comparison::new("<=", upper)?);
                 after
             }
-            (sign, _) => {
-                let operator = sign.map_or(Operator::Equal, |(operator, _)| operator);
+            _ => {
                 all.push(Comparison::new(operator, operand)?);
                 after
             }
@@ -185,7 +154,7 @@ fn split_word(text: &str) -> (&str, &str) {
 }
 
 impl Comparison {
-    fn new(operator: Operator, operand: &str) -> Option<Self> {
+    fn new(operator: &'static str, operand: &str) -> Option<Self> {
         let (version, written, _) = parse_partial(operand)?;
         Some(Self { operator, version, written })
     }
@@ -199,23 +168,23 @@ impl Comparison {
             numbers(version)[..count].cmp(&numbers(own)[..count])
         };
         match (self.operator, self.written) {
-            (Operator::Equal, 3) => order.is_eq(),
+            ("" | "=", 3) => order.is_eq(),
             // `~0.0.0` is everything, like `*`.
-            (Operator::Tilde, 3) if (own.major, own.minor, own.patch) == (0, 0, 0) => order.is_ge(),
-            (Operator::Equal | Operator::Tilde, written) => order.is_ge() && first(written.min(2)).is_eq(),
-            (Operator::NotEqual, 1) => first(1).is_ne(),
-            (Operator::NotEqual, 2) => first(2).is_ne() || version.pre != own.pre,
-            (Operator::NotEqual, _) => order.is_ne(),
-            (Operator::Greater, written @ 1..=2) => first(written).is_gt(),
-            (Operator::Greater, _) => order.is_gt(),
-            (Operator::GreaterEqual, _) => order.is_ge(),
-            (Operator::Less, _) => order.is_lt(),
-            (Operator::LessEqual, 3) => order.is_le(),
-            (Operator::LessEqual, 1) => first(1).is_le(),
-            (Operator::LessEqual, _) => first(2).is_le(),
-            // Up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a
+            ("~" | "~>", 3) if (own.major, own.minor, own.patch) == (0, 0, 0) => order.is_ge(),
+            ("" | "=" | "~" | "~>", written) => order.is_ge() && first(written.min(2)).is_eq(),
+            ("!=", 1) => first(1).is_ne(),
+            ("!=", 2) => first(2).is_ne() || version.pre != own.pre,
+            ("!=", _) => order.is_ne(),
+            (">", written @ 1..=2) => first(written).is_gt(),
+            (">", _) => order.is_gt(),
+            (">=" | "=>", _) => order.is_ge(),
+            ("<", _) => order.is_lt(),
+            ("<=" | "=<", 3) => order.is_le(),
+            ("<=" | "=<", 1) => first(1).is_le(),
+            ("<=" | "=<", _) => first(2).is_le(),
+            // `^`: up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a
             // corner case of the original.
-            (Operator::Caret, written) => {
+            (_, written) => {
                 let kept = match (own.major, own.minor, written) {
                     (1.., ..) | (.., 1) => 1,
                     (_, 1.., _) | (.., 2) => 2,

@@ -13,9 +13,9 @@ mod reference;
 mod shard_key;
 
 pub use allowed::{AllowedImages, NotAllowed, PatternError};
-pub use constraint::{Constraint, ConstraintError, parse_version, sorted_versions};
+pub use constraint::{Constraint, parse_version, sorted_versions};
 pub use glob::glob_matches;
 pub use pod_name::{pod_name, pod_name_past};
-pub use reference::{Image, MAX_REFERENCE_LEN, ReferenceError};
+pub use reference::{Image, MAX_REFERENCE_LEN, ReferenceError, is_tag};
 pub use semver::Version;
 pub use shard_key::shard_key;

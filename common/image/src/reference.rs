@@ -217,7 +217,8 @@ fn is_path_part(part: &str) -> bool {
     part.starts_with(word) && part.ends_with(word) && part.split(word).all(separator)
 }
 
-fn is_tag(tag: &str) -> bool {
+/// Whether an image can have this tag.
+pub fn is_tag(tag: &str) -> bool {
     tag.len() <= MAX_TAG_LEN
         && tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))

@@ -23,7 +23,7 @@ pub fn shard_key<'a>(image: &'a str, tag_field: Option<&str>, default_prefix: &s
         Some(_) => {
             parsed.with_tag(tag).map_or_else(|_| parsed.as_str().to_owned(), |image| image.to_string())
         }
-        None if Constraint::parse(tag).is_ok() => parsed.repository().to_owned(),
+        None if Constraint::parse(tag).is_some() => parsed.repository().to_owned(),
         None => parsed.as_str().to_owned(),
     })
 }

@@ -16,11 +16,11 @@ fn constraints_mean_what_the_go_library_makes_of_them() {
     let mut constraints = 0;
     for (constraint, expected) in lines {
         let accepted = match Constraint::parse(constraint) {
-            Ok(parsed) => {
+            Some(parsed) => {
                 let accepted = versions.iter().filter(|(_, version)| parsed.matches(version));
                 accepted.map(|(text, _)| *text).collect::<Vec<_>>().join(" ")
             }
-            Err(_) => "invalid".to_owned(),
+            None => "invalid".to_owned(),
         };
         assert_eq!(accepted, expected, "{constraint:?}");
         constraints += 1;
@@ -68,5 +68,5 @@ fn the_highest_tag_is_chosen_whatever_their_order() {
 #[test]
 fn constraints_are_bounded() {
     let long = "1 ".repeat(257);
-    assert!(Constraint::parse(&long).is_err() && Constraint::parse(&long[..511]).is_ok());
+    assert!(Constraint::parse(&long).is_none() && Constraint::parse(&long[..511]).is_some());
 }

@@ -31,15 +31,6 @@ const LIVED: Duration = Duration::from_secs(10);
 /// normal.
 const EXPIRED: u16 = 410;
 
-/// Which objects are followed.
-#[derive(Debug, Clone, Default)]
-pub struct Selection {
-    /// A label selector.
-    pub labels: Option<String>,
-    /// A field selector.
-    pub fields: Option<String>,
-}
-
 /// What a [`Follower`] reports.
 #[derive(Debug)]
 pub enum Change<K> {
@@ -73,8 +64,8 @@ pub enum FollowError {
 /// Lists objects, then watches them until the first error.
 pub struct Follower<K> {
     api: Api<K>,
-    selection: Selection,
-    page: Page,
+    params: ListParams,
+    page_timeout: Duration,
     trim: fn(&mut K),
     /// The resource version at which the next watch starts; `None`: list first.
     version: Option<String>,
@@ -83,15 +74,6 @@ pub struct Follower<K> {
     listed_at: Option<Instant>,
     /// When the next watch request may start, or the next list if the version expired.
     not_before: Instant,
-}
-
-/// How objects are listed.
-#[derive(Debug, Clone, Copy)]
-pub struct Page {
-    /// Maximum number of objects per page; `None`: all objects in one page.
-    pub limit: Option<u32>,
-    /// How long one page may take.
-    pub timeout: Duration,
 }
 
 /// Pauses between followers that fail: they double from 0.2 s to 5 s.
@@ -139,20 +121,15 @@ impl FollowError {
     }
 }
 
-impl From<kube::Error> for FollowError {
-    fn from(error: kube::Error) -> Self {
-        Self::Watch(error.into())
-    }
-}
-
 // === impl Follower ===
 
 impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follower<K> {
-    /// Follows the objects of `api` in this selection. `trim` removes unneeded fields from listed
-    /// objects, because the whole list is held in memory.
-    pub fn new(api: Api<K>, selection: Selection, page: Page, trim: fn(&mut K)) -> Self {
+    /// Follows the objects of `api` that the selectors of `params` select. A page of the list may
+    /// take `page_timeout`. `trim` removes unneeded fields from listed objects, because the whole
+    /// list is held in memory.
+    pub fn new(api: Api<K>, params: ListParams, page_timeout: Duration, trim: fn(&mut K)) -> Self {
         let not_before = Instant::now();
-        Self { api, selection, page, trim, version: None, watch: None, listed_at: None, not_before }
+        Self { api, params, page_timeout, trim, version: None, watch: None, listed_at: None, not_before }
     }
 
     /// Whether a watch is open.
@@ -173,7 +150,8 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
         loop {
             let Some(version) = &mut self.version else {
                 sleep_until(self.not_before).await;
-                let (objects, version) = list(&self.api, &self.selection, self.page, self.trim).await?;
+                let params = self.params.clone();
+                let (objects, version) = list(&self.api, params, self.page_timeout, self.trim).await?;
                 self.version = Some(version);
                 self.listed_at.get_or_insert_with(Instant::now);
                 return Ok(Change::Listed(objects));
@@ -181,8 +159,8 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
             let Some((events, silent_at)) = &mut self.watch else {
                 sleep_until(self.not_before).await;
                 let params = WatchParams {
-                    label_selector: self.selection.labels.clone(),
-                    field_selector: self.selection.fields.clone(),
+                    label_selector: self.params.label_selector.clone(),
+                    field_selector: self.params.field_selector.clone(),
                     timeout: Some(WATCH_SECONDS),
                     ..WatchParams::default()
                 };
@@ -196,7 +174,7 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
                 continue;
             };
             let event = timeout_at(*silent_at, events.next()).await;
-            match event.map_err(|_| FollowError::Silent)?.transpose()? {
+            match event.map_err(|_| FollowError::Silent)?.transpose().map_err(RequestError::from)? {
                 Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
                     *version = object.resource_version().unwrap_or_default();
                     return Ok(Change::Applied(object));
@@ -207,7 +185,9 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
                 }
                 Some(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
                 Some(WatchEvent::Error(status)) if status.code == EXPIRED => return Ok(self.expire()),
-                Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
+                Some(WatchEvent::Error(status)) => {
+                    return Err(RequestError::Kube(kube::Error::Api(status)).into());
+                }
                 // The watch ended after its timeout.
                 None => self.watch = None,
             }
@@ -220,31 +200,19 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
     }
 }
 
-impl<K> fmt::Debug for Follower<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Follower").field("selection", &self.selection).finish_non_exhaustive()
-    }
-}
-
 /// Lists all objects. Also returns the resource version from which to watch. Not a method, because
 /// the state of a follower is not `Sync`.
 async fn list<K: Clone + DeserializeOwned + fmt::Debug>(
     api: &Api<K>,
-    selection: &Selection,
-    page: Page,
+    mut params: ListParams,
+    page_timeout: Duration,
     trim: fn(&mut K),
 ) -> Result<(Vec<K>, String), FollowError> {
-    let mut params = ListParams {
-        label_selector: selection.labels.clone(),
-        field_selector: selection.fields.clone(),
-        limit: page.limit,
-        ..ListParams::default()
-    };
     let mut objects = Vec::new();
     loop {
-        let list = match timeout(page.timeout, api.list(&params)).await {
+        let list = match timeout(page_timeout, api.list(&params)).await {
             Ok(list) => list.map_err(|error| FollowError::List(error.into()))?,
-            Err(_) => return Err(FollowError::Slow(page.timeout)),
+            Err(_) => return Err(FollowError::Slow(page_timeout)),
         };
         objects.extend(list.items.into_iter().map(|mut object| {
             trim(&mut object);

@@ -13,7 +13,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use kube::{Client, Config};
 use tokio::time::timeout;
 
-pub use self::follow::{BETWEEN_WATCHES, Change, FollowError, Follower, Page, Restarts, Selection};
+pub use self::follow::{BETWEEN_WATCHES, Change, FollowError, Follower, Restarts};
 pub use self::proxy::choose_proxy;
 
 /// Timeout of one request, including the time in the client's queue.

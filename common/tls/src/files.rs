@@ -246,7 +246,7 @@ impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
         Ok((certificate.read()?, key.read()?, client_ca))
     }
 
-    fn parse(&self, content: &Self::Content, _: Option<&Arc<C>>) -> Result<Arc<C>, TlsError> {
+    fn parse(&self, content: &Self::Content) -> Result<Arc<C>, TlsError> {
         let ((certificate, key, client_ca), files) = (content, &self.files);
         let client_ca = files.client_ca.as_ref().zip(client_ca.as_ref());
         let client_ca = client_ca.map(|(file, content)| file.roots(content)).transpose()?;

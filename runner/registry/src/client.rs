@@ -4,7 +4,7 @@
 mod session;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -27,7 +27,7 @@ use crate::manifest::{ACCEPT, Document, choose, command, parse};
 use crate::platform::Platform;
 use crate::roots::{Roots, Trusted, trusted};
 use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long};
-use crate::transport::{Http, Insecure, read_body};
+use crate::transport::{Http, read_body};
 use crate::{Metadata, Registry, RegistryError};
 
 /// Timeout of a lookup.
@@ -79,7 +79,7 @@ impl Client {
         if let Some((_, http)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &trusted)) {
             return Ok(http.clone());
         }
-        let http = Http::new(&trusted, Insecure::new(&self.options.insecure)).map_err(|error| {
+        let http = Http::new(&trusted, &self.options.insecure).map_err(|error| {
             tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
             RegistryError::Unreachable
         })?;
@@ -120,7 +120,7 @@ impl Client {
         let response = session.send(Method::GET, &path, "*/*", CONFIG).await?;
         let body = read_body(response, CONFIG, MAX_CONFIG).await?;
         digest::check(&body, &config, CONFIG)?;
-        Ok(Metadata { digest, command: command(&body)? })
+        Ok(Metadata { digest, command: command(&body)?, since: SystemTime::now() })
     }
 
     async fn fetch_digest(&self, image: &Image) -> Result<Arc<str>, RegistryError> {

@@ -1,7 +1,6 @@
 //! Registry credentials from a file in Docker's format, which may change at any time.
 
 use std::env;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ pub enum CredentialSource {
 /// again at once.
 pub type CredentialFile = WatchedFiles<CredentialSource>;
 
-/// The content of a valid file. Cheap to clone.
+/// The content of a valid file. Cheap to clone. It has no `Debug`, because the bytes are secret.
 #[derive(Clone)]
 pub struct CredentialsFileContent {
     /// The whole file, to copy it into a Kubernetes Secret.
@@ -43,13 +42,6 @@ impl CredentialsFileContent {
     pub fn parse(bytes: Bytes) -> Result<Self, String> {
         let config = DockerConfig::parse(&bytes)?.into();
         Ok(Self { bytes, config })
-    }
-}
-
-/// Omits the bytes, because they are secret.
-impl fmt::Debug for CredentialsFileContent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CredentialsFileContent").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
@@ -102,7 +94,7 @@ impl FileSource for CredentialSource {
         }
     }
 
-    fn parse(&self, content: &Self::Content, _: Option<&Self::Value>) -> Result<Self::Value, String> {
+    fn parse(&self, content: &Self::Content) -> Result<Self::Value, String> {
         let Some(bytes) = content.clone() else { return Ok(None) };
         let content = CredentialsFileContent::parse(bytes).map_err(|problem| self.problem(&problem))?;
         match (self, content.config.helper) {

@@ -13,13 +13,11 @@ mod tag_list;
 mod tests;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use parking_lot::Mutex;
 use porch_fn_image::{Constraint, Image};
-use tokio::sync::{broadcast, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use self::answers::{Answer, Answers, NEGATIVE_TTL, Question};
@@ -29,17 +27,6 @@ use crate::{Metadata, Registry, RegistryError};
 
 /// How long the creation of a pod waits for a lookup if the image is already cached.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The cached metadata of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
-    /// The digest that the reference resolves to, `sha256:…`.
-    pub digest: Arc<str>,
-    /// ENTRYPOINT followed by CMD. Not empty.
-    pub command: Vec<String>,
-    /// When this runner first saw the tag resolve to this digest.
-    pub since: SystemTime,
-}
 
 /// Why a constraint has no image. The texts reach callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,15 +39,14 @@ pub enum ResolveError {
     Registry(#[from] RegistryError),
 }
 
-/// Caches the answers of registries. Dropping it cancels its lookups.
+/// Caches the answers of registries. A lookup that runs when this is dropped ends by itself.
 #[derive(Debug)]
 pub struct Images {
     registry: Arc<dyn Registry>,
     ttl: Duration,
-    known: Arc<Answers<Known>>,
+    known: Arc<Answers<Metadata>>,
     lists: Arc<Answers<TagList>>,
     limiter: LookupLimiter,
-    tasks: Mutex<JoinSet<()>>,
 }
 
 // === impl Images ===
@@ -75,7 +61,6 @@ impl Images {
             known: Arc::new(Answers::new()),
             lists: Arc::new(Answers::new()),
             limiter: LookupLimiter::new(),
-            tasks: Mutex::default(),
         }
     }
 
@@ -88,7 +73,7 @@ impl Images {
     ///
     /// # Errors
     /// The registry's failure, if nothing is cached.
-    pub async fn metadata(&self, image: &Image) -> Result<Arc<Known>, RegistryError> {
+    pub async fn metadata(&self, image: &Image) -> Result<Arc<Metadata>, RegistryError> {
         let max_age = if image.digest().is_some() { Duration::MAX } else { self.ttl };
         let known = self.known.known(image);
         let fresh = self.fresh(&self.known, image, max_age);
@@ -99,7 +84,7 @@ impl Images {
     }
 
     /// Returns the cached metadata, however old. Never asks the registry.
-    pub fn known(&self, image: &Image) -> Option<Arc<Known>> {
+    pub fn known(&self, image: &Image) -> Option<Arc<Metadata>> {
         self.known.known(image)
     }
 
@@ -131,7 +116,7 @@ impl Images {
 
     /// Caches metadata that another runner has found, like an answer that a registry gives now.
     /// Does nothing if the cache has newer metadata.
-    pub fn learn(&self, image: &Image, found: Known) {
+    pub fn learn(&self, image: &Image, found: Metadata) {
         let entry = self.known.entry(image);
         // A lookup in progress will return something newer.
         let Ok(_asking) = entry.asking.try_lock() else { return };
@@ -164,27 +149,19 @@ impl Images {
         }
         let permit = self.limiter.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let (registry, answers, image) = (Arc::clone(&self.registry), Arc::clone(answers), image.clone());
-        let (sender, answered) = oneshot::channel();
-        self.spawn(async move {
+        let lookup = tokio::spawn(async move {
             let answer = V::ask(registry, &image, entry.known()).await;
             permit.finish(!matches!(answer, Err(RegistryError::Unreachable)));
             answers.record(&image, entry, &answer);
             drop(asking);
-            // Fails if the caller has cancelled.
-            let _ = sender.send(answer);
+            answer
         });
-        // The sender is dropped without an answer only if the lookup panicked.
-        answered.await.unwrap_or(Err(RegistryError::Unreachable))
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock();
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        // There is no answer only if the lookup panicked.
+        lookup.await.unwrap_or(Err(RegistryError::Unreachable))
     }
 }
 
-impl Question for Known {
+impl Question for Metadata {
     fn key(image: &Image) -> &str {
         image.as_str()
     }
@@ -195,13 +172,13 @@ impl Question for Known {
         {
             return Ok(Arc::clone(known));
         }
-        let Metadata { digest, command } = registry.metadata(image).await?;
+        let found = registry.metadata(image).await?;
         match known {
-            Some(known) if known.digest == digest => return Ok(known),
+            Some(known) if known.digest == found.digest => return Ok(known),
             Some(_) => tracing::info!(%image, "the tag stands for another image now"),
             None => {}
         }
-        Ok(Arc::new(Self { digest, command, since: SystemTime::now() }))
+        Ok(Arc::new(found))
     }
 
     fn bytes(&self) -> usize {

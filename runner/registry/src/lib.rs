@@ -24,6 +24,7 @@ mod transport;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures_util::future::BoxFuture;
 use moka::policy::EvictionPolicy;
@@ -33,7 +34,7 @@ use porch_fn_image::Image;
 pub use client::{Client, Options};
 pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use error::RegistryError;
-pub use images::{Images, Known, ResolveError};
+pub use images::{Images, ResolveError};
 pub use platform::Platform;
 pub use roots::{CaFile, Roots, roots};
 
@@ -45,6 +46,8 @@ pub struct Metadata {
     pub digest: Arc<str>,
     /// ENTRYPOINT followed by CMD. Not empty.
     pub command: Vec<String>,
+    /// When the registry reported this. [`Images`] keeps the time of the first report of a digest.
+    pub since: SystemTime,
 }
 
 /// Whether a docker config file can be read and has a credential for `image`. For fuzzing.

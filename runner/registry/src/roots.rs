@@ -79,7 +79,7 @@ impl FileSource for CaFile {
         Err(format!("{}: there is neither ca.crt nor ca.pem", directory.display()))
     }
 
-    fn parse(&self, content: &Self::Content, _: Option<&Self::Value>) -> Result<Self::Value, String> {
+    fn parse(&self, content: &Self::Content) -> Result<Self::Value, String> {
         let mut roots = self.system.clone();
         let given = content.as_ref().map(|(path, pem)| {
             add_certificates(&mut roots, pem).map_err(|problem| format!("{}: {problem}", path.display()))

@@ -33,10 +33,6 @@ const USER_AGENT: &str = concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION"));
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const MAX_REDIRECTS: usize = 5;
 
-/// The registries that speak plain HTTP: each `host`, for all of its ports, or `host:port`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Insecure(Arc<[String]>);
-
 /// The HTTP clients for one set of root certificates. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -47,31 +43,18 @@ pub(crate) struct Http {
     guarded: [Client; 4],
     /// The proxies that `any` uses.
     proxies: Arc<Matcher>,
-    pub(crate) insecure: Insecure,
+    /// The registries that speak plain HTTP: each `host`, for all of its ports, or `host:port`.
+    insecure: Arc<[String]>,
 }
 
 /// Resolves like the system, but returns only addresses that a registry of this class may lead to.
 #[derive(Debug)]
 struct GuardedResolver(AddressClass);
 
-// === impl Insecure ===
-
-impl Insecure {
-    pub(crate) fn new(registries: &[String]) -> Self {
-        Self(registries.iter().map(|registry| registry.to_ascii_lowercase()).collect())
-    }
-
-    pub(crate) fn has(&self, url: &Url) -> bool {
-        let host = url.host_str().unwrap_or_default();
-        let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
-        self.0.iter().any(|registry| *registry == host || *registry == with_port)
-    }
-}
-
 // === impl Http ===
 
 impl Http {
-    pub(crate) fn new(trusted: &Trusted, insecure: Insecure) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(trusted: &Trusted, insecure: &[String]) -> Result<Self, Box<dyn Error>> {
         let tls = tls(trusted)?;
         let builder = || {
             Client::builder()
@@ -86,8 +69,15 @@ impl Http {
             any: builder().build()?,
             guarded: [public?, loopback?, link_local?, cluster?],
             proxies: Arc::new(Matcher::from_system()),
-            insecure,
+            insecure: insecure.iter().map(|registry| registry.to_ascii_lowercase()).collect(),
         })
+    }
+
+    /// Whether plain HTTP is allowed for this URL.
+    pub(crate) fn is_insecure(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
+        self.insecure.iter().any(|registry| *registry == host || *registry == with_port)
     }
 
     pub(crate) fn request(&self, method: Method, url: Url) -> RequestBuilder {
@@ -115,7 +105,7 @@ impl Http {
             let response = sent.map_err(why)?;
             let next = redirect_target(&response).filter(|_| request.method() != Method::POST);
             let Some(next) = next else { return Ok(response) };
-            if request.url().scheme() == "https" && next.scheme() == "http" && !self.insecure.has(&next) {
+            if request.url().scheme() == "https" && next.scheme() == "http" && !self.is_insecure(&next) {
                 return Err(log("a redirect from HTTPS to plain HTTP", RegistryError::Unreachable));
             }
             // The sender of the redirect chose the target, so the next class follows from the

@@ -12,7 +12,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use crate::field::quoted;
-use crate::source::{Limits, Source};
+use crate::source::Limits;
 use crate::{quantity, yaml};
 
 /// The file's content. `Default` is for no file.
@@ -74,14 +74,6 @@ impl CacheConfig {
         };
         let entries = items.into_iter().map(|item| item.entry(prefix)).collect::<Result<_, _>>()?;
         Ok(Self { entries })
-    }
-}
-
-// === impl Entry ===
-
-impl Entry {
-    pub(crate) fn source(&self) -> Source {
-        Source::CacheConfig { entry: self.name.clone() }
     }
 }
 

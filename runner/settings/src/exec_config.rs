@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
 use serde::Deserialize;
@@ -23,48 +22,38 @@ struct Function {
     images: Vec<String>,
 }
 
-/// Executables by image.
+/// Executables by image. They are named relative to `--functions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecConfig {
-    by_image: HashMap<String, Executable>,
+    /// The keys are canonical references, or names as written if they are no image references.
+    pub(crate) by_image: HashMap<String, String>,
     /// Duplicate entries: an image that already has an executable, and the function that is
     /// ignored.
     pub duplicates: Vec<(String, String)>,
-}
-
-/// What runs an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Executable {
-    /// Its name in the file.
-    pub function: String,
-    /// The file's path.
-    pub path: PathBuf,
 }
 
 impl ExecConfig {
     /// The expected form, for errors.
     pub const EXPECTED: &str = "expected functions: [{function: NAME, images: [IMAGE, ...]}]";
 
-    /// Reads the file's text; executables are named relative to `functions`, and images without a
-    /// registry get `prefix`.
+    /// Reads the file's text; images without a registry get `prefix`.
     ///
     /// # Errors
     /// One line with line and column.
-    pub fn parse(text: &str, functions: &Path, prefix: &str) -> Result<Self, String> {
+    pub fn parse(text: &str, prefix: &str) -> Result<Self, String> {
         let file: Option<File> = yaml::parse(text)?;
         let mut config = Self::default();
         for Function { function, images } in file.unwrap_or_default().functions {
             if function.value.is_empty() {
                 return Err(yaml::at(&function, "a function without a name"));
             }
-            let path = functions.join(&function.value);
             for image in images {
                 let function = function.value.clone();
                 // Like in Porch's runner, the first entry counts.
                 match config.by_image.entry(key(&image, prefix)) {
                     Entry::Occupied(_) => config.duplicates.push((image, function)),
                     Entry::Vacant(place) => {
-                        place.insert(Executable { function, path: path.clone() });
+                        place.insert(function);
                     }
                 }
             }
@@ -72,15 +61,9 @@ impl ExecConfig {
         Ok(config)
     }
 
-    /// The executable of `image`, if it has one. `image` is a canonical reference, or, if it is not
-    /// an image reference, the name as sent.
-    pub fn find(&self, image: &str) -> Option<&Executable> {
-        self.by_image.get(image)
-    }
-
     /// All images and their executables, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Executable)> {
-        self.by_image.iter().map(|(image, executable)| (image.as_str(), executable))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.by_image.iter().map(|(image, executable)| (image.as_str(), executable.as_str()))
     }
 }
 
@@ -97,35 +80,35 @@ mod tests {
     const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
     fn parse(text: &str) -> Result<ExecConfig, String> {
-        ExecConfig::parse(text, Path::new("/functions"), PREFIX)
+        ExecConfig::parse(text, PREFIX)
     }
 
-    fn find<'a>(config: &'a ExecConfig, image: &str) -> Option<&'a Path> {
-        config.find(&key(image, PREFIX)).map(|executable| executable.path.as_path())
+    fn find<'a>(config: &'a ExecConfig, image: &str) -> Option<&'a str> {
+        config.by_image.get(&key(image, PREFIX)).map(String::as_str)
     }
 
     #[test]
     fn short_and_full_names_are_one_image() {
         let text = "functions:\n- function: set-namespace\n  images: ['set-namespace:v0.4.1', Odd Name]\n";
         let config = parse(text).unwrap();
-        let path = Some(Path::new("/functions/set-namespace"));
+        let found = Some("set-namespace");
         for (image, expected) in [
-            ("set-namespace:v0.4.1", path),
-            ("ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1", path),
-            ("Odd Name", path),
+            ("set-namespace:v0.4.1", found),
+            ("ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1", found),
+            ("Odd Name", found),
             ("set-namespace", None),
             ("example.com/set-namespace:v0.4.1", None),
         ] {
             assert_eq!(find(&config, image), expected, "{image}");
         }
-        assert!(config.iter().all(|(_, executable)| executable.function == "set-namespace"));
+        assert!(config.iter().all(|(_, executable)| executable == "set-namespace"));
     }
 
     #[test]
     fn the_first_of_two_entries_counts_and_the_other_one_is_kept_for_the_log() {
         let text = "functions: [{function: a, images: [x/f:1]}, {function: b, images: [docker.io/x/f:1]}]";
         let config = parse(text).unwrap();
-        assert_eq!(find(&config, "x/f:1"), Some(Path::new("/functions/a")));
+        assert_eq!(find(&config, "x/f:1"), Some("a"));
         assert_eq!(config.duplicates, [("docker.io/x/f:1".to_owned(), "b".to_owned())]);
     }
 

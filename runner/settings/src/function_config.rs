@@ -4,6 +4,7 @@
 //! inherits nothing from the object for `set-image`. The schema drops unknown fields, so settings
 //! that Porch has no field for are annotations.
 
+use std::mem::take;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -32,30 +33,23 @@ pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 /// Maximum number of prefixes of one object.
 const MAX_PREFIXES: usize = 100;
 
-/// A valid FunctionConfig object.
+/// A valid FunctionConfig object. `goExecutor` has no effect here: only Porch itself uses it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionConfig {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
-    /// `spec`.
-    pub spec: Spec,
-    /// [`MIN_REPLICAS`].
-    pub min_replicas: Option<u32>,
-    /// [`MAX_REPLICAS`]; 0 is read as `None`.
-    pub max_replicas: Option<u32>,
-}
-
-/// `spec`. `goExecutor` has no effect here: only Porch itself uses it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
     /// `image` under each of `prefixes`: canonical repositories, each once, in the object's order.
     pub repositories: Vec<String>,
     /// How the images run in pods.
     pub pod: Option<PodExecutor>,
     /// The executable that runs instead of the images.
     pub binary: Option<BinaryExecutor>,
+    /// [`MIN_REPLICAS`].
+    pub min_replicas: Option<u32>,
+    /// [`MAX_REPLICAS`]; 0 is read as `None`.
+    pub max_replicas: Option<u32>,
 }
 
 /// `podExecutor`.
@@ -150,12 +144,17 @@ impl FunctionConfig {
                 FieldError::new(annotation_path(annotation), reason)
             })
         };
+        let (min_replicas, max_replicas) = (replicas(MIN_REPLICAS)?, replicas(MAX_REPLICAS)?);
+        let repositories = repositories(&spec, default_prefix)?;
+        let (pod, binary) = executors(spec, semantics)?;
         let config = Self {
-            min_replicas: replicas(MIN_REPLICAS)?,
-            max_replicas: replicas(MAX_REPLICAS)?.filter(|&most| most > 0),
             name: metadata.name.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|created| created.0),
-            spec: Spec::check(spec, default_prefix, semantics)?,
+            repositories,
+            pod,
+            binary,
+            min_replicas,
+            max_replicas: max_replicas.filter(|&most| most > 0),
         };
         let limits = config.limits();
         if let (Some(least), Some(most)) = (limits.min_pods, limits.max_pods)
@@ -173,7 +172,7 @@ impl FunctionConfig {
 
     /// Limits for the pods of its images. There are none without a podExecutor.
     pub fn limits(&self) -> Limits {
-        let Some(pod) = &self.spec.pod else { return Limits::default() };
+        let Some(pod) = &self.pod else { return Limits::default() };
         Limits {
             ttl: pod.ttl,
             max_pods: self.max_replicas.or(pod.max_parallel),
@@ -183,12 +182,12 @@ impl FunctionConfig {
     }
 
     pub(crate) fn source(&self) -> Source {
-        Source::FunctionConfig { name: self.name.clone() }
+        Source::FunctionConfig(self.name.clone())
     }
 
     /// A warning for the object's author about a part that has no effect.
     pub(crate) fn warning(&self) -> Option<String> {
-        if self.spec.pod.is_none() {
+        if self.pod.is_none() {
             let annotations = [(MIN_REPLICAS, self.min_replicas), (MAX_REPLICAS, self.max_replicas)];
             if let Some((annotation, _)) = annotations.iter().find(|(_, value)| value.is_some()) {
                 return Some(format!(
@@ -196,7 +195,7 @@ impl FunctionConfig {
                 ));
             }
         }
-        let (index, tag) = self.spec.binary.as_ref()?.tags.first_impossible()?;
+        let (index, tag) = self.binary.as_ref()?.tags.first_impossible()?;
         Some(format!(
             "spec.binaryExecutor.tags[{index}]: no image has the tag {}: list tags, or see the runner's \
              --functionconfig-tags for constraints",
@@ -209,35 +208,31 @@ fn annotation_path(annotation: &str) -> String {
     format!("metadata.annotations[{annotation}]")
 }
 
-// === impl Spec ===
-
-impl Spec {
-    fn check(spec: WrittenSpec, default_prefix: &str, semantics: TagSemantics) -> Result<Self, FieldError> {
-        let repositories = repositories(&spec, default_prefix)?;
-        if spec.pod_executor.is_none() && spec.binary_executor.is_none() && spec.go_executor.is_none() {
-            let reason = "write at least one of podExecutor, binaryExecutor and goExecutor";
-            return Err(FieldError::new("spec", reason));
-        }
-        let tags = |executor: &str, tags: Result<Tags, (usize, String)>| {
-            tags.map_err(|(index, reason)| FieldError::new(format!("spec.{executor}.tags[{index}]"), reason))
-        };
-        if let Some(go) = spec.go_executor {
-            tags("goExecutor", go.tags.of_binaries(semantics))?;
-        }
-        let pod = spec.pod_executor.map(|pod| {
-            let overrides = pod.overrides.checked("spec.podExecutor.templateOverrides")?;
-            Ok(PodExecutor { tags: tags("podExecutor", pod.tags.of_pods(semantics))?, overrides, ..pod })
-        });
-        let binary =
-            spec.binary_executor.filter(|binary| binary.path != Path::new(NO_EXECUTABLE)).map(|binary| {
-                check_executable(&binary.path)?;
-                Ok(BinaryExecutor {
-                    tags: tags("binaryExecutor", binary.tags.of_binaries(semantics))?,
-                    ..binary
-                })
-            });
-        Ok(Self { repositories, pod: pod.transpose()?, binary: binary.transpose()? })
+/// Checks all executors, and returns those that have an effect here.
+fn executors(
+    mut spec: WrittenSpec,
+    semantics: TagSemantics,
+) -> Result<(Option<PodExecutor>, Option<BinaryExecutor>), FieldError> {
+    if spec.pod_executor.is_none() && spec.binary_executor.is_none() && spec.go_executor.is_none() {
+        let reason = "write at least one of podExecutor, binaryExecutor and goExecutor";
+        return Err(FieldError::new("spec", reason));
     }
+    let tags = |executor: &str, tags: Result<Tags, (usize, String)>| {
+        tags.map_err(|(index, reason)| FieldError::new(format!("spec.{executor}.tags[{index}]"), reason))
+    };
+    if let Some(go) = spec.go_executor {
+        tags("goExecutor", go.tags.of_binaries(semantics))?;
+    }
+    if let Some(pod) = &mut spec.pod_executor {
+        pod.overrides.check("spec.podExecutor.templateOverrides")?;
+        pod.tags = tags("podExecutor", take(&mut pod.tags).of_pods(semantics))?;
+    }
+    spec.binary_executor.take_if(|binary| binary.path == Path::new(NO_EXECUTABLE));
+    if let Some(binary) = &mut spec.binary_executor {
+        check_executable(&binary.path)?;
+        binary.tags = tags("binaryExecutor", take(&mut binary.tags).of_binaries(semantics))?;
+    }
+    Ok((spec.pod_executor, spec.binary_executor))
 }
 
 /// Without prefixes, the image is used alone, like with an empty prefix.

@@ -27,8 +27,8 @@ const MAX_COMPARISONS: u64 = 10_000_000;
 /// An executor's field, and its tags.
 type Executor = (&'static str, fn(&FunctionConfig) -> Option<&Tags>);
 const EXECUTORS: [Executor; 2] = [
-    ("podExecutor", |config| config.spec.pod.as_ref().map(|pod| &pod.tags)),
-    ("binaryExecutor", |config| config.spec.binary.as_ref().map(|binary| &binary.tags)),
+    ("podExecutor", |config| config.pod.as_ref().map(|pod| &pod.tags)),
+    ("binaryExecutor", |config| config.binary.as_ref().map(|binary| &binary.tags)),
 ];
 
 /// All objects that are used. `Default` has no objects.
@@ -39,8 +39,10 @@ pub struct FunctionConfigs {
     /// Indexes of `configs`, ascending.
     by_repository: HashMap<String, Vec<usize>>,
     problems: HashMap<String, String>,
-    semantics: Option<Setting<TagSemantics>>,
-    changed: Option<Timestamp>,
+    /// The meaning of the objects' `tags`; `None` for [`Default`].
+    pub semantics: Option<Setting<TagSemantics>>,
+    /// The time of the last change to one of the objects, if known.
+    pub changed: Option<Timestamp>,
 }
 
 // === impl FunctionConfigs ===
@@ -64,7 +66,7 @@ impl FunctionConfigs {
         let mut budget = MAX_COMPARISONS;
         for (index, config) in configs.iter().enumerate() {
             let mut problem = config.warning();
-            for repository in &config.spec.repositories {
+            for repository in &config.repositories {
                 let places = by_repository.entry(repository.clone()).or_default();
                 if places.len() == MAX_PER_REPOSITORY {
                     problem.get_or_insert_with(|| {
@@ -94,29 +96,18 @@ impl FunctionConfigs {
         self.problems.get(name).map(String::as_str)
     }
 
-    /// The meaning of the objects' `tags`; `None` for [`Default`].
-    pub fn semantics(&self) -> Option<&Setting<TagSemantics>> {
-        self.semantics.as_ref()
-    }
-
-    /// The time of the last change to one of the objects, if known.
-    pub fn changed(&self) -> Option<Timestamp> {
-        self.changed
-    }
-
     /// The objects for pods of `image`. The first one wins.
     pub fn pod(&self, image: &Image) -> Vec<&FunctionConfig> {
-        let (asked, [(_, tags), _]) = (Asked::of(image), EXECUTORS);
-        let is_for = |config: &&FunctionConfig| tags(config).is_some_and(|tags| tags.matches(&asked));
-        let mut found: Vec<_> = self.of_repository(image).filter(is_for).collect();
-        found.sort_by_key(|config| tags(config).is_some_and(Tags::is_all));
-        found
+        let asked = Asked::of(image);
+        let pods = self.of_repository(image).filter_map(|config| Some((config, &config.pod.as_ref()?.tags)));
+        let mut found: Vec<_> = pods.filter(|(_, tags)| tags.matches(&asked)).collect();
+        found.sort_by_key(|(_, tags)| tags.is_all());
+        found.into_iter().map(|(config, _)| config).collect()
     }
 
     /// The objects for pods of the image's repository that match no image because they list no tag.
     pub fn without_tags(&self, image: &Image) -> impl Iterator<Item = &FunctionConfig> {
-        let is_none =
-            |config: &&FunctionConfig| config.spec.pod.as_ref().is_some_and(|pod| pod.tags.is_none());
+        let is_none = |config: &&FunctionConfig| config.pod.as_ref().is_some_and(|pod| pod.tags.is_none());
         self.of_repository(image).filter(is_none)
     }
 
@@ -128,7 +119,7 @@ impl FunctionConfigs {
         }
         let asked = field.map_or_else(|| Asked::of(image), Asked::of_field);
         let all = self.of_repository(image).filter_map(|config| {
-            let binary = config.spec.binary.as_ref()?;
+            let binary = config.binary.as_ref()?;
             Some((config, binary, binary.tags.match_executable(&asked)?))
         });
         let mut found: Vec<_> = all.collect();

@@ -22,13 +22,13 @@ mod tags;
 pub mod yaml;
 
 pub use cache_config::{CacheConfig, Entry};
-pub use exec_config::{ExecConfig, Executable};
+pub use exec_config::ExecConfig;
 pub use function_config::{
-    BinaryExecutor, FunctionConfig, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE, PodExecutor, Spec,
+    BinaryExecutor, FunctionConfig, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE, PodExecutor,
 };
 pub use function_configs::{FunctionConfigs, MAX_FUNCTION_CONFIGS};
 pub use overrides::{ContainerOverrides, PodOverrides};
 pub use page::{Page, Row, page};
-pub use settings::{Effective, Flags, OverridesFrom, Range, Resolved, Settings};
+pub use settings::{Effective, Flags, Range, Resolved, Settings};
 pub use source::{Limits, Setting, Source};
 pub use tags::{TagSemantics, Tags};

@@ -57,12 +57,11 @@ impl PodOverrides {
     }
 
     /// Checks the overrides at `path`. Empty fields become `None`.
-    pub(crate) fn checked(mut self, path: &str) -> Result<Self, FieldError> {
+    pub(crate) fn check(&mut self, path: &str) -> Result<(), FieldError> {
         self.service_account.take_if(|account| account.is_empty());
         self.security_context.take_if(|context| *context == PodSecurityContext::default());
-        self.container = self.container.checked(&format!("{path}.container"))?;
-        self.init_container = self.init_container.checked(&format!("{path}.initContainer"))?;
-        Ok(self)
+        self.container.check(&format!("{path}.container"))?;
+        self.init_container.check(&format!("{path}.initContainer"))
     }
 }
 
@@ -74,7 +73,7 @@ impl ContainerOverrides {
         *self == Self::default()
     }
 
-    fn checked(mut self, path: &str) -> Result<Self, FieldError> {
+    fn check(&mut self, path: &str) -> Result<(), FieldError> {
         let wrong = |field: String, reason: String| Err(FieldError::new(format!("{path}.{field}"), reason));
         for (field, items) in [("env", self.env.len()), ("envFrom", self.env_from.len())] {
             if items > MAX_ENV {
@@ -101,6 +100,6 @@ impl ContainerOverrides {
         if let Some(Err(reason)) = self.resources.as_ref().map(quantity::check) {
             return wrong("resources".to_owned(), reason);
         }
-        Ok(self)
+        Ok(())
     }
 }

@@ -2,14 +2,12 @@
 
 use std::fmt::Display;
 
-use k8s_openapi::api::core::v1::EnvVar;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::overrides::ContainerOverrides;
-use crate::settings::Settings;
+use crate::settings::{Effective, Settings};
 use crate::source::Setting;
 
 /// The values in effect for one image. Fields are only ever added.
@@ -52,45 +50,40 @@ pub fn page(settings: &Settings, image: &Image) -> Value {
     ] {
         row(name, json!(value), source);
     }
-    if let Some(Setting { value, source }) = settings.functions().semantics() {
+    if let Some(Setting { value, source }) = &settings.functions.semantics {
         row("functionConfigTags", json!(value.to_string()), source);
     }
     if let Some(Setting { value, source }) = &effective.executable {
         row("executable", json!(value.to_string_lossy()), source);
     }
 
-    let (overrides, from) = (&effective.overrides, &effective.overrides_from);
-    if let Some(from) = &from.all {
-        if let Some(account) = &overrides.service_account {
-            row("serviceAccountName", json!(account), from);
-        }
-        if let Some(context) = &overrides.security_context {
-            row("securityContext", json!(context), from);
-        }
-        variables("container", &overrides.container, |name, value| row(name, value, from));
+    let Effective { overrides, overrides_from, resources_from, .. } = &effective;
+    if let (Some(from), Some(account)) = (overrides_from, &overrides.service_account) {
+        row("serviceAccountName", json!(account), from);
     }
-    if let (Some(from), Some(resources)) = (&from.container_resources, &overrides.container.resources) {
-        row("container.resources", json!(resources), from);
+    if let (Some(from), Some(context)) = (overrides_from, &overrides.security_context) {
+        row("securityContext", json!(context), from);
     }
-    if let Some(from) = &from.all {
-        variables("initContainer", &overrides.init_container, |name, value| row(name, value, from));
-        if let Some(resources) = &overrides.init_container.resources {
-            row("initContainer.resources", json!(resources), from);
+    for (name, container, resources_from) in [
+        ("container", &overrides.container, resources_from),
+        ("initContainer", &overrides.init_container, overrides_from),
+    ] {
+        if let Some(from) = overrides_from {
+            for variable in &container.env {
+                let value = variable.value_from.as_ref().map_or_else(|| json!("(not shown)"), |it| json!(it));
+                row(&format!("{name}.env.{}", variable.name), value, from);
+            }
+            for (index, source) in container.env_from.iter().enumerate() {
+                row(&format!("{name}.envFrom[{index}]"), json!(source), from);
+            }
+        }
+        if let (Some(from), Some(resources)) = (resources_from, &container.resources) {
+            row(&format!("{name}.resources"), json!(resources), from);
         }
     }
     let page = Page { image: image.to_string(), settings: rows, notes: settings.notes(image) };
     // Texts and numbers only: serialising cannot fail.
     serde_json::to_value(&page).unwrap_or_default()
-}
-
-fn variables(container: &str, overrides: &ContainerOverrides, mut row: impl FnMut(&str, Value)) {
-    for EnvVar { name, value_from, .. } in &overrides.env {
-        let shown = value_from.as_ref().map_or_else(|| json!("(not shown)"), |from| json!(from));
-        row(&format!("{container}.env.{name}"), shown);
-    }
-    for (index, source) in overrides.env_from.iter().enumerate() {
-        row(&format!("{container}.envFrom[{index}]"), json!(source));
-    }
 }
 
 #[cfg(test)]

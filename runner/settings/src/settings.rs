@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use porch_fn_image::{AllowedImages, Constraint, Image, parse_version};
 
-use crate::cache_config::{CacheConfig, Entry};
+use crate::cache_config::CacheConfig;
 use crate::exec_config::ExecConfig;
-use crate::function_config::{BinaryExecutor, FunctionConfig};
+use crate::function_config::FunctionConfig;
 use crate::function_configs::FunctionConfigs;
 use crate::overrides::PodOverrides;
 use crate::source::{Limits, Setting, Source};
@@ -34,8 +34,6 @@ pub struct Flags {
     pub queue: Setting<u32>,
     /// `--functions`, the directory of the executables that FunctionConfigs name.
     pub functions: PathBuf,
-    /// `--default-image-prefix`.
-    pub default_prefix: String,
     /// `--allowed-images`.
     pub allowed_images: Arc<AllowedImages>,
 }
@@ -43,11 +41,13 @@ pub struct Flags {
 /// All sources at one moment.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    flags: Flags,
+    /// The flags.
+    pub flags: Flags,
     cache: Arc<CacheConfig>,
     exec: Arc<ExecConfig>,
-    functions: Arc<FunctionConfigs>,
-    /// Executables that FunctionConfigs name, but that do not exist.
+    /// Every FunctionConfig.
+    pub functions: Arc<FunctionConfigs>,
+    /// Executables that FunctionConfigs name, but that do not exist. The paths are as written.
     missing: HashSet<PathBuf>,
     /// The index of an image's first entry in `cache`.
     entries: HashMap<Image, usize>,
@@ -70,27 +70,20 @@ pub struct Effective {
     pub queue: Setting<u32>,
     /// The overrides of the template.
     pub overrides: PodOverrides,
-    /// The source of `overrides`.
-    pub overrides_from: OverridesFrom,
+    /// The source of `overrides`, except for the container's resources.
+    pub overrides_from: Option<Source>,
+    /// The source of the container's resources.
+    pub resources_from: Option<Source>,
     /// The executable that the exec runtime runs.
     pub executable: Option<Setting<PathBuf>>,
-}
-
-/// Where overrides come from.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OverridesFrom {
-    /// The source of everything but the container's resources.
-    pub all: Option<Source>,
-    /// The source of the container's resources.
-    pub container_resources: Option<Source>,
 }
 
 // === impl Settings ===
 
 impl Settings {
-    /// A snapshot of these sources. `exec` was read with the prefix of `flags`. If `exists` is
-    /// false for an executable that a FunctionConfig names, that executable is ignored and its
-    /// image runs in pods. Executables of `--config` are used in any case.
+    /// A snapshot of these sources. If `exists` is false for an executable that a FunctionConfig
+    /// names, that executable is ignored and its image runs in pods. Executables of `--config` are
+    /// used in any case.
     pub fn new(
         flags: Flags,
         cache: Arc<CacheConfig>,
@@ -111,13 +104,21 @@ impl Settings {
         let entry = self.entries.get(image).and_then(|&index| self.cache.entries.get(index));
         let function = self.functions.pod(image).first().copied();
         // The first layer with a value wins.
-        let layers: Vec<(Source, Limits)> = function
-            .map(|config| (config.source(), config.limits()))
-            .into_iter()
-            .chain(entry.map(|entry| (entry.source(), entry.limits)))
-            .collect();
+        let layers = [
+            function.map(|config| (config.source(), config.limits())),
+            entry.map(|entry| (Source::CacheConfig(entry.name.clone()), entry.limits)),
+        ];
         let flags = &self.flags;
-        let (overrides, overrides_from) = overrides(function, entry);
+        let pod = function.and_then(|config| config.pod.as_ref());
+        let mut overrides = pod.map(|pod| pod.overrides.clone()).unwrap_or_default();
+        let overrides_from = function.filter(|_| !overrides.is_empty()).map(FunctionConfig::source);
+        let mut resources_from = overrides_from.clone().filter(|_| overrides.container.resources.is_some());
+        // The resources of a FunctionConfig replace those of `--pod-cache-config` as a whole.
+        if let Some(entry) = entry.filter(|entry| resources_from.is_none() && entry.resources.is_some()) {
+            overrides.container.resources.clone_from(&entry.resources);
+            overrides.resources_of_function = true;
+            resources_from = Some(Source::CacheConfig(entry.name.clone()));
+        }
         let mut effective = Effective {
             ttl: pick(&layers, |limits| limits.ttl, &flags.ttl),
             max_pods: pick(&layers, |limits| limits.max_pods, &flags.max_pods),
@@ -127,6 +128,7 @@ impl Settings {
             queue: flags.queue.clone(),
             overrides,
             overrides_from,
+            resources_from,
             executable: self.executable_of(image),
         };
         effective.reconcile();
@@ -151,7 +153,7 @@ impl Settings {
             // `--config` may contain names that are no image references.
             return if is_version { None } else { self.configured(image) };
         };
-        let constraint = Constraint::parse(tag).ok().filter(|_| parsed.digest().is_none());
+        let constraint = Constraint::parse(tag).filter(|_| parsed.digest().is_none());
         let Some(constraint) = constraint else { return self.executable_of(parsed) };
         self.named_executable(parsed, Some(tag)).or_else(|| {
             if is_version {
@@ -162,11 +164,6 @@ impl Settings {
         })
     }
 
-    /// The flags.
-    pub fn flags(&self) -> &Flags {
-        &self.flags
-    }
-
     /// Whether the same executables of FunctionConfigs exist as in this snapshot.
     pub fn has_same_executables(&self, exists: impl Fn(&Path) -> bool) -> bool {
         missing(&self.flags, &self.functions, exists) == self.missing
@@ -174,14 +171,9 @@ impl Settings {
 
     /// The FunctionConfigs whose executables do not exist, each with the missing path.
     pub fn missing_executables(&self) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
-        let named = self.functions.iter().filter_map(|config| Some((config, config.spec.binary.as_ref()?)));
-        let named = named.map(|(config, binary)| (config, path_of(&self.flags, binary)));
-        named.filter(|(_, path)| self.missing.contains(path))
-    }
-
-    /// Every FunctionConfig.
-    pub fn functions(&self) -> &FunctionConfigs {
-        &self.functions
+        let named = self.functions.iter().filter_map(|config| Some((config, &config.binary.as_ref()?.path)));
+        let missing = named.filter(|(_, path)| self.missing.contains(*path));
+        missing.map(|(config, path)| (config, self.flags.functions.join(path)))
     }
 
     fn executable_of(&self, image: &Image) -> Option<Setting<PathBuf>> {
@@ -191,66 +183,33 @@ impl Settings {
     /// The existing executable that FunctionConfigs name for `image`, or for a request's tag
     /// `field` of its repository.
     fn named_executable(&self, image: &Image, field: Option<&str>) -> Option<Setting<PathBuf>> {
-        let mut named = self.named_executables(image, field);
-        let (config, path) = named.find(|(_, path)| !self.missing.contains(path))?;
-        Some(Setting::new(path, config.source()))
-    }
-
-    /// The executables that FunctionConfigs name for `image`, whether they exist or not. The first
-    /// existing one wins.
-    fn named_executables(
-        &self,
-        image: &Image,
-        field: Option<&str>,
-    ) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
-        let named = self.functions.binary(image, field).into_iter();
-        named.map(|(config, binary)| (config, path_of(&self.flags, binary)))
+        let mut named = self.functions.binary(image, field).into_iter();
+        let (config, binary) = named.find(|(_, binary)| !self.missing.contains(&binary.path))?;
+        Some(Setting::new(self.flags.functions.join(&binary.path), config.source()))
     }
 
     /// `image` is canonical, unless it is no image reference at all.
     fn configured(&self, image: &str) -> Option<Setting<PathBuf>> {
-        let found = self.exec.find(image)?;
-        Some(Setting::new(found.path.clone(), Source::ExecConfig { function: found.function.clone() }))
+        let function = self.exec.by_image.get(image)?.clone();
+        Some(Setting::new(self.flags.functions.join(&function), Source::ExecConfig(function)))
     }
-}
-
-fn path_of(flags: &Flags, binary: &BinaryExecutor) -> PathBuf {
-    flags.functions.join(&binary.path)
 }
 
 /// The executables that FunctionConfigs name and that do not exist.
 fn missing(flags: &Flags, functions: &FunctionConfigs, exists: impl Fn(&Path) -> bool) -> HashSet<PathBuf> {
-    let named = functions.iter().filter_map(|config| config.spec.binary.as_ref());
-    let named: HashSet<_> = named.map(|binary| path_of(flags, binary)).collect();
-    named.into_iter().filter(|path| !exists(path)).collect()
+    let named = functions.iter().filter_map(|config| Some(config.binary.as_ref()?.path.clone()));
+    let named: HashSet<_> = named.collect();
+    named.into_iter().filter(|path| !exists(&flags.functions.join(path))).collect()
 }
 
 fn pick<T: Clone>(
-    layers: &[(Source, Limits)],
+    layers: &[Option<(Source, Limits)>],
     field: impl Fn(&Limits) -> Option<T>,
     otherwise: &Setting<T>,
 ) -> Setting<T> {
-    let mut set =
-        layers.iter().filter_map(|(source, limits)| Some(Setting::new(field(limits)?, source.clone())));
-    set.next().unwrap_or_else(|| otherwise.clone())
-}
-
-/// The resources of a FunctionConfig replace those of `--pod-cache-config` as a whole.
-fn overrides(function: Option<&FunctionConfig>, entry: Option<&Entry>) -> (PodOverrides, OverridesFrom) {
-    let mut from = OverridesFrom::default();
-    let pod = function.and_then(|config| config.spec.pod.as_ref());
-    let mut overrides = pod.map(|pod| pod.overrides.clone()).unwrap_or_default();
-    if !overrides.is_empty() {
-        from.all = function.map(FunctionConfig::source);
-    }
-    if overrides.container.resources.is_some() {
-        from.container_resources.clone_from(&from.all);
-    } else if let Some(entry) = entry.filter(|entry| entry.resources.is_some()) {
-        overrides.container.resources.clone_from(&entry.resources);
-        overrides.resources_of_function = true;
-        from.container_resources = Some(entry.source());
-    }
-    (overrides, from)
+    let mut layers = layers.iter().flatten();
+    let set = layers.find_map(|(source, limits)| Some(Setting::new(field(limits)?, source.clone())));
+    set.unwrap_or_else(|| otherwise.clone())
 }
 
 // === impl Effective ===

@@ -26,21 +26,12 @@ pub enum Source {
     Default(&'static str),
     /// The flag with this name, which the user set.
     Flag(&'static str),
-    /// `--config`.
-    ExecConfig {
-        /// The function there.
-        function: String,
-    },
-    /// `--pod-cache-config`.
-    CacheConfig {
-        /// The entry's name as written.
-        entry: String,
-    },
-    /// An object in the cluster.
-    FunctionConfig {
-        /// Its name.
-        name: String,
-    },
+    /// This function of `--config`.
+    ExecConfig(String),
+    /// The entry of `--pod-cache-config` with this name as written.
+    CacheConfig(String),
+    /// The object in the cluster with this name.
+    FunctionConfig(String),
 }
 
 /// Limits for an image's pods, from one source. `None`: a lower source decides.
@@ -77,9 +68,9 @@ impl fmt::Display for Source {
             ),
             Self::Default(flag) => write!(f, "default of --{flag}"),
             Self::Flag(flag) => write!(f, "--{flag}"),
-            Self::ExecConfig { function } => write!(f, "--config, function {function}"),
-            Self::CacheConfig { entry } => write!(f, "--pod-cache-config, entry {entry}"),
-            Self::FunctionConfig { name } => write!(f, "FunctionConfig {name}"),
+            Self::ExecConfig(function) => write!(f, "--config, function {function}"),
+            Self::CacheConfig(entry) => write!(f, "--pod-cache-config, entry {entry}"),
+            Self::FunctionConfig(name) => write!(f, "FunctionConfig {name}"),
         }
     }
 }

@@ -34,7 +34,7 @@ mod tests;
 
 use std::fmt;
 
-use porch_fn_image::{Constraint, Image, Version, parse_version};
+use porch_fn_image::{Constraint, Image, Version, is_tag, parse_version};
 use serde::Deserialize;
 
 use crate::field::quoted;
@@ -134,7 +134,7 @@ impl<'a> Asked<'a> {
 impl From<Vec<String>> for Tags {
     fn from(texts: Vec<String>) -> Self {
         let read = |text: String| {
-            let (version, constraint) = (parse_version(&text), Constraint::parse(&text).ok());
+            let (version, constraint) = (parse_version(&text), Constraint::parse(&text));
             let literal = is_tag(&text) && (version.is_some() || constraint.is_none());
             Tag { text, version, constraint, literal }
         };
@@ -224,7 +224,7 @@ impl Tags {
         if by_entry && self.matches(asked) {
             return Some(Match::Entry);
         }
-        let constraint = asked.tag.filter(|_| by_version).and_then(|tag| Constraint::parse(tag).ok())?;
+        let constraint = asked.tag.filter(|_| by_version).and_then(Constraint::parse)?;
         let versions = self.list.iter().filter_map(|tag| tag.version.as_ref());
         versions.filter(|version| constraint.matches(version)).max().map(Match::Version)
     }
@@ -258,10 +258,4 @@ impl Tag {
                 _ => self.constraint.as_ref().is_some_and(constrained),
             }
     }
-}
-
-/// Whether an image can have this tag.
-fn is_tag(text: &str) -> bool {
-    let read = |image: Image| image.digest().is_none() && image.tag() == Some(text);
-    !text.contains('/') && Image::parse(&format!("localhost/x:{text}"), "").is_ok_and(read)
 }

@@ -96,7 +96,6 @@ impl Wiring<'_> {
             per_pod: at_least_one(flags.max_concurrent_per_pod, "max-concurrent-per-pod"),
             queue: Setting::new(flags.max_queue_per_function, source("max-queue-per-function")),
             functions: flags.functions.clone(),
-            default_prefix: flags.default_image_prefix.clone(),
             allowed_images: Arc::new(allowed_images),
         })
     }
@@ -104,13 +103,14 @@ impl Wiring<'_> {
 
 /// Parses the file of `--config`. Logs problems that are not fatal.
 fn executables(text: &str, functions: &Path, prefix: &str) -> Result<ExecConfig, String> {
-    let config = ExecConfig::parse(text, functions, prefix)?;
+    let config = ExecConfig::parse(text, prefix)?;
     for (image, function) in &config.duplicates {
         tracing::warn!(image, function, "duplicate image in --config is ignored");
     }
     for (image, executable) in config.iter() {
-        let path = executable.path.display();
-        if executable.path.exists() {
+        let file = functions.join(executable);
+        let path = file.display();
+        if file.exists() {
             tracing::info!(image, %path, "exec function");
         } else {
             tracing::warn!(image, %path, "exec function is missing; see --functions");

@@ -13,23 +13,22 @@ const BITS: u32 = 48;
 /// Hashes which executable runs which image. Includes `--config`, and the FunctionConfigs in
 /// `settings` whose executables exist.
 pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
-    let mut lines: Vec<_> =
-        config.iter().map(|(image, executable)| format!("{image} {}", executable.function)).collect();
+    let mut lines: Vec<_> = config.iter().map(|(image, function)| format!("{image} {function}")).collect();
     // The file's order has no meaning.
     lines.sort_unstable();
     let mut text = lines.join("\n");
     // Only constraints are marked, so that the hash without them is the same as in earlier
     // versions.
-    let semantics = settings.functions().semantics().map(|semantics| semantics.value);
+    let semantics = settings.functions.semantics.as_ref().map(|semantics| semantics.value);
     let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
     let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
     // The order of FunctionConfigs counts: the first that fits an image wins.
-    for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
-        if let Some(binary) = &config.spec.binary {
+    for config in settings.functions.iter().filter(|config| !missing.contains(&&config.name)) {
+        if let Some(binary) = &config.binary {
             let tags: Vec<_> = binary.tags.texts().collect();
             let path = binary.path.display();
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
+            let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.repositories);
         }
     }
     // 0 means that the exec runtime is disabled.
@@ -38,7 +37,6 @@ pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
 
     use porch_fn_settings::{CacheConfig, FunctionConfig, FunctionConfigs, Setting, Source};
@@ -49,20 +47,20 @@ mod tests {
 
     #[test]
     fn it_is_over_what_runs_and_nothing_else() {
-        let hash = |text: &str, functions: &str| {
-            let config = ExecConfig::parse(text, Path::new(functions), "example.com").unwrap();
+        let hash = |text: &str| {
+            let config = ExecConfig::parse(text, "example.com").unwrap();
             exec_hash(&config, &settings(CacheConfig::default()))
         };
-        let base = hash("functions: [{function: a, images: [x:v1, 'y:v1']}]", "/one");
+        let base = hash("functions: [{function: a, images: [x:v1, 'y:v1']}]");
         let same = "functions: [{function: a, images: ['example.com/y:v1']}, {function: a, images: [x:v1]}]";
-        assert_eq!(hash(same, "/other"), base);
+        assert_eq!(hash(same), base);
         for other in [
             "",
             "functions: [{function: a, images: [x:v1]}]",
             "functions: [{function: b, images: [x:v1, 'y:v1']}]",
             "functions: [{function: a, images: [x:v2, 'y:v1']}]",
         ] {
-            assert_ne!(hash(other, "/one"), base, "{other}");
+            assert_ne!(hash(other), base, "{other}");
         }
         assert!(base > 0 && base < 1 << BITS);
     }
@@ -74,7 +72,7 @@ mod tests {
             let object = json!({"metadata": {"name": "f"}, "spec": spec});
             let configs = vec![FunctionConfig::parse(&object, "example.com", semantics).unwrap()];
             let functions = FunctionConfigs::new(configs, Setting::new(semantics, Source::Schema), None);
-            let flags = settings(CacheConfig::default()).flags().clone();
+            let flags = settings(CacheConfig::default()).flags.clone();
             let settings = Settings::new(flags, Arc::default(), Arc::default(), functions.into(), |_| true);
             exec_hash(&ExecConfig::default(), &settings)
         };

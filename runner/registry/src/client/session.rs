@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
         let mut base = base.map_err(|_| RegistryError::malformed("name", "it makes no URL"))?;
         // Neither setter fails: http and https are both special schemes, and the host is a
         // constant.
-        if !http.insecure.has(&base) {
+        if !http.is_insecure(&base) {
             let _ = base.set_scheme("https");
         }
         if image.registry() == DOCKER_HUB {
@@ -237,7 +237,7 @@ impl<'a> Session<'a> {
         }
         match url.scheme() {
             "https" => Ok(url),
-            "http" if self.base.scheme() == "http" || self.http.insecure.has(&url) => Ok(url),
+            "http" if self.base.scheme() == "http" || self.http.is_insecure(&url) => Ok(url),
             _ => Err(malformed(
                 "its realm is not HTTPS, and credentials would be readable on their way; name the registry or the \
                  realm's host in --insecure-registries if that is meant",

@@ -29,17 +29,10 @@ fn user_for(entries: &[(&str, &str)], reference: &str) -> Option<String> {
 
 #[test]
 fn each_spelling_of_a_host_is_that_host() {
-    for key in [
-        "https://index.docker.io/v1/",
-        "https://index.docker.io/v1",
-        "https://index.docker.io",
-        "http://index.docker.io/v1/",
-        "HTTPS://Index.Docker.IO/v2/",
-        "index.docker.io/v1/",
-        "docker.io",
-        "docker.io/",
-        "https://registry-1.docker.io/v2/",
-    ] {
+    let docker_hub = "https://index.docker.io/v1/ https://index.docker.io/v1 https://index.docker.io \
+                      http://index.docker.io/v1/ HTTPS://Index.Docker.IO/v2/ index.docker.io/v1/ docker.io docker.io/ \
+                      https://registry-1.docker.io/v2/";
+    for key in docker_hub.split(' ') {
         for (reference, found) in [("me/function:v1", true), ("ubuntu", true), ("ghcr.io/ubuntu", false)] {
             assert_eq!(user_for(&[(key, "me")], reference).is_some(), found, "{key} {reference}");
         }

@@ -106,7 +106,23 @@ impl<V: Question> Answers<V> {
 
     /// Stores the answer. A failure keeps the previous answer.
     pub(super) fn record(&self, image: &Image, entry: Arc<AnswerEntry<V>>, answer: &Answer<V>) {
-        let is_new = entry.record(answer);
+        let mut last = entry.last.lock();
+        let mut is_new = false;
+        match answer {
+            Ok(new) => {
+                is_new = last.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, new));
+                let confirmed = Some(Instant::now());
+                *last = LastAnswer { known: Some(Arc::clone(new)), confirmed, failed: None };
+            }
+            Err(error) => {
+                // With a previous answer, no caller waits for the registry to recover.
+                let is_short = last.known.is_none() && is_transient(error);
+                let pause = if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL };
+                last.failed = Some((error.clone(), Instant::now() + pause));
+            }
+        }
+        // The cache reads the entry to weigh it.
+        drop(last);
         // Inserting the entry again updates its weight.
         self.entries.insert(V::key(image).to_owned(), entry);
         self.entries.run_pending_tasks();
@@ -139,25 +155,6 @@ impl<V> AnswerEntry<V> {
         }
         let (error, until) = last.failed.as_ref()?;
         (Instant::now() < *until).then(|| Err(error.clone()))
-    }
-
-    /// Returns whether the answer has changed.
-    fn record(&self, answer: &Answer<V>) -> bool {
-        let (now, mut last) = (Instant::now(), self.last.lock());
-        match answer {
-            Ok(new) => {
-                let is_new = last.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, new));
-                *last = LastAnswer { known: Some(Arc::clone(new)), confirmed: Some(now), failed: None };
-                is_new
-            }
-            Err(error) => {
-                // With a previous answer, no caller waits for the registry to recover.
-                let is_short = last.known.is_none() && is_transient(error);
-                last.failed =
-                    Some((error.clone(), now + if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL }));
-                false
-            }
-        }
     }
 }
 

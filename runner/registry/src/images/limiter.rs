@@ -69,13 +69,10 @@ impl LookupLimiter {
     /// Waits for a place. Returns `None` if the registry is cooling down after a timeout.
     pub(super) async fn acquire(&self, registry: &str) -> Option<LookupPermit> {
         let limit = self.registries.get_with_by_ref(registry, || Arc::new(RegistryLimit::new()));
-        if limit.is_cooling_down() {
-            return None;
-        }
-        // Nothing closes the semaphores.
+        // Nothing closes the semaphores. While the registry is cooling down, nobody waits here: the
+        // lookup that timed out has left its place, and nobody keeps it.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
-        // The previous lookup may have timed out meanwhile.
-        if limit.is_cooling_down() {
+        if limit.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN) {
             return None;
         }
         let of_domain =
@@ -111,10 +108,6 @@ impl RegistryLimit {
             has_answered: AtomicBool::default(),
             ran_out_of_time: Mutex::default(),
         }
-    }
-
-    fn is_cooling_down(&self) -> bool {
-        self.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN)
     }
 }
 

@@ -4,8 +4,10 @@
 mod lookups;
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::SystemTime;
 
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
 use tokio::time::{Instant, advance, sleep};
 
 use super::*;
@@ -38,8 +40,7 @@ struct State {
 
 impl Fake {
     fn set_digest(&self, image: &str, digest: &str) {
-        let command = vec![format!("/{digest}")];
-        self.set(image, Ok(Metadata { digest: digest.into(), command }));
+        self.set(image, Ok(metadata(digest, format!("/{digest}"))));
     }
 
     fn set(&self, image: &str, answer: Result<Metadata, RegistryError>) {
@@ -101,6 +102,10 @@ fn images() -> (Arc<Fake>, Images) {
     let fake = Arc::new(Fake::default());
     let images = Images::new(Arc::clone(&fake) as Arc<dyn Registry>, TTL);
     (fake, images)
+}
+
+fn metadata(digest: &str, command: String) -> Metadata {
+    Metadata { digest: digest.into(), command: vec![command], since: SystemTime::now() }
 }
 
 fn image(text: &str) -> Image {
@@ -247,8 +252,7 @@ async fn bytes_are_bounded() {
     let all: Vec<Image> = (0..100).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
     for round in ["0", "1"] {
         for image in &all {
-            let command = vec!["x".repeat(1 << 20)];
-            fake.set(image.as_str(), Ok(Metadata { digest: round.into(), command }));
+            fake.set(image.as_str(), Ok(metadata(round, "x".repeat(1 << 20))));
             images.metadata(image).await.unwrap();
         }
         let kept: Vec<bool> = all.iter().map(|image| images.known(image).is_some()).collect();
@@ -297,10 +301,9 @@ async fn what_did_not_prove_true_is_asked_for_again() {
 async fn what_others_found_out_counts_as_an_answer_of_now() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
-    let found = |digest: &str, age: u64| Known {
-        digest: digest.into(),
-        command: vec!["f".to_owned()],
-        since: SystemTime::now() - SECOND * u32::try_from(age).unwrap(),
+    let found = |digest: &str, age: u32| {
+        let found = metadata(digest, "f".to_owned());
+        Metadata { since: found.since - SECOND * age, ..found }
     };
     let mut changes = images.changes();
     images.learn(&fn_v1, found("two", 100));

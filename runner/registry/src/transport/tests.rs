@@ -30,7 +30,7 @@ async fn server() -> (String, Arc<Mutex<Vec<String>>>) {
 }
 
 async fn http() -> Http {
-    Http::new(&*trusted(&roots(None)).await, Insecure::default()).unwrap()
+    Http::new(&*trusted(&roots(None)).await, &[]).unwrap()
 }
 
 #[tokio::test]

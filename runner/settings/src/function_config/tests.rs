@@ -14,8 +14,8 @@ fn object(spec: &Value) -> Value {
     json!({"metadata": {"name": "f"}, "spec": spec})
 }
 
-fn spec(spec: &Value) -> Spec {
-    parse(&object(spec)).unwrap().spec
+fn spec(spec: &Value) -> FunctionConfig {
+    parse(&object(spec)).unwrap()
 }
 
 fn pod(pod: &Value) -> PodExecutor {
@@ -232,7 +232,7 @@ fn a_wrong_field_is_named() {
         assert!(error.starts_with(&expected), "{error}");
     }
     let exact = FunctionConfig::parse(&object(&in_pod(tags)), PREFIX, TagSemantics::Exact).unwrap();
-    assert!(exact.spec.pod.unwrap().tags.is_all(), "its tags are not read");
+    assert!(exact.pod.unwrap().tags.is_all(), "its tags are not read");
 }
 
 #[test]

@@ -29,8 +29,9 @@ impl Settings {
             notes.extend(pods.map(|config| ignored(config, "podExecutor", &why)));
         }
         let mut winner = None;
-        for (config, path) in self.named_executables(image, None) {
-            if self.missing.contains(&path) {
+        for (config, binary) in self.functions.binary(image, None) {
+            if self.missing.contains(&binary.path) {
+                let path = self.flags.functions.join(&binary.path);
                 let why = format!("there is no file {}; see --functions", path.display());
                 notes.push(ignored(config, "binaryExecutor", &why));
             } else {

@@ -19,7 +19,6 @@ pub(crate) fn flags() -> Flags {
         per_pod: Setting::new(16, Source::Default("max-concurrent-per-pod")),
         queue: Setting::new(1000, Source::Default("max-queue-per-function")),
         functions: PathBuf::from("/functions"),
-        default_prefix: PREFIX.to_owned(),
         allowed_images: Arc::default(),
     }
 }
@@ -33,11 +32,10 @@ fn flags_set() -> Flags {
 }
 
 fn settings(flags: Flags, cache: &str, exec: &str, configs: Vec<FunctionConfig>) -> Settings {
-    let exec = ExecConfig::parse(exec, &flags.functions, PREFIX).unwrap();
     Settings::new(
         flags,
         Arc::new(CacheConfig::parse(cache, PREFIX).unwrap()),
-        Arc::new(exec),
+        Arc::new(ExecConfig::parse(exec, PREFIX).unwrap()),
         Arc::new(FunctionConfigs::new(configs, semantics(), None)),
         |_| true,
     )
@@ -70,11 +68,11 @@ fn image(text: &str) -> Image {
 }
 
 fn of_function() -> Source {
-    Source::FunctionConfig { name: "fc".to_owned() }
+    Source::FunctionConfig("fc".to_owned())
 }
 
 fn of_cache() -> Source {
-    Source::CacheConfig { entry: "f:v1".to_owned() }
+    Source::CacheConfig("f:v1".to_owned())
 }
 
 /// Porch's own objects, as of 1.6.
@@ -87,12 +85,12 @@ fn porch(semantics: TagSemantics) -> Vec<FunctionConfig> {
 fn porchs_own_objects_are_used_in_both_semantics() {
     for semantics in [TagSemantics::Exact, TagSemantics::Constraint] {
         let settings = settings(flags_set(), "", "", porch(semantics));
-        for config in settings.functions().iter() {
+        for config in settings.functions.iter() {
             let (name, source) = (&config.name, config.source());
-            assert_eq!(config.spec.repositories, [format!("{PREFIX}/{name}")], "both prefixes are the same");
-            assert_eq!(settings.functions().problem(name), None);
+            assert_eq!(config.repositories, [format!("{PREFIX}/{name}")], "both prefixes are the same");
+            assert_eq!(settings.functions.problem(name), None);
             let of = |text: String| settings.of(&image(&text));
-            let tag = config.spec.pod.as_ref().unwrap().tags.texts().next().unwrap();
+            let tag = config.pod.as_ref().unwrap().tags.texts().next().unwrap();
             let effective = of(format!("{name}:{tag}"));
             assert_eq!(effective.ttl, Setting::new(Duration::from_mins(30), source.clone()), "{name}");
             assert_eq!(effective.max_pods, Setting::new(5, Source::Flag("max-parallel-pods-per-function")));
@@ -101,7 +99,7 @@ fn porchs_own_objects_are_used_in_both_semantics() {
             let of_another_tag = if is_any { source.clone() } else { Source::Flag("pod-ttl") };
             assert_eq!(of(format!("{name}:v99")).ttl.source, of_another_tag);
             assert_eq!(of(format!("evil.io/{name}:{tag}")).ttl.source, Source::Flag("pod-ttl"));
-            if let Some(binary) = &config.spec.binary {
+            if let Some(binary) = &config.binary {
                 let tag = binary.tags.texts().next().unwrap();
                 let expected = Some(Setting::new(Path::new("/functions").join(name), source));
                 assert_eq!(executable(&settings, &format!("{name}:{tag}"), ""), expected);
@@ -112,7 +110,7 @@ fn porchs_own_objects_are_used_in_both_semantics() {
         let warm = settings.warm(&Resolved::default());
         assert_eq!((warm.len(), &warm[0]), (19, &image("apply-replacements:v0.1.1")));
         assert!(settings.kept(&Resolved::default()).is_empty() && settings.ranges(true).is_empty());
-        assert_eq!(settings.functions().iter().filter(|config| config.spec.binary.is_some()).count(), 10);
+        assert_eq!(settings.functions.iter().filter(|config| config.binary.is_some()).count(), 10);
     }
 }
 
@@ -180,7 +178,8 @@ fn each_field_is_taken_from_the_highest_source() {
         per_pod: Setting::new(16, default("max-concurrent-per-pod")),
         queue: Setting::new(1000, default("max-queue-per-function")),
         overrides: PodOverrides::default(),
-        overrides_from: OverridesFrom::default(),
+        overrides_from: None,
+        resources_from: None,
         executable: None,
     };
     assert_eq!(of(flags(), "", "", vec![]), defaults);
@@ -194,7 +193,7 @@ fn each_field_is_taken_from_the_highest_source() {
 
     let found = of(flags_set(), cache, exec, vec![]);
     assert_eq!(cpu(&found).as_deref(), Some("1"));
-    let of_e = Source::ExecConfig { function: "e".to_owned() };
+    let of_e = Source::ExecConfig("e".to_owned());
     let with_files = Effective {
         ttl: Setting::new(minutes(2), of_cache()),
         max_pods: Setting::new(9, of_cache()),
@@ -202,7 +201,7 @@ fn each_field_is_taken_from_the_highest_source() {
         waitlist: Setting::new(10, of_cache()),
         executable: Some(Setting::new(PathBuf::from("/functions/e"), of_e)),
         overrides: found.overrides.clone(),
-        overrides_from: OverridesFrom { all: None, container_resources: Some(of_cache()) },
+        resources_from: Some(of_cache()),
         ..set
     };
     assert_eq!(found, with_files);
@@ -212,7 +211,7 @@ fn each_field_is_taken_from_the_highest_source() {
     assert_eq!((cpu(&found).as_deref(), found.overrides.service_account.as_deref()), (Some("1"), Some("s")));
     let expected = Effective {
         overrides: found.overrides.clone(),
-        overrides_from: OverridesFrom { all: Some(of_function()), container_resources: Some(of_cache()) },
+        overrides_from: Some(of_function()),
         ..with_files.clone()
     };
     assert_eq!(found, expected);
@@ -225,7 +224,8 @@ fn each_field_is_taken_from_the_highest_source() {
         min_pods: Setting::new(3, of_function()),
         waitlist: Setting::new(12, of_function()),
         overrides: found.overrides.clone(),
-        overrides_from: OverridesFrom { all: Some(of_function()), container_resources: Some(of_function()) },
+        overrides_from: Some(of_function()),
+        resources_from: Some(of_function()),
         ..with_files
     };
     assert_eq!(found, expected);
@@ -282,7 +282,7 @@ fn executables_that_are_not_there_do_not_count() {
         object("c", &Value::Null, &binary("c")),
     ];
     let exec = "functions: [{function: e, images: ['f:v1']}]";
-    let exec = Arc::new(ExecConfig::parse(exec, &flags().functions, PREFIX).unwrap());
+    let exec = Arc::new(ExecConfig::parse(exec, PREFIX).unwrap());
     let functions = Arc::new(FunctionConfigs::new(configs, semantics(), None));
     let with = |there: &[&str]| {
         let is_there = |path: &Path| there.contains(&path.to_str().unwrap());
@@ -352,7 +352,7 @@ fn what_has_no_effect_is_noted() {
     ];
     let settings = settings(flags(), cache, "", configs);
     let effective = settings.of(&image("f:v1"));
-    assert_eq!(effective.max_pods, Setting::new(8, Source::FunctionConfig { name: "a".to_owned() }));
+    assert_eq!(effective.max_pods, Setting::new(8, Source::FunctionConfig("a".to_owned())));
     assert_eq!(effective.ttl.source, Source::Default("pod-ttl"), "the second entry is not used");
     assert_eq!(
         settings.notes(&image("f:v1")),

@@ -58,9 +58,9 @@ impl Settings {
 
 /// The images that an object names for pods.
 fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
-    let pods = config.spec.pod.iter();
+    let pods = config.pod.iter();
     pods.flat_map(|pod| {
-        let repositories = config.spec.repositories.iter();
+        let repositories = config.repositories.iter();
         repositories.flat_map(|repository| {
             pod.tags.literal().filter_map(move |tag| Image::parse(&format!("{repository}:{tag}"), "").ok())
         })
@@ -69,7 +69,7 @@ fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
 
 /// The first constraint of an object's pods, under its first prefix, as in Porch.
 fn range(config: &FunctionConfig) -> Option<Range> {
-    let constraint = config.spec.pod.as_ref()?.tags.first_constraint()?.to_owned();
-    let repository = Image::parse(config.spec.repositories.first()?, "").ok()?;
+    let constraint = config.pod.as_ref()?.tags.first_constraint()?.to_owned();
+    let repository = Image::parse(config.repositories.first()?, "").ok()?;
     Some(Range { repository, constraint })
 }

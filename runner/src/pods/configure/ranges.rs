@@ -119,7 +119,7 @@ async fn follow_one(
 }
 
 async fn resolve(range: &Range, catalog: &dyn Catalog) -> Result<Image, String> {
-    let constraint = Constraint::parse(&range.constraint).map_err(|error| error.to_string())?;
+    let constraint = Constraint::parse(&range.constraint).ok_or("not a version constraint")?;
     let answer = timeout(LONGEST, catalog.resolve(&range.repository, &constraint)).await;
     let answer = answer.map_err(|_| format!("no answer within {}s", LONGEST.as_secs()))?;
     answer.map_err(|error| error.to_string())

@@ -6,7 +6,7 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -83,7 +83,8 @@ pub(super) struct FakeRegistry {
 impl Registry for FakeRegistry {
     fn metadata<'a>(&'a self, _: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let metadata = Metadata { digest: "sha256:00".into(), command: vec!["f".to_owned()] };
+        let (digest, command) = ("sha256:00".into(), vec!["f".to_owned()]);
+        let metadata = Metadata { digest, command, since: SystemTime::now() };
         async { sleep(self.delay).await }.map(|()| Ok(metadata)).boxed()
     }
 

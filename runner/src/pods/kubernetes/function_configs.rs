@@ -22,9 +22,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use porch_fn_backoff::spread;
-use porch_fn_kubernetes::{Change, FollowError, Follower, Page, Restarts, Selection};
+use porch_fn_kubernetes::{Change, FollowError, Follower, Restarts};
 use porch_fn_pool::OwnedShards;
 use porch_fn_settings::{FunctionConfigs, Setting, Source, TagSemantics};
 use serde_json::Value;
@@ -53,8 +53,10 @@ const SCHEMA_EVERY: Duration = Duration::from_mins(10);
 const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 const SCHEMA_PAUSE: Duration = Duration::from_secs(2);
 
-/// Pages are small because objects may be large.
-const PAGE: Page = Page { limit: Some(100), timeout: Duration::from_secs(30) };
+/// Maximum number of objects in one page of a list. Pages are small because objects may be large.
+const PAGE: u32 = 100;
+/// How long one page may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest pause between attempts before the first answer. Every function's first pod waits for
 /// that answer.
 const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
@@ -162,7 +164,8 @@ impl Followed {
         if self.follower.is_none() {
             sleep_until(self.start_at).await;
         }
-        let new = || Follower::new(self.api.clone(), Selection::default(), PAGE, |_| ());
+        let pages = ListParams::default().limit(PAGE);
+        let new = || Follower::new(self.api.clone(), pages, PAGE_TIMEOUT, |_| ());
         self.follower.get_or_insert_with(new).next().await
     }
 

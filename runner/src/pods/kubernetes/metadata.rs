@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
-use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
+use porch_fn_registry::{Images, Metadata, RegistryError, ResolveError};
 use tokio::sync::broadcast;
 
 use crate::clock::time;
@@ -79,7 +79,7 @@ impl ImageSource {
             (None, None) => return,
         };
         let since = UNIX_EPOCH + resolved.unwrap_or_default().since(Time::default());
-        self.images.learn(&parsed, Known { digest, command: entrypoint, since });
+        self.images.learn(&parsed, Metadata { digest, command: entrypoint, since });
     }
 
     /// Records that a node could not pull `image`. The registry is queried again for the next pod.
@@ -124,7 +124,7 @@ fn parse(image: &ImageKey) -> Option<Image> {
     Image::parse(image.as_str(), "").ok()
 }
 
-fn content(image: &Image, known: &Known) -> Option<ImageContent> {
+fn content(image: &Image, known: &Metadata) -> Option<ImageContent> {
     let resolved = Some(time(known.since).unwrap_or_default());
     image.digest().is_none().then(|| ImageContent { digest: Arc::clone(&known.digest).into(), resolved })
 }

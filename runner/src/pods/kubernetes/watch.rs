@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Service};
 use kube::Api;
-use porch_fn_kubernetes::{Change, Follower, Page, Restarts, Selection};
+use kube::api::ListParams;
+use porch_fn_kubernetes::{Change, Follower, Restarts};
 use porch_fn_pool::{Event, Uid};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -15,8 +16,10 @@ use super::backend::Shared;
 use super::client::Causes;
 use super::names;
 
-/// How pods and Services are listed.
-const PAGE: Page = Page { limit: Some(500), timeout: Duration::from_secs(30) };
+/// Maximum number of pods or Services in one page of a list.
+const PAGE: u32 = 500;
+/// How long one page may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Watches pods forever. `synced` becomes true at the first list.
 pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
@@ -62,11 +65,10 @@ async fn follow<K>(
 ) where
     K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let selection =
-        Selection { labels: Some(format!("{}={}", names::MANAGED_BY, names::MANAGER)), fields: None };
+    let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::MANAGER)).limit(PAGE);
     let mut backoff = Restarts::default();
     loop {
-        let mut follower = Follower::new(api.clone(), selection.clone(), PAGE, trim);
+        let mut follower = Follower::new(api.clone(), ours.clone(), PAGE_TIMEOUT, trim);
         let error = loop {
             match follower.next().await {
                 Ok(change) => record(Some(change)),

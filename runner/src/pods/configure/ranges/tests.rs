@@ -65,7 +65,7 @@ fn current(objects: &[(&str, &str)]) -> CurrentSettings {
     let semantics = Setting::new(TagSemantics::Constraint, Source::Schema);
     let functions = Arc::new(FunctionConfigs::new(configs, semantics, None));
     let current = crate::settings::tests::current(CacheConfig::default(), true);
-    let flags = current.settings.flags().clone();
+    let flags = current.settings.flags.clone();
     let settings = Settings::new(flags, Arc::default(), Arc::default(), functions, |_| true);
     CurrentSettings { settings: Arc::new(settings), ..current }
 }

@@ -73,7 +73,7 @@ impl Rig {
     async fn until(&mut self, semantics: TagSemantics, source: Source) {
         let expected = Setting::new(semantics, source);
         let is_so = |state: &Option<Arc<FunctionConfigs>>| {
-            state.as_ref().is_some_and(|configs| configs.semantics() == Some(&expected))
+            state.as_ref().is_some_and(|configs| configs.semantics.as_ref() == Some(&expected))
         };
         self.state.wait_for(is_so).await.unwrap();
     }
@@ -190,6 +190,6 @@ async fn a_schema_that_is_not_there_yet_is_waited_for() {
     rig.state.wait_for(Option::is_some).await.unwrap();
     // The first answer is the right one.
     let expected = Setting::new(TagSemantics::Constraint, Source::Schema);
-    assert_eq!(rig.state.borrow().as_ref().unwrap().semantics(), Some(&expected));
+    assert_eq!(rig.state.borrow().as_ref().unwrap().semantics.as_ref(), Some(&expected));
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 3);
 }

@@ -64,7 +64,7 @@ fn names(configs: &FunctionConfigs) -> Vec<&str> {
 }
 
 fn time(configs: &FunctionConfigs) -> Option<Time> {
-    configs.changed().map(|at| Time::from_millis(u64::try_from(at.as_millisecond()).unwrap()))
+    configs.changed.map(|at| Time::from_millis(u64::try_from(at.as_millisecond()).unwrap()))
 }
 
 /// How long pods of the first object live.
@@ -123,12 +123,12 @@ fn other_semantics_read_every_object_anew() {
     objects.apply(object("a", 1, &json!({"tags": ["~0.2"]})));
     objects.apply(object("b", 2, &json!({"tags": ["no tag!"]})));
     let first = objects.configs(NOW).unwrap();
-    assert_eq!(first.semantics(), Some(&Setting::new(TagSemantics::Exact, Source::NoSchema)));
+    assert_eq!(first.semantics, Some(Setting::new(TagSemantics::Exact, Source::NoSchema)));
     assert_eq!(names(&first), ["a", "b"]);
 
     objects.set_semantics(constraint.clone());
     let configs = objects.configs(NOW).unwrap();
-    assert_eq!((names(&configs), configs.semantics()), (vec!["a"], Some(&constraint)));
+    assert_eq!((names(&configs), configs.semantics.as_ref()), (vec!["a"], Some(&constraint)));
     assert_eq!(time(&configs), Some(NOW), "it is a later configuration");
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 1 });
 
