@@ -22,7 +22,7 @@ use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::crash::{Logged, Tries, phase};
+use super::crash::{Logged, News, Tries, phase};
 use super::metadata::ImageSource;
 use super::observe::{Observed, observe};
 use connections::Link;
@@ -77,6 +77,10 @@ struct KnownPod {
     link: Option<Link>,
 }
 
+/// Lines for the log, each with its pod. They are logged without the store's lock, which calls
+/// wait for.
+type Lines<'a> = Vec<(&'a Pod, News<'a>)>;
+
 // === impl Store ===
 
 impl Store {
@@ -100,10 +104,13 @@ impl Store {
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
         let observed = observe(object)?;
         let shown = observed.pod.clone();
+        let mut lines = Lines::new();
         let mut state = self.state.lock();
-        if let Some((pod, true)) = self.record(&mut state, object, observed) {
+        if let Some((pod, true)) = self.record(&mut state, object, observed, &mut lines) {
             self.send(Event::Seen(pod));
         }
+        drop(state);
+        log(&lines);
         Some(shown)
     }
 
@@ -122,18 +129,28 @@ impl Store {
         // without it.
         let observed: Vec<_> = objects.iter().filter_map(|object| Some((object, observe(object)?))).collect();
         let listed: HashSet<_> = observed.iter().map(|(_, observed)| observed.pod.uid.clone()).collect();
+        let mut lines = Lines::new();
         let mut state = self.state.lock();
         state.pods.retain(|uid, _| listed.contains(uid));
-        let pods =
-            observed.into_iter().filter_map(|(object, observed)| self.record(&mut state, object, observed));
+        let pods = observed
+            .into_iter()
+            .filter_map(|(object, observed)| self.record(&mut state, object, observed, &mut lines));
         let pods = pods.map(|(pod, _)| pod).collect();
         self.send(Event::Synced(pods));
+        drop(state);
+        log(&lines);
     }
 
     /// Records a pod before the pool is notified, so that the pool's next order uses the new image
     /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
     /// was deleted.
-    fn record(&self, state: &mut State, object: &Pod, observed: Observed) -> Option<(pool::Pod, bool)> {
+    fn record<'a>(
+        &self,
+        state: &mut State,
+        object: &'a Pod,
+        observed: Observed,
+        lines: &mut Lines<'a>,
+    ) -> Option<(pool::Pod, bool)> {
         let uid = &observed.pod.uid;
         if state.gone.contains(uid) {
             return None;
@@ -144,7 +161,7 @@ impl Store {
             return Some((known.seen.pod.clone(), false));
         }
         known.seen = observed;
-        let Observed { pod, entrypoint, object_name, .. } = &mut known.seen;
+        let Observed { pod, entrypoint, .. } = &mut known.seen;
         let was_refused = known.tries.image_was_refused();
         pod.phase = phase(object, &mut known.tries);
         if known.tries.image_was_refused() && !was_refused {
@@ -159,7 +176,7 @@ impl Store {
         {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
-        known.logged.log_new(object_name, object);
+        lines.extend(known.logged.take_new(object).into_iter().map(|news| (object, news)));
         Some((pod.clone(), true))
     }
 
@@ -208,6 +225,12 @@ impl KnownPod {
     fn new(seen: Observed) -> Self {
         let (tries, logged) = (Tries::default(), Logged::default());
         Self { seen, tries, served: false, ending: None, logged, learned: false, link: None }
+    }
+}
+
+fn log(lines: &Lines<'_>) {
+    for (pod, news) in lines {
+        news.log(pod);
     }
 }
 

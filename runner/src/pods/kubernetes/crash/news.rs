@@ -17,7 +17,7 @@ pub(in crate::pods::kubernetes) struct Logged(HashSet<(Option<String>, String, O
 
 /// A line for the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct News<'a> {
+pub(in crate::pods::kubernetes) struct News<'a> {
     /// `None`: the line is about the pod itself.
     pub(super) container: Option<&'a str>,
     /// The cluster's reason, such as `Error`, `OOMKilled`, `ErrImagePull` or `Unschedulable`.
@@ -31,31 +31,8 @@ pub(super) struct News<'a> {
 // === impl Logged ===
 
 impl Logged {
-    /// Logs the lines about the pod that were not logged yet.
-    pub(in crate::pods::kubernetes) fn log_new(&mut self, object_name: &str, pod: &Pod) {
-        for News { container, reason, message, end } in self.take_new(pod) {
-            match end {
-                Some((exit_code, _)) => tracing::warn!(
-                    pod = object_name,
-                    container,
-                    exit_code,
-                    reason,
-                    last_lines = message,
-                    "a container of a function pod ended"
-                ),
-                None => tracing::warn!(
-                    pod = object_name,
-                    container,
-                    reason,
-                    why = message,
-                    "a function pod waits"
-                ),
-            }
-        }
-    }
-
     /// Returns the lines about the pod's state that its last state did not have.
-    pub(super) fn take_new<'a>(&mut self, pod: &'a Pod) -> Vec<News<'a>> {
+    pub(in crate::pods::kubernetes) fn take_new<'a>(&mut self, pod: &'a Pod) -> Vec<News<'a>> {
         let mut news = news(pod);
         let key = |line: &News<'_>| {
             let restarts = line.end.map(|(_, restarts)| restarts);
@@ -64,6 +41,26 @@ impl Logged {
         let last = std::mem::replace(&mut self.0, news.iter().map(key).collect());
         news.retain(|line| !last.contains(&key(line)));
         news
+    }
+}
+
+// === impl News ===
+
+impl News<'_> {
+    pub(in crate::pods::kubernetes) fn log(&self, pod: &Pod) {
+        let Self { container, reason, message, end } = self;
+        let pod = pod.metadata.name.as_deref();
+        match end {
+            Some((exit_code, _)) => tracing::warn!(
+                pod,
+                container,
+                exit_code,
+                reason,
+                last_lines = message,
+                "a container of a function pod ended"
+            ),
+            None => tracing::warn!(pod, container, reason, why = message, "a function pod waits"),
+        }
     }
 }
 
