@@ -75,7 +75,7 @@ mod tests {
         for other in ["kind: List", "[]", "3", "kind: ResourceList\nitems: 3", ""] {
             assert!(ResourceList::parse(other).is_err(), "{other}");
         }
-        let error = ResourceList::parse("a: [").unwrap_err().to_string();
+        let error = ResourceList::parse("a: [").unwrap_err();
         assert!(error.starts_with("the input is not YAML: "), "{error}");
     }
 
