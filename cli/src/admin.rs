@@ -34,20 +34,18 @@ impl AdminPort {
     /// Requests `path`, which may include a query.
     pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
         let Self { kind, address } = self;
+        let unreached = |reason: &str| {
+            Failure::new(format!("cannot reach the {kind}'s admin port at {address}: {reason}"))
+        };
         let answer = async {
             let uri: Uri = format!("http://{address}{path}").parse().map_err(|error| self.other(&error))?;
             // Without a port, the client would connect to port 80.
             if uri.port().is_none() {
-                let reason = "invalid socket address: give HOST:PORT";
-                return Err(Failure::new(format!(
-                    "cannot reach the {kind}'s admin port at {address}: {reason}"
-                )));
+                return Err(unreached("invalid socket address: give HOST:PORT"));
             }
             let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
             let response = client.get(uri).await.map_err(|error| match root_cause(&error) {
-                reason if error.is_connect() => {
-                    Failure::new(format!("cannot reach the {kind}'s admin port at {address}: {reason}"))
-                }
+                reason if error.is_connect() => unreached(&reason),
                 _ => self.other(&error),
             })?;
             let status = response.status();

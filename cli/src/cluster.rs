@@ -77,17 +77,12 @@ pub(crate) struct Reached {
     /// `HOST:PORT`.
     pub(crate) address: String,
     /// The port forward behind the address, if any. Dropping it ends the forwarding.
-    forward: Option<Forward>,
+    pub(crate) forward: Option<Forward>,
 }
 
 // === impl ClusterArgs ===
 
 impl ClusterArgs {
-    /// Returns whether the user gave a flag that selects a cluster.
-    fn are_given(&self) -> bool {
-        self.namespace.is_some() || self.kubeconfig.is_some() || self.context.is_some()
-    }
-
     /// Forwards `port` of a pod if the user asked for a cluster, else returns `address`. The pod
     /// belongs to the first of `services` that exists.
     pub(crate) async fn reach(
@@ -96,7 +91,7 @@ impl ClusterArgs {
         services: &[&'static str],
         port: &Port,
     ) -> Result<Reached, Failure> {
-        if !self.are_given() {
+        if self.namespace.is_none() && self.kubeconfig.is_none() && self.context.is_none() {
             return Ok(Reached { address, forward: None });
         }
         let forward = self.connect().await?.forward(services, port).await?;
@@ -110,13 +105,8 @@ impl ClusterArgs {
             Failure::new(format!("no way to a cluster: {}; {flags}", Causes(&error)))
         };
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let config = match &self.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(kubeconfig)?;
-                Config::from_custom_kubeconfig(file, &options).await
-            }
-            None => Config::from_kubeconfig(&options).await,
-        };
+        let file = self.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+        let config = Config::from_custom_kubeconfig(file.map_err(kubeconfig)?, &options).await;
         let mut config = config.map_err(kubeconfig)?;
         choose_proxy(&mut config);
         set_user_agent(&mut config, "porch-fn");
@@ -135,11 +125,6 @@ impl ClusterArgs {
 // === impl Reached ===
 
 impl Reached {
-    /// Returns whether the address is a forwarded port of a pod.
-    pub(crate) fn is_forwarded(&self) -> bool {
-        self.forward.is_some()
-    }
-
     /// Adds to the error of a call which pod received it, or which flags set the address.
     pub(crate) fn explain(&self, error: impl Display) -> Failure {
         let Some(forward) = &self.forward else {

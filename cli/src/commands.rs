@@ -1,20 +1,15 @@
 //! Defines the subcommands, and runs the one that the command line names.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::output::HELP;
 use crate::up::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
-use crate::{completion, config, doctor, eval, exec_config, porch_config, shards, up};
-
-/// The examples in a subcommand's --help.
-macro_rules! examples {
-    ($command:literal) => {
-        include_str!(concat!("commands/examples/", $command, ".txt")).trim_ascii_end()
-    };
-}
+use crate::{config, doctor, eval, exec_config, porch_config, shards, up};
 
 /// Template of `porch-fn --help`.
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
@@ -33,32 +28,36 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start a whole cluster in this process: a router, runners, and pods as local processes
-    #[command(help_template = HELP, before_help = examples!("up"))]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/up.txt"))]
     Up(up::UpArgs),
     /// Run one function on a package and print or write back the result
-    #[command(help_template = HELP, before_help = examples!("eval"))]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/eval.txt"))]
     Eval(eval::EvalArgs),
     /// Show the runners behind a router, their health and load, and which images they own
-    #[command(help_template = HELP, before_help = examples!("shards"))]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/shards.txt"))]
     Shards(shards::ShardsArgs),
     /// Show what holds for one image on a runner, and which flag, file or FunctionConfig says so
-    #[command(help_template = HELP, before_help = examples!("config"))]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/config.txt"))]
     Config(config::ConfigArgs),
     /// Look over an installation in a cluster, and say of everything that is wrong what to do about
     /// it
-    #[command(help_template = HELP, before_help = examples!("doctor"))]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/doctor.txt"))]
     Doctor(doctor::DoctorArgs),
     /// Print FunctionConfigs that lead the functions of a porch-server that evaluates in pods to
     /// the routers, or back
-    #[command(subcommand, help_template = HELP, before_help = examples!("porch-config"), disable_help_subcommand = true)]
+    #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/porch-config.txt"), disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
     PorchConfig(porch_config::Action),
     /// Print the runners' --config for a folder of executables of the functions catalog
-    #[command(help_template = HELP, before_help = examples!("exec-config"))]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/exec-config.txt"))]
     ExecConfig(exec_config::ExecConfigArgs),
     /// Print a script that completes commands and flags in bash, zsh, fish, elvish or PowerShell
-    #[command(help_template = HELP, before_help = examples!("completion"))]
-    Completion(completion::CompletionArgs),
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/completion.txt"))]
+    Completion {
+        /// The shell that is to read it
+        #[arg(value_enum)]
+        shell: Shell,
+    },
 }
 
 /// Runs the command line `args`, program name included, and returns the exit code.
@@ -91,8 +90,16 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Doctor(args) => (args.name(), doctor::run(args).await),
             Command::PorchConfig(action) => ("porch-config", porch_config::run(&action).await),
             Command::ExecConfig(args) => ("exec-config", exec_config::run(&args)),
-            Command::Completion(args) => ("completion", Ok(completion::run(&args, Cli::command()))),
+            Command::Completion { shell } => ("completion", Ok(print_completion(shell))),
         }
     });
     done.unwrap_or_else(|failure| failure.report(subcommand))
+}
+
+/// Prints a script with which a shell completes subcommands and flags.
+fn print_completion(shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "porch-fn", &mut script);
+    // Do not panic if the shell has closed the pipe.
+    std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }

@@ -56,29 +56,22 @@ fn tables(page: &Page) -> String {
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_settings::Row;
     use serde_json::json;
 
     use super::*;
     use crate::testing::serve;
 
-    fn row(setting: &str, value: Value, from: &str) -> Row {
-        Row { setting: setting.to_owned(), value, from: from.to_owned() }
-    }
-
-    fn page() -> Page {
-        let settings = vec![
-            row("ttl", json!("30m0s"), "default of --pod-ttl"),
-            row("maxPods", json!(4), "FunctionConfig f"),
-            row("securityContext", json!({"runAsUser": 7}), "FunctionConfig f"),
-        ];
-        Page { image: "ghcr.io/x/f:v1".to_owned(), settings, notes: vec!["one".to_owned(), "two".to_owned()] }
-    }
-
     #[test]
     fn the_table_shows_all() {
+        let settings = json!([
+            {"setting": "ttl", "value": "30m0s", "from": "default of --pod-ttl"},
+            {"setting": "maxPods", "value": 4, "from": "FunctionConfig f"},
+            {"setting": "securityContext", "value": {"runAsUser": 7}, "from": "FunctionConfig f"},
+        ]);
+        let page = json!({"image": "ghcr.io/x/f:v1", "settings": settings, "notes": ["one", "two"]});
+        let page: Page = serde_json::from_value(page).unwrap();
         assert_eq!(
-            tables(&page()),
+            tables(&page),
             "ghcr.io/x/f:v1\n\n\
              SETTING           VALUE             FROM\n\
              ttl               30m0s             default of --pod-ttl\n\
@@ -86,7 +79,7 @@ mod tests {
              securityContext   {\"runAsUser\":7}   FunctionConfig f\n\
              \nNOTES\none\ntwo\n"
         );
-        assert!(tables(&Page { notes: vec![], ..page() }).ends_with("FunctionConfig f\n"));
+        assert!(tables(&Page { notes: vec![], ..page }).ends_with("FunctionConfig f\n"));
     }
 
     /// Returns the error message for a server that sends no page.

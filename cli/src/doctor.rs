@@ -11,7 +11,6 @@ mod finding;
 mod gather;
 mod installation;
 mod legacy;
-mod metrics;
 mod porch;
 mod quantity;
 mod rights;
@@ -21,7 +20,6 @@ mod workload;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::ArgAction;
 use tokio::time::sleep;
 
 use self::finding::Level;
@@ -44,7 +42,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, conflicts_with = "output")]
     clean_legacy: bool,
     /// With --clean-legacy: delete without asking
-    #[arg(short, long, action = ArgAction::SetTrue, requires = "clean_legacy")]
+    #[arg(short, long, requires = "clean_legacy")]
     yes: bool,
     #[command(flatten)]
     cluster: ClusterArgs,

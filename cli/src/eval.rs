@@ -70,7 +70,12 @@ pub(crate) struct EvalArgs {
 }
 
 pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
-    let config = function_config(&args)?;
+    let config = match (&args.fn_config, args.arguments.as_slice()) {
+        (Some(path), _) => Some(FunctionConfig::from_file(path)),
+        (None, []) => None,
+        (None, arguments) => Some(FunctionConfig::from_pairs(arguments)),
+    };
+    let config = config.transpose().map_err(Failure::usage)?;
     let (package, list) = read(&args, config.as_ref())?;
     let response = answer(&call(&args, list).await?)?;
     if !response.log.is_empty() {
@@ -83,7 +88,8 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
     }
     match package {
         Some(package) if args.write => {
-            eprintln!("{}", porch_fn_package::write(&args.package, &package, &output)?);
+            let written = porch_fn_package::write(&args.package, &package, &output);
+            eprintln!("{}", written.map_err(Failure::new)?);
         }
         _ => print(&response.resource_list)
             .map_err(|error| Failure::new(format!("standard output: {error}")))?,
@@ -91,21 +97,12 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn function_config(args: &EvalArgs) -> Result<Option<FunctionConfig>, Failure> {
-    let config = match &args.fn_config {
-        Some(path) => FunctionConfig::from_file(path),
-        None if args.arguments.is_empty() => return Ok(None),
-        None => FunctionConfig::from_pairs(&args.arguments),
-    };
-    config.map(Some).map_err(Failure::usage)
-}
-
 /// Reads the package, unless `--package` is standard input. Also returns the ResourceList for the
 /// function.
 fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Package>, Bytes), Failure> {
     let limit = args.max_request_body_size;
     if args.package != Path::new(STDIN) {
-        let package = porch_fn_package::read(&args.package, limit as u64)?;
+        let package = porch_fn_package::read(&args.package, limit as u64).map_err(Failure::new)?;
         let list = package.to_resource_list(config);
         return Ok((Some(package), list.into()));
     }
@@ -143,7 +140,7 @@ async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {
         CallError::TooLarge { .. } => {
             Failure::new(format!("{error}; raise --max-request-body-size, to no more than the router's"))
         }
-        error if reached.is_forwarded() => reached.explain(error),
+        error if reached.forward.is_some() => reached.explain(error),
         CallError::Connect(error) => Failure::new(format!(
             "cannot reach {}: {error}; is it running? `porch-fn up` starts one; see --address",
             reached.address

@@ -5,7 +5,6 @@
 mod admin;
 mod cluster;
 mod commands;
-mod completion;
 mod config;
 mod doctor;
 mod eval;

@@ -110,12 +110,10 @@ fn generation_notes(cluster: &Cluster) -> Vec<String> {
          porch-controllers if it is set, to {routers}: Porch's own function runner has no such executables, and fails \
          these calls"
     );
-    let others = [
-        "--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions",
-        "porch-server and porch-controllers keep what they have read, even of objects that are gone, until they are \
-         restarted; functions without a FunctionConfig stay in porch-server",
-    ];
-    std::iter::once(first).chain(others.map(str::to_owned)).collect()
+    let warm_up = "--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions";
+    let restart = "porch-server and porch-controllers keep what they have read, even of objects that are gone, until \
+                   they are restarted; functions without a FunctionConfig stay in porch-server";
+    vec![first, warm_up.to_owned(), restart.to_owned()]
 }
 
 /// Fails unless the tag `*` means all tags in the FunctionConfigs of this Porch.

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use futures_util::future::{join_all, select_all};
-use porch_fn_flags::{FlagError, SetFlags};
-use porch_fn_lifecycle::tasks::Failed;
+use porch_fn_flags::{FlagError, GoDuration, SetFlags};
 use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
@@ -72,7 +71,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
     };
     let mut started = Started::start(args, runner_flags, &set).await?;
     started.announce();
-    let code = signals.first(started.failed()).await;
+    // Ends when a task of the router or of a runner has ended unexpectedly.
+    let apps = started.runners.iter_mut().chain([&mut started.router]);
+    let failed = select_all(apps.map(|app| Box::pin(app.failed())));
+    let code = signals.first(async { failed.await.0 }).await;
     signals.drain(started.drain()).await;
     Ok(code)
 }
@@ -87,16 +89,17 @@ struct Started {
 
 /// Merges the user's runner flags with the flags that `up` sets.
 fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, SetFlags), FlagError> {
-    let program = || std::iter::once(OsString::from("porch-fn-runner"));
-    let (_, set) = porch_fn_flags::parse_with_set::<runner::Flags>(program().chain(given.iter().cloned()))?;
-    if let Some(flag) = set.among(&OWN_FLAGS).first() {
+    let args = std::iter::once(OsString::from("porch-fn-runner")).chain(given.iter().cloned());
+    let (mut flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args)?;
+    if let Some(flag) = OWN_FLAGS.into_iter().find(|flag| set.contains(*flag)) {
         let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
-    // The last value of a repeated flag wins. `--admin-port` also overrides the environment.
-    let own = ["--port=0".to_owned(), "--admin-port=0".to_owned(), format!("--address={address}")];
-    let default = program().chain(["--drain-delay=0".into()]);
-    porch_fn_flags::parse_with_set(default.chain(given.iter().cloned()).chain(own.map(OsString::from)))
+    (flags.address, flags.port, flags.admin_port) = (Some(address), 0, 0);
+    if !set.contains("drain-delay") {
+        flags.drain_delay = GoDuration::default();
+    }
+    Ok((flags, set))
 }
 
 /// Returns the functions of the user's file and the example functions.
@@ -173,12 +176,6 @@ impl Started {
         println!("  porch-fn eval{eval} --image {} --package examples/package", EXAMPLES[1].0);
         println!("  porch-fn shards{shards}");
         println!("\nCtrl-C ends everything.");
-    }
-
-    /// Returns when a task of the router or of a runner has ended unexpectedly.
-    async fn failed(&mut self) -> Failed {
-        let apps = self.runners.iter_mut().chain([&mut self.router]);
-        select_all(apps.map(|app| Box::pin(app.failed()))).await.0
     }
 
     async fn drain(self) {

@@ -1,5 +1,7 @@
 //! What a document of a package must have: the fields of a KRM resource, and a newline at its end.
 
+use std::path::Path;
+
 use crate::yaml::{Node, ParseError, Style, Yaml};
 
 /// Kustomization files may lack kind and apiVersion; kpt accepts them.
@@ -12,8 +14,8 @@ pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
     ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
 }
 
-pub(super) fn is_kustomization(path: &str) -> bool {
-    KUSTOMIZATIONS.contains(&path.rsplit('/').next().unwrap_or(path))
+pub(super) fn is_kustomization(path: &Path) -> bool {
+    KUSTOMIZATIONS.iter().any(|name| path.ends_with(name))
 }
 
 /// Parses `text` and adds a newline at its end. A literal block at the end of a file without a

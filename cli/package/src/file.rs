@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::Error;
 use crate::annotations;
 use crate::documents::{ending_with_newline, is_kustomization, require_krm_fields};
 use crate::function_config::FunctionConfig;
@@ -73,13 +72,13 @@ impl Package {
 
 impl File {
     /// `path` is relative to the package, with slashes.
-    pub(super) fn parse(path: &str, text: String) -> Result<Self, Error> {
+    pub(super) fn parse(path: &str, text: String) -> Result<Self, String> {
         let mut documents: Vec<Document> = Vec::new();
         for range in document_ranges(&text) {
             let index = documents.len();
             documents.extend(
                 document(&text, range, path, index)
-                    .map_err(|error| Error(format!("{path}, document {}: {error}", index + 1)))?,
+                    .map_err(|error| format!("{path}, document {}: {error}", index + 1))?,
             );
         }
         Ok(Self { path: PathBuf::from(path), text, documents })
@@ -98,7 +97,7 @@ fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result
         return Err(syntax(ParseError { line, message: "a carriage return without a newline".to_owned() }));
     }
     let Some(document) = ending_with_newline(text).map_err(syntax)? else { return Ok(None) };
-    if !is_kustomization(path) {
+    if !is_kustomization(Path::new(path)) {
         require_krm_fields(&document.root).map_err(|missing| {
             let fix = "complete it, or list the file in .krmignore";
             format!("it has no {missing}, so it is not a KRM resource; {fix}")

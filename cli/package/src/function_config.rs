@@ -5,7 +5,6 @@ use std::path::Path;
 
 use serde_json::{Map, json};
 
-use crate::Error;
 use crate::documents::{ending_with_newline, require_krm_fields};
 use crate::output::resource_list;
 use crate::yaml::{Node, Yaml, document_ranges, indent, rewrite, same};
@@ -25,21 +24,19 @@ impl FunctionConfig {
     /// # Errors
     ///
     /// When an argument is not `key=value`.
-    pub fn from_pairs<S: AsRef<str>>(pairs: &[S]) -> Result<Self, Error> {
+    pub fn from_pairs<S: AsRef<str>>(pairs: &[S]) -> Result<Self, String> {
         let mut data = Map::new();
         for pair in pairs {
             let pair = pair.as_ref();
             let (key, value) = pair.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
-                Error(format!(
-                    "{pair:?} is not key=value; write the function's arguments as key=value after --"
-                ))
+                format!("{pair:?} is not key=value; write the function's arguments as key=value after --")
             })?;
             data.shift_remove(key);
             data.insert(key.to_owned(), value.into());
         }
         let metadata = json!({"name": "function-input"});
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
-        Self::parse(&serde_saphyr::to_string(&config).map_err(|error| Error(error.to_string()))?)
+        Self::parse(&serde_saphyr::to_string(&config).map_err(|error| error.to_string())?)
     }
 
     /// Reads the only resource in the file at `path`, with its comments.
@@ -47,14 +44,13 @@ impl FunctionConfig {
     /// # Errors
     ///
     /// When the file cannot be read, or holds anything but one KRM resource.
-    pub fn from_file(path: &Path) -> Result<Self, Error> {
+    pub fn from_file(path: &Path) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| {
             let fix = "check the path given to --fn-config";
-            Error(format!("cannot read the function config {}: {error}; {fix}", path.display()))
+            format!("cannot read the function config {}: {error}; {fix}", path.display())
         })?;
-        Self::parse(&String::from_utf8(bytes).map_err(|_| {
-            Error("the function config is not UTF-8; convert the file given to --fn-config".to_owned())
-        })?)
+        let not_utf8 = |_| "the function config is not UTF-8; convert the file given to --fn-config";
+        Self::parse(&String::from_utf8(bytes).map_err(not_utf8)?)
     }
 
     /// Parses the only resource in `text`.
@@ -62,29 +58,29 @@ impl FunctionConfig {
     /// # Errors
     ///
     /// When `text` is not exactly one KRM resource.
-    pub fn parse(text: &str) -> Result<Self, Error> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.replace("\r\n", "\n");
         let mut found = Vec::new();
         for range in document_ranges(&text) {
             found.extend(ending_with_newline(text[range].to_owned()).map_err(|error| {
                 let fix = "correct the file given to --fn-config";
-                Error(format!("the function config is not YAML: {error}; {fix}"))
+                format!("the function config is not YAML: {error}; {fix}")
             })?);
         }
         let count = found.len();
         let (Some(document), 1) = (found.pop(), count) else {
-            return Err(Error(format!(
+            return Err(format!(
                 "the function config holds {count} documents; the file given to --fn-config must hold exactly one"
-            )));
+            ));
         };
         require_krm_fields(&document.root).map_err(|missing| {
-            Error(format!("the function config has no {missing}; complete the file given to --fn-config"))
+            format!("the function config has no {missing}; complete the file given to --fn-config")
         })?;
         let config = Self(document);
         // Indented below its key, the text must still parse to the same values.
         match Yaml::valid(config.field()).and_then(|list| list.root.get(FUNCTION_CONFIG).cloned()) {
             Some(node) if same(&node, &config.0.root) => Ok(config),
-            _ => Err(Error(NOT_PLAIN.to_owned())),
+            _ => Err(NOT_PLAIN.to_owned()),
         }
     }
 
@@ -94,9 +90,8 @@ impl FunctionConfig {
     /// # Errors
     ///
     /// When `list` is not a ResourceList.
-    pub fn set_in(&self, list: &[u8]) -> Result<String, Error> {
-        let failed = |error: &str| Error(error.to_owned());
-        let text = std::str::from_utf8(list).map_err(|_| failed("the input is not UTF-8; convert it"))?;
+    pub fn set_in(&self, list: &[u8]) -> Result<String, String> {
+        let text = std::str::from_utf8(list).map_err(|_| "the input is not UTF-8; convert it")?;
         let mut text = text.to_owned();
         if !text.ends_with('\n') {
             text.push('\n');
@@ -104,11 +99,9 @@ impl FunctionConfig {
         let list = resource_list(&text)
             .map_err(|error| {
                 let fix = "pass a single ResourceList";
-                Error(format!("the input is not one YAML document: {error}; {fix}"))
+                format!("the input is not one YAML document: {error}; {fix}")
             })?
-            .ok_or_else(|| {
-                failed("the input is not a ResourceList; name a package directory instead, or wrap it in one")
-            })?;
+            .ok_or("the input is not a ResourceList; name a package directory instead, or wrap it in one")?;
         let mut wanted = list.root.clone();
         if let Some(entries) = wanted.entries_mut() {
             let entry = (Node::string(FUNCTION_CONFIG), self.0.root.clone());
@@ -117,9 +110,10 @@ impl FunctionConfig {
                 None => entries.push(entry),
             }
         }
-        rewrite(&list, &wanted).map(|list| list.text).ok_or_else(|| {
-            failed("cannot set the functionConfig in this ResourceList; put it there yourself and pass none here")
-        })
+        let list = rewrite(&list, &wanted).ok_or(
+            "cannot set the functionConfig in this ResourceList; put it there yourself and pass none here",
+        )?;
+        Ok(list.text)
     }
 
     /// Returns the `functionConfig` field of a ResourceList.

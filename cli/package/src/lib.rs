@@ -10,6 +10,8 @@
 //! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ files
 //! ```
 //!
+//! Errors are texts with the fault and its fix, since no caller distinguishes them.
+//!
 //! # Libraries
 //!
 //! granit-parser reads the YAML: it gives the bytes of each node and the comments. serde-saphyr
@@ -37,22 +39,14 @@ mod function_config;
 mod list_items;
 mod output;
 mod read;
-mod results;
 mod write;
 mod yaml;
 
 #[cfg(test)]
 mod tests;
 
-use thiserror::Error;
-
 pub use file::Package;
 pub use function_config::FunctionConfig;
 pub use output::{Output, split};
 pub use read::read;
 pub use write::write;
-
-/// Message with the fault and its fix. No caller distinguishes errors.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct Error(String);

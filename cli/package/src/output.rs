@@ -1,14 +1,12 @@
 //! Splits a function's output into the texts of files and the function's results.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
-use crate::Error;
 use crate::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
 use crate::documents::{is_kustomization, require_krm_fields};
 use crate::list_items::list_items;
-use crate::results::results;
-use crate::yaml::{Node, ParseError, Yaml, document, same, widen};
+use crate::yaml::{Body, Node, ParseError, Yaml, document, same, widen};
 
 /// A function's output, grouped by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,12 +19,8 @@ pub struct Output {
     pub results: Vec<String>,
 }
 
-/// An item's place in the package, and its text.
-struct Placed {
-    path: String,
-    index: Option<usize>,
-    text: String,
-}
+/// An item's file, its index in that file if the function gave one, and its text.
+type Placed = (PathBuf, Option<usize>, String);
 
 /// Splits the ResourceList in `output`. Each item keeps the function's text and comments, but items
 /// of a JSON list become YAML. An item without a path gets kyaml's default:
@@ -35,17 +29,17 @@ struct Placed {
 /// # Errors
 ///
 /// When `output` is not a ResourceList of KRM resources, or two items have the same path and index.
-pub fn split(output: &[u8]) -> Result<Output, Error> {
-    let wrong = |what: &str| Error(format!("the function's output is not {what}"));
+pub fn split(output: &[u8]) -> Result<Output, String> {
+    let wrong = |what: &str| format!("the function's output is not {what}");
     let authors = "report it to the function's authors";
     let text = std::str::from_utf8(output).map_err(|_| wrong(&format!("UTF-8; {authors}")))?;
     let list = resource_list(&text.replace("\r\n", "\n"))
         .map_err(|error| wrong(&format!("one YAML document: {error}; look at its stderr")))?
         .ok_or_else(|| wrong("a ResourceList; check that the image is a KRM function"))?;
     let items = list_items(&list)
-        .ok_or_else(|| Error(format!("items in the function's output is not a list; {authors}")))?;
+        .ok_or_else(|| format!("items in the function's output is not a list; {authors}"))?;
     let placed = items.into_iter().enumerate().map(|(at, (item, cut))| {
-        placed(item, cut).map_err(|error| Error(format!("item {at} of the function's output {error}")))
+        placed(item, cut).map_err(|error| format!("item {at} of the function's output {error}"))
     });
     Ok(Output {
         files: by_file(placed.collect::<Result<_, _>>()?)?,
@@ -82,11 +76,11 @@ fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
         .ok_or("uses YAML that cannot stand alone; use plainer YAML")?;
     let is_wide = annotations::get(item, SEQINDENT) == Some("wide");
     let text = if is_wide { widen(yaml).text } else { yaml.text };
-    Ok(Placed { path, index: index.transpose()?, text })
+    Ok((path, index.transpose()?, text))
 }
 
 /// Returns kyaml's default path for a resource that a function created.
-fn default_path(item: &Node) -> String {
+fn default_path(item: &Node) -> PathBuf {
     let metadata = |key| item.get("metadata")?.get(key)?.text();
     let kind = item.get("kind").and_then(Node::text).unwrap_or_default().to_lowercase();
     let name = metadata("name").unwrap_or_default();
@@ -95,32 +89,59 @@ fn default_path(item: &Node) -> String {
 
 /// Removes `.`, empty parts and `..` after a name, so that one file has one path. A leading `/` or
 /// `..` stays; `write` refuses it.
-fn clean(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
+fn clean(path: &str) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in Path::new(path).components() {
         match part {
-            "" | "." => {}
-            ".." if parts.last().is_some_and(|last| *last != "..") => _ = parts.pop(),
-            part => parts.push(part),
+            Component::CurDir => {}
+            Component::ParentDir if clean.file_name().is_some() => _ = clean.pop(),
+            part => clean.push(part),
         }
     }
-    let root = if path.starts_with('/') { "/" } else { "" };
-    format!("{root}{}", parts.join("/"))
+    clean
 }
 
-fn by_file(placed: Vec<Placed>) -> Result<BTreeMap<PathBuf, BTreeMap<usize, String>>, Error> {
+fn by_file(placed: Vec<Placed>) -> Result<BTreeMap<PathBuf, BTreeMap<usize, String>>, String> {
     let mut files: BTreeMap<PathBuf, BTreeMap<usize, String>> = BTreeMap::new();
-    let (at_index, at_end): (Vec<_>, Vec<_>) = placed.into_iter().partition(|placed| placed.index.is_some());
-    for Placed { path, index, text } in at_index.into_iter().chain(at_end) {
-        let file = files.entry(PathBuf::from(&path)).or_default();
+    let (at_index, at_end): (Vec<_>, Vec<_>) = placed.into_iter().partition(|(_, index, _)| index.is_some());
+    for (path, index, text) in at_index.into_iter().chain(at_end) {
+        let file = files.entry(path.clone()).or_default();
         let index = index.unwrap_or_else(|| file.last_key_value().map_or(0, |(last, _)| last + 1));
         // Of two items in the same place, one would be lost.
         if file.insert(index, text).is_some() {
-            return Err(Error(format!(
-                "the function's output has two items at {path}, index {index}; it has to give each its own {PATH} or \
-                 {INDEX}"
-            )));
+            return Err(format!(
+                "the function's output has two items at {}, index {index}; it has to give each its own {PATH} or \
+                 {INDEX}",
+                path.display()
+            ));
         }
     }
     Ok(files)
+}
+
+/// The results under `node`, in kpt's format: `[severity] apiVersion/Kind/namespace/name field:
+/// message`. They are a list, or a mapping with the list in `items`, which older SDKs write. A result
+/// that breaks the specification is displayed as far as possible, since it may explain a failure.
+fn results(node: Option<&Node>) -> Vec<String> {
+    let list = node.and_then(|node| node.get("items").or(Some(node)));
+    match list.map(|list| &list.body) {
+        Some(Body::Sequence { items, .. }) => items.iter().map(result_line).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn result_line(result: &Node) -> String {
+    let text = |path: &[&str]| {
+        let found = path.iter().try_fold(result, |node, key| node.get(key));
+        found.and_then(Node::text).filter(|text| !text.is_empty())
+    };
+    // A missing or unknown severity counts as an error.
+    let severity = text(&["severity"]).filter(|severity| ["warning", "info"].contains(severity));
+    let resource = ["apiVersion", "kind", "namespace", "name"].map(|key| text(&["resourceRef", key]));
+    let resource = resource.into_iter().flatten().collect::<Vec<_>>().join("/");
+    let mut line = format!("[{}]", severity.unwrap_or("error"));
+    for part in [resource.as_str(), text(&["field", "path"]).unwrap_or_default()] {
+        line.extend([" ", part].into_iter().filter(|_| !part.is_empty()));
+    }
+    line + ": " + text(&["message"]).unwrap_or_default()
 }

@@ -11,7 +11,6 @@ use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use crate::Error;
 use crate::file::{File, Package};
 
 const KPTFILE: &str = "Kptfile";
@@ -36,22 +35,21 @@ struct Walk<'a> {
 /// # Errors
 ///
 /// When a file or directory cannot be read, or a document cannot be sent to a function.
-pub fn read(dir: &Path, max_bytes: u64) -> Result<Package, Error> {
+pub fn read(dir: &Path, max_bytes: u64) -> Result<Package, String> {
     let mut walk = Walk { root: dir, left: max_bytes, limit: max_bytes, files: Vec::new() };
     walk.directory(dir, &walk.ignored(dir)?, 0)?;
     Ok(Package { files: walk.files })
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, dir: &Path, ignored: &Gitignore, depth: usize) -> Result<(), Error> {
+    fn directory(&mut self, dir: &Path, ignored: &Gitignore, depth: usize) -> Result<(), String> {
         let shown = dir.display();
         if depth > MAX_DEPTH {
-            return Err(Error(format!(
+            return Err(format!(
                 "{shown} is nested deeper than {MAX_DEPTH} directories; name a smaller package"
-            )));
+            ));
         }
-        let failed =
-            |error| Error(format!("cannot list {shown}: {error}; check the path and its permissions"));
+        let failed = |error| format!("cannot list {shown}: {error}; check the path and its permissions");
         let entries = fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut entries = entries.map_err(failed)?;
         entries.sort_by_key(fs::DirEntry::file_name);
@@ -73,17 +71,17 @@ impl Walk<'_> {
     }
 
     /// Returns the rules in the `.krmignore` of `dir`.
-    fn ignored(&self, dir: &Path) -> Result<Gitignore, Error> {
+    fn ignored(&self, dir: &Path) -> Result<Gitignore, String> {
         let path = dir.join(IGNORE_FILE);
         let mut builder = GitignoreBuilder::new(dir);
         let failed = path.is_file().then(|| builder.add(&path)).flatten();
         let shown = self.relative(&path).display();
         failed
             .map_or_else(|| builder.build(), Err)
-            .map_err(|error| Error(format!("cannot use {shown}: {error}; correct the pattern")))
+            .map_err(|error| format!("cannot use {shown}: {error}; correct the pattern"))
     }
 
-    fn file(&mut self, path: &Path) -> Result<(), Error> {
+    fn file(&mut self, path: &Path) -> Result<(), String> {
         let relative = self.relative(path);
         let shown = relative.display();
         let mut bytes = Vec::new();
@@ -91,19 +89,18 @@ impl Walk<'_> {
             .and_then(|file| file.take(self.left.saturating_add(1)).read_to_end(&mut bytes))
             .map_err(|error| {
                 let fix = "check its permissions, or list it in .krmignore";
-                Error(format!("cannot read {}: {error}; {fix}", path.display()))
+                format!("cannot read {}: {error}; {fix}", path.display())
             })?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
-            Error(format!(
+            format!(
                 "the package is larger than {} bytes; raise --max-request-body-size here and on the router and the \
                  runners, or list files in .krmignore",
                 self.limit
-            ))
+            )
         })?;
         let text = String::from_utf8(bytes)
-            .map_err(|_| Error(format!("{shown} is not UTF-8; convert it, or list it in .krmignore")))?;
-        let name =
-            relative.to_str().ok_or_else(|| Error(format!("the name of {shown} is not UTF-8; rename it")))?;
+            .map_err(|_| format!("{shown} is not UTF-8; convert it, or list it in .krmignore"))?;
+        let name = relative.to_str().ok_or_else(|| format!("the name of {shown} is not UTF-8; rename it"))?;
         self.files.push(File::parse(name, text)?);
         Ok(())
     }

@@ -9,7 +9,6 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path};
 
-use crate::Error;
 use crate::file::{File, Package};
 use crate::output::Output;
 use crate::yaml::{Yaml, patch};
@@ -25,7 +24,7 @@ use crate::yaml::{Yaml, patch};
 ///
 /// When a check fails; nothing is written then. When a file cannot be written or deleted; the files
 /// before it stay changed.
-pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, Error> {
+pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, String> {
     let mut changed = BTreeMap::new();
     for (path, items) in &output.files {
         check(dir, package, output, path)?;
@@ -45,9 +44,7 @@ pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, E
     for (path, text) in changed {
         let shown = path.display();
         replace(&dir.join(path), &text).map_err(|error| {
-            Error(format!(
-                "cannot write {shown}: {error}; check permissions and space, then run the function again"
-            ))
+            format!("cannot write {shown}: {error}; check permissions and space, then run the function again")
         })?;
         let what = if package.file(path).is_some() { "updated" } else { "created" };
         lines.push(format!("{what} {shown}"));
@@ -56,7 +53,7 @@ pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, E
         let shown = path.display();
         fs::remove_file(dir.join(path)).map_err(|error| {
             let fix = "delete it yourself, since the function dropped its items";
-            Error(format!("cannot delete {shown}: {error}; {fix}"))
+            format!("cannot delete {shown}: {error}; {fix}")
         })?;
         lines.push(format!("deleted {shown}"));
     }
@@ -65,10 +62,9 @@ pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, E
 
 // === checks ===
 
-fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<(), Error> {
-    let refused = |why: &str| {
-        Error(format!("the function wants to write {}, {why} nothing was written", path.display()))
-    };
+fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<(), String> {
+    let refused =
+        |why: &str| format!("the function wants to write {}, {why} nothing was written", path.display());
     // Refuse paths that leave the package or point into `.git`.
     let is_plain = |part| matches!(part, Component::Normal(name) if name != ".git");
     if path.as_os_str().is_empty() || !path.components().all(is_plain) {
@@ -88,14 +84,14 @@ fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<
 }
 
 /// Fails if somebody changed a file while the function ran.
-fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), Error> {
+fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), String> {
     let Some(file) = package.file(path) else { return Ok(()) };
     let is_file = fs::symlink_metadata(dir.join(path)).is_ok_and(|found| found.is_file());
     if is_file && fs::read(dir.join(path)).unwrap_or_default() == file.text.as_bytes() {
         return Ok(());
     }
     let fix = "run the function again, nothing was written";
-    Err(Error(format!("{} has changed since it was read; {fix}", path.display())))
+    Err(format!("{} has changed since it was read; {fix}", path.display()))
 }
 
 // === content ===
@@ -168,10 +164,9 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(parent)?;
     let old = fs::metadata(path).ok().map(|old| old.permissions());
-    let mut builder = tempfile::Builder::new();
     // The umask reduces this mode for a new file.
-    let mut file =
-        builder.prefix(".porch-fn-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)?;
+    let mode = Permissions::from_mode(0o666);
+    let mut file = tempfile::Builder::new().prefix(".porch-fn-").permissions(mode).tempfile_in(parent)?;
     file.write_all(text.as_bytes())?;
     if let Some(old) = old {
         file.as_file().set_permissions(old)?;

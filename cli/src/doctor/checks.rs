@@ -1,7 +1,6 @@
 //! Turns facts into findings, without I/O. [`CHECKS`] is the table of checks. Each check covers one
 //! thing that breaks in practice.
 
-mod callers;
 mod flags;
 mod functions;
 mod live;
@@ -25,7 +24,7 @@ const CHECKS: &[Check] = &[
     ("memory", flags::memory),
     ("shutdown", flags::shutdown),
     ("flags", flags::flags),
-    ("Porch", callers::callers),
+    ("Porch", services::callers),
     ("rights", |facts, report| rights::check(&facts.rights, report)),
     ("routers", |facts, report| live::unreached(&facts.routers, report)),
     ("runners", |facts, report| live::unreached(&facts.runners, report)),

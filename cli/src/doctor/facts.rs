@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Pod, ServiceSpec};
 use porch_fn_status_page::Status;
 
-use super::installation::Installation;
+use super::installation::{Installation, evaluator_of};
 use super::rights::Right;
 use super::running::Running;
 
@@ -103,7 +103,7 @@ impl Facts {
     /// Returns Porch's own function runner if it runs beside ours and starts function pods.
     pub(super) fn needing_original(&self) -> Option<&str> {
         let mut originals = self.installed.originals.iter();
-        let runs = originals.find(|original| original.workload.pods > 0 && original.starts_pods)?;
-        Some(&runs.workload.name)
+        let runs = originals.find(|original| original.pods > 0 && evaluator_of(original).is_some())?;
+        Some(&runs.name)
     }
 }

@@ -11,7 +11,6 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use porch_fn_kubernetes::{RequestError, bounded};
 use porch_fn_runner::pods::kubernetes::{BASE_POD_TEMPLATE, check_template};
-use porch_fn_status_page::Status;
 use porch_fn_telemetry::Causes;
 
 use super::facts::{Answer, Asked, Facts, MAX_ASKED, TemplateSource};
@@ -45,8 +44,21 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     }
     let named = |service: Service| (service.name_any(), service.spec.unwrap_or_default());
     Ok(Facts {
-        routers: ask(cluster, installed.router.as_ref(), |flags| flags.admin_port, router).await?,
-        runners: ask(cluster, installed.runner.as_ref(), |flags| flags.admin_port, runner).await?,
+        routers: ask(
+            cluster,
+            installed.router.as_ref(),
+            |flags| flags.admin_port,
+            async |router| Ok(router.page("/status.json").await?.1),
+        )
+        .await?,
+        // Our `/config` page answers 400 without an image. Porch's runner has no such page.
+        runners: ask(
+            cluster,
+            installed.runner.as_ref(),
+            |flags| flags.admin_port,
+            async |runner| Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST),
+        )
+        .await?,
         more_function_pods: pods.as_ref().is_ok_and(|(_, all)| !all),
         function_pods: pods.map(|(pods, _)| pods).map_err(|error| text(&error)),
         servers,
@@ -94,15 +106,6 @@ async fn ask<F, T>(
 fn ips(pod: &Pod) -> Vec<IpAddr> {
     let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
     ips.filter_map(|one| one.ip.parse().ok()).collect()
-}
-
-async fn router(admin: &AdminPort) -> Result<Status, Failure> {
-    Ok(admin.page("/status.json").await?.1)
-}
-
-/// Our `/config` page answers 400 without an image. Porch's runner has no such page.
-async fn runner(admin: &AdminPort) -> Result<bool, Failure> {
-    Ok(admin.get("/config").await?.0 == StatusCode::BAD_REQUEST)
 }
 
 async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right>, String> {

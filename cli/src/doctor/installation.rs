@@ -5,7 +5,7 @@
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
 
-use super::porch::{Caller, Evaluator, callers, evaluator, renders};
+use super::porch::{Caller, Evaluator, callers, evaluator};
 use super::quantity;
 use super::workload::{Program, SERVER, Workload};
 
@@ -33,22 +33,15 @@ pub(super) struct Installed<F> {
     pub(super) flags: Result<F, String>,
 }
 
-/// A Deployment that may be Porch's own function runner.
-#[derive(Debug, PartialEq)]
-pub(super) struct PorchRunner {
-    pub(super) workload: Workload,
-    /// Whether it starts function pods. After Porch 1.6, it only runs executables.
-    pub(super) starts_pods: bool,
-}
-
 /// Everything that doctor recognises in a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Installation {
     pub(super) router: Option<Installed<porch_fn_router::Flags>>,
     /// The runners behind the routers, or the only runner if there are no routers.
     pub(super) runner: Option<Installed<porch_fn_runner::Flags>>,
-    /// Deployments beside our routers or runners that may be Porch's own function runner.
-    pub(super) originals: Vec<PorchRunner>,
+    /// Deployments beside our routers or runners that may be Porch's own function runner. After
+    /// Porch 1.6, it starts no function pods, and only runs executables.
+    pub(super) originals: Vec<Workload>,
     pub(super) callers: Vec<Caller>,
     /// porch-controllers that render packages but have no address of an evaluator.
     pub(super) without_evaluator: Vec<String>,
@@ -79,7 +72,10 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
             Some((ProgramKind::Original, program)) => originals.push((workload, program)),
             None => {
                 let callers: Vec<_> = workload.programs().flat_map(|one| callers(workload, &one)).collect();
-                if callers.is_empty() && workload.programs().any(|one| renders(&one)) {
+                // porch-controllers with this flag render packages of v1alpha2 themselves.
+                let renders =
+                    |one: Program<'_>| one.flag("repositories.create-v1alpha2-rpkg") == Some("true");
+                if callers.is_empty() && workload.programs().any(renders) {
                     found.without_evaluator.push(workload.name.clone());
                 }
                 found.callers.extend(callers);
@@ -94,11 +90,7 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     if found.router.is_none() && found.runner.is_none() {
         found.runner = originals.next().map(|(workload, program)| installed(workload, &program, true));
     }
-    let originals = originals.map(|(workload, program)| PorchRunner {
-        workload: workload.clone(),
-        starts_pods: evaluator(workload, &program, true).is_some(),
-    });
-    found.originals = originals.collect();
+    found.originals = originals.map(|(workload, _)| workload.clone()).collect();
     found.workloads = workloads;
     found
 }

@@ -75,10 +75,9 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
 /// warmed-up pod is named like its label. For a pod started by a call, the API server generated the
 /// name from the label.
 fn is_legacy(pod: &Pod) -> bool {
-    let labelled = |label: &str| pod.labels().get(label).map(String::as_str);
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    labelled(IMAGE).is_some_and(|id| is_named_after(&pod.name_any(), id))
-        && labelled(MANAGED_BY).is_none()
+    pod.labels().get(IMAGE).is_some_and(|id| is_named_after(&pod.name_any(), id))
+        && !pod.labels().contains_key(MANAGED_BY)
         && pod.annotations().contains_key(TEMPLATE_VERSION)
         && pod.owner_references().is_empty()
         && containers.any(|container| container.name == CONTAINER)

@@ -62,19 +62,13 @@ pub(super) fn callers(workload: &Workload, program: &Program<'_>) -> Vec<Caller>
     let flag = program.flag(RUNNER_FLAG).map(|address| ("--function-runner", address));
     let settings = [flag.or_else(|| variable(RUNNER_VARIABLE)), variable(EVALUATOR_VARIABLE)];
     let set = settings.into_iter().flatten().filter(|(_, address)| !address.is_empty());
-    let deployment = || workload.name.clone();
     set.map(|(setting, address)| Caller {
-        deployment: deployment(),
+        deployment: workload.name.clone(),
         setting,
         address: address.to_owned(),
         max_message,
     })
     .collect()
-}
-
-/// Returns whether a program is porch-controllers that render packages themselves (v1alpha2).
-pub(super) fn renders(program: &Program<'_>) -> bool {
-    program.flag("repositories.create-v1alpha2-rpkg") == Some("true")
 }
 
 /// Returns the evaluator if `program` starts function pods. `is_runner` means that it is Porch's

@@ -144,24 +144,18 @@ mod tests {
     fn they_are_those_of_the_manifests() {
         let documents: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
         let role = documents.iter().find(|object| object["kind"] == "Role").unwrap();
-        let texts = |value: &Value| -> Vec<String> {
-            value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
-        };
+        let all = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
         let mut granted = BTreeSet::new();
         for rule in role["rules"].as_array().unwrap() {
-            for (resource, verb) in texts(&rule["resources"]).iter().flat_map(|resource| {
-                texts(&rule["verbs"]).into_iter().map(move |verb| (resource.clone(), verb))
-            }) {
-                granted.insert((texts(&rule["apiGroups"]).concat(), resource, verb));
+            for resource in all(&rule["resources"]) {
+                let group = all(&rule["apiGroups"]).concat();
+                granted.extend(all(&rule["verbs"]).iter().map(|verb| format!("{verb} {resource}.{group}")));
             }
         }
-        let known: BTreeSet<_> = RUNNERS
-            .iter()
-            .flat_map(|&(group, resource, verbs)| {
-                verbs.iter().map(move |verb| (group.to_owned(), resource.to_owned(), (*verb).to_owned()))
-            })
-            .collect();
-        assert_eq!(known, granted);
+        let known = RUNNERS.iter().flat_map(|(group, resource, verbs)| {
+            verbs.iter().map(move |verb| format!("{verb} {resource}.{group}"))
+        });
+        assert_eq!(known.collect::<BTreeSet<_>>(), granted);
     }
 
     #[test]

@@ -88,9 +88,7 @@ impl<'a> Program<'a> {
 
     /// The last part of the container's image, without tag and digest.
     pub(super) fn image_name(&self) -> &'a str {
-        let image = self.container.image.as_deref().unwrap_or_default();
-        let last = image.split('@').next().and_then(|image| image.rsplit('/').next()).unwrap_or_default();
-        last.split(':').next().unwrap_or_default()
+        name_and_tag(self.container.image.as_deref().unwrap_or_default()).0
     }
 
     /// The value of a Go flag: `-x=v`, `--x=v`, `--x v`. If the flag is repeated, Go uses the last
@@ -110,11 +108,7 @@ impl<'a> Program<'a> {
     /// to it.
     pub(super) fn variable(&self, name: &str) -> Option<&'a str> {
         let variable = self.container.env.iter().flatten().find(|one| one.name == name)?;
-        Some(match (&variable.value, &variable.value_from) {
-            (Some(value), _) => value,
-            (None, Some(_)) => ELSEWHERE,
-            (None, None) => "",
-        })
+        Some(value_here(variable, ELSEWHERE).unwrap_or(ELSEWHERE))
     }
 
     /// Returns whether `envFrom` takes variables from another object.
@@ -151,6 +145,12 @@ impl<'a> Program<'a> {
         let args = std::iter::once(self.name().to_owned()).chain(fallbacks).chain(given).map(Into::into);
         porch_fn_flags::parse(args).map_err(|error| error.to_string())
     }
+}
+
+/// The last part of an image's name, and its tag.
+pub(super) fn name_and_tag(image: &str) -> (&str, Option<&str>) {
+    let last = image.split('@').next().and_then(|image| image.rsplit('/').next()).unwrap_or_default();
+    last.split_once(':').map_or((last, None), |(name, tag)| (name, Some(tag)))
 }
 
 /// The value of a variable, if the Deployment has it.

@@ -133,20 +133,21 @@ fn restored(object: &Value, before: &Map<String, Value>) -> Value {
     let absent = |value| (!is_applied(object)).then_some(value);
     let executor = leads_to_us(object).then_some("binaryExecutor");
     for field in executor.into_iter().chain(before.contains_key("prefixes").then_some("prefixes")) {
-        put(&mut restored["spec"], field, before.get(field).cloned(), absent(Value::Null));
+        let old = before.get(field).filter(|old| !old.is_null()).cloned();
+        put(&mut restored["spec"], field, old.or(absent(Value::Null)));
     }
     // If an annotation is null, some versions of kubectl drop all annotations.
-    put(&mut restored["metadata"]["annotations"], BEFORE, None, absent(json!("")));
+    put(&mut restored["metadata"]["annotations"], BEFORE, absent(json!("")));
     if restored["metadata"]["annotations"] == json!({}) {
-        put(&mut restored["metadata"], "annotations", None, None);
+        put(&mut restored["metadata"], "annotations", None);
     }
     restored
 }
 
-/// Sets a field to `value`, or to `absent` without a value. Without both, removes the field.
-fn put(object: &mut Value, field: &str, value: Option<Value>, absent: Option<Value>) {
+/// Sets a field to `value`. Without a value, removes the field.
+fn put(object: &mut Value, field: &str, value: Option<Value>) {
     let Some(object) = object.as_object_mut() else { return };
-    match value.filter(|value| !value.is_null()).or(absent) {
+    match value {
         Some(value) => object.insert(field.to_owned(), value),
         None => object.shift_remove(field),
     };
@@ -199,7 +200,7 @@ fn executor() -> Value {
 }
 
 fn leads_to_us(object: &Value) -> bool {
-    object.pointer("/spec/binaryExecutor/path").is_some_and(|path| path == NO_EXECUTABLE)
+    object["spec"]["binaryExecutor"]["path"] == NO_EXECUTABLE
 }
 
 /// Returns the fields of a stored object that a user would write in a manifest.
@@ -216,31 +217,30 @@ fn manifest(object: &Value) -> Value {
 
 /// Returns the fields before the change, from the annotation [`BEFORE`].
 fn before(object: &Value) -> Option<Map<String, Value>> {
-    let text = object.pointer("/metadata/annotations")?.get(BEFORE)?.as_str()?;
-    serde_json::from_str(text).ok()
+    serde_json::from_str(annotation(object, BEFORE)?).ok()
+}
+
+fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][name].as_str()
 }
 
 /// Returns whether [`generate`] has created this object.
 fn is_new(object: &Value) -> bool {
-    let labels = object.pointer("/metadata/labels");
-    labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|manager| manager == MANAGER)
+    object["metadata"]["labels"][MANAGED_BY] == MANAGER
 }
 
 /// Returns whether `kubectl apply` has applied the annotation [`BEFORE`].
 fn is_applied(object: &Value) -> bool {
-    let annotation = |object: &Value, name: &str| {
-        object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned)
-    };
-    let applied = annotation(object, LAST_APPLIED).and_then(|text| serde_json::from_str(&text).ok());
+    let applied = annotation(object, LAST_APPLIED).and_then(|text| serde_json::from_str(text).ok());
     applied.is_some_and(|applied: Value| annotation(&applied, BEFORE).is_some())
 }
 
 fn name_of(object: &Value) -> &str {
-    object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+    object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 fn image_of(object: &Value) -> &str {
-    object.pointer("/spec/image").and_then(Value::as_str).unwrap_or_default()
+    object["spec"]["image"].as_str().unwrap_or_default()
 }
 
 // === impl Function ===
@@ -254,13 +254,10 @@ impl FromStr for Function {
         if name.contains([':', '@']) {
             return Err("a function is led with all its tags: leave tag and digest out".to_owned());
         }
-        let is_object_name =
-            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
         Image::parse(text, CATALOG).map_err(|error| error.to_string())?;
-        if !is_object_name {
-            return Err(
-                "no object can have this name, so that Porch finds no FunctionConfig for it".to_owned()
-            );
+        if name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-.".contains(c)) {
+            let text = "no object can have this name, so that Porch finds no FunctionConfig for it";
+            return Err(text.to_owned());
         }
         Ok(Self { name: name.to_owned(), prefix: prefix.map(str::to_owned) })
     }

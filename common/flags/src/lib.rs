@@ -42,12 +42,12 @@ mod tests;
 mod values;
 
 use self::values::one_line;
-use std::{any::TypeId, collections::BTreeSet, ffi::OsString, io::Write as _, process::ExitCode};
+use std::{collections::BTreeSet, ffi::OsString, fmt::Display, io::Write as _, process::ExitCode};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
 
 pub use self::{
-    duration::{DurationError, GoDuration, parse_duration, positive},
+    duration::{GoDuration, parse_duration, positive},
     values::{CommaList, parse_bool},
 };
 
@@ -56,24 +56,18 @@ pub const EXIT_USAGE: u8 = 64;
 
 /// Why [`parse`] returned no flags: the user requested a text, or made a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FlagError {
-    /// `--help` or `--version`: not a mistake. The text goes to stdout and the process ends with 0.
-    #[error("{0}")]
-    Text(String),
-    /// One line that names the flag and what it accepts. Ends the process with [`EXIT_USAGE`].
-    #[error("{program}: {message}")]
-    Usage {
-        /// The command's name.
-        program: String,
-        /// What is wrong and what to write instead.
-        message: String,
-    },
+#[error("{text}")]
+pub struct FlagError {
+    /// The text of `--help` or `--version`, or one line that names the program, the flag and what
+    /// it accepts.
+    pub text: String,
+    /// The process's exit code: 0 for a text that was requested, else [`EXIT_USAGE`].
+    pub exit_code: u8,
 }
 
 /// The flags, those of subcommands apart, that the user set on the command line or by an
-/// environment variable.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SetFlags(BTreeSet<String>);
+/// environment variable. Written without dashes.
+pub type SetFlags = BTreeSet<String>;
 
 /// Arguments that [`parse_leniently`] left out, without values, which may be secrets: a word behind
 /// an unknown flag may be its value.
@@ -89,8 +83,7 @@ pub struct Ignored {
 /// ignored.
 ///
 /// # Errors
-/// [`FlagError::Text`] for help and version, [`FlagError::Usage`] for everything that cannot be
-/// accepted.
+/// [`FlagError`], also for help and version.
 pub fn parse<T: clap::Parser>(args: impl IntoIterator<Item = OsString>) -> Result<T, FlagError> {
     parse_with_set(args).map(|(flags, _)| flags)
 }
@@ -126,15 +119,17 @@ fn parse_normalised<T: clap::Parser>(
     command.build();
     let program = command.get_name().to_owned();
     let args = normalise::normalise(&command, args.into_iter().skip(1), ignored)
-        .map_err(|error| FlagError::usage(&program, error.to_string()))?;
+        .map_err(|error| FlagError::usage(&program, error))?;
     let argv = std::iter::once(OsString::from(&program)).chain(args);
 
     command
         .clone()
         .try_get_matches_from(argv)
-        .and_then(|matches| Ok((T::from_arg_matches(&matches)?, SetFlags::of(&command, &matches))))
+        .and_then(|matches| Ok((T::from_arg_matches(&matches)?, set_flags(&command, &matches))))
         .map_err(|error| match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => FlagError::Text(error.render().to_string()),
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                FlagError { text: error.render().to_string(), exit_code: 0 }
+            }
             _ => FlagError::usage(&program, describe(&error)),
         })
 }
@@ -155,6 +150,15 @@ fn describe(error: &clap::Error) -> String {
     one_line(&text.split_whitespace().collect::<Vec<_>>().join(" "), MAX_MESSAGE)
 }
 
+fn set_flags(command: &Command, matches: &ArgMatches) -> SetFlags {
+    // Help and version are arguments without a place in the matches.
+    let is_set = |arg: &&Arg| {
+        let mut ids = matches.ids().filter(|id| *id == arg.get_id());
+        ids.any(|id| matches.value_source(id.as_str()) != Some(ValueSource::DefaultValue))
+    };
+    command.get_arguments().filter(is_set).filter_map(Arg::get_long).map(str::to_owned).collect()
+}
+
 /// Applies Go's rules to every flag of `command` and its subcommands.
 fn go_command(command: Command) -> Command {
     command.args_override_self(true).mut_args(go_bool).mut_subcommands(go_command)
@@ -162,14 +166,11 @@ fn go_command(command: Command) -> Command {
 
 /// Gives a boolean flag Go's forms: `--x` and `--x=VALUE`, never `--x VALUE`.
 fn go_bool(arg: Arg) -> Arg {
-    let switch = matches!(arg.get_action(), ArgAction::SetTrue);
-    let settable = matches!(arg.get_action(), ArgAction::Set)
-        && arg.get_value_parser().type_id() == TypeId::of::<bool>();
-    if arg.is_positional() || !(switch || settable) {
+    if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
     }
     // clap would add this default itself to a `SetTrue`, but we turn it into a `Set`.
-    let default_needed = switch && arg.get_default_values().is_empty();
+    let default_needed = arg.get_default_values().is_empty();
     let arg = arg
         .action(ArgAction::Set)
         .num_args(0..=1)
@@ -185,52 +186,17 @@ fn go_bool(arg: Arg) -> Arg {
 impl FlagError {
     /// A usage error that is found after parsing, such as a file that does not exist. `message` is
     /// one line that begins with the flag and names what is accepted.
-    pub fn usage(program: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Usage { program: program.into(), message: message.into() }
-    }
-
-    /// The process's exit code: 0 for a text that was requested, else [`EXIT_USAGE`].
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Text(_) => 0,
-            Self::Usage { .. } => EXIT_USAGE,
-        }
+    pub fn usage(program: &str, message: impl Display) -> Self {
+        Self { text: format!("{program}: {message}"), exit_code: EXIT_USAGE }
     }
 
     /// Prints the text to stdout or the error to stderr, and returns the exit code for `main`.
     pub fn report(&self) -> ExitCode {
         // Nothing can be done about a closed stdout or stderr at this point.
-        let _ = match self {
-            Self::Text(text) => writeln!(std::io::stdout(), "{}", text.trim_end()),
-            Self::Usage { .. } => writeln!(std::io::stderr(), "{self}"),
+        let _ = match self.exit_code {
+            0 => writeln!(std::io::stdout(), "{}", self.text.trim_end()),
+            _ => writeln!(std::io::stderr(), "{self}"),
         };
-        ExitCode::from(self.exit_code())
-    }
-}
-
-// === impl SetFlags ===
-
-impl SetFlags {
-    fn of(command: &Command, matches: &ArgMatches) -> Self {
-        let is_set = |arg: &&Arg| {
-            let id = arg.get_id().as_str();
-            // Help and version are arguments without a place in the matches.
-            matches.try_contains_id(id).is_ok_and(|contains| contains)
-                && matches!(
-                    matches.value_source(id),
-                    Some(ValueSource::CommandLine | ValueSource::EnvVariable)
-                )
-        };
-        Self(command.get_arguments().filter(is_set).filter_map(Arg::get_long).map(str::to_owned).collect())
-    }
-
-    /// Whether the user set the flag `long` (written without dashes).
-    pub fn contains(&self, long: &str) -> bool {
-        self.0.contains(long)
-    }
-
-    /// Returns those of `names` that the user set, in the order given.
-    pub fn among<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
-        names.iter().copied().filter(|name| self.contains(name)).collect()
+        ExitCode::from(self.exit_code)
     }
 }

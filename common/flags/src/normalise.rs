@@ -11,24 +11,20 @@ use std::{
 use clap::{Arg, Command};
 
 use super::Ignored;
-use super::values::{plain, quote};
-
-/// An argument with dashes that cannot be a flag, such as `--=x`.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not a flag; flags are written --name=value", quote(.0))]
-pub(super) struct NotAFlag(String);
+use super::values::{QUOTE_LIMIT, one_line, quote};
 
 /// Rewrites `args` (without the program's name) for `command`, which must have been built.
 ///
 /// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after
 /// `--` stay, for clap to judge; an unknown flag gets two dashes, so that clap does not take it for
 /// a bundle of one-letter flags. With `ignored`, positionals and unknown flags before `--` are left
-/// out and noted there.
+/// out and noted there. The error is about an argument with dashes that cannot be a flag, such as
+/// `--=x`.
 pub(super) fn normalise(
     command: &Command,
     args: impl IntoIterator<Item = OsString>,
     mut ignored: Option<&mut Ignored>,
-) -> Result<Vec<OsString>, NotAFlag> {
+) -> Result<Vec<OsString>, String> {
     let mut command = command;
     let mut args = args.into_iter();
     let mut out = Vec::new();
@@ -52,7 +48,8 @@ pub(super) fn normalise(
             match &mut ignored {
                 Some(ignored) => {
                     let given = arg.to_string_lossy();
-                    ignored.flags.push(plain(given.split_once('=').map_or(&*given, |(name, _)| name)));
+                    let name = given.split('=').next().unwrap_or_default();
+                    ignored.flags.push(one_line(name, QUOTE_LIMIT));
                 }
                 None => out.push(unknown(&arg, name)),
             }
@@ -73,14 +70,15 @@ pub(super) fn normalise(
 }
 
 /// Splits `-name`, `--name` and either with `=value`. `None` is a positional; `-` alone is one.
-fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, NotAFlag> {
+fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, String> {
     let bytes = arg.as_bytes();
     let Some(body) = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")) else { return Ok(None) };
     if bytes == b"-" {
         return Ok(None);
     }
     if matches!(body.first(), None | Some(b'-' | b'=')) {
-        return Err(NotAFlag(arg.to_string_lossy().into_owned()));
+        let quoted = quote(&arg.to_string_lossy());
+        return Err(format!("{quoted} is not a flag; flags are written --name=value"));
     }
     let (name, value) = match body.iter().position(|byte| *byte == b'=') {
         Some(at) => (&body[..at], Some(OsStr::from_bytes(&body[at + 1..]))),

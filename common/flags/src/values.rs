@@ -1,29 +1,20 @@
 //! Values other than durations, and quotes for errors.
 
-use std::{borrow::Cow, convert::Infallible, fmt, ops::Deref, str::FromStr};
+use std::{convert::Infallible, ops::Deref, str::FromStr};
 
 use porch_fn_text::cut;
 
 /// How much of a user's text an error repeats, in bytes.
-const QUOTE_LIMIT: usize = 64;
+pub(super) const QUOTE_LIMIT: usize = 64;
 
 /// `text` in double quotes, on one line and cut to a bound.
 pub(super) fn quote(text: &str) -> String {
-    format!("{:?}", clip(text, QUOTE_LIMIT))
-}
-
-/// `text` on one line and cut to a bound, for a flag's name.
-pub(super) fn plain(text: &str) -> String {
-    one_line(text, QUOTE_LIMIT)
+    format!("{:?}", cut(text, QUOTE_LIMIT, "\u{2026}"))
 }
 
 /// `text` without control characters, cut to a bound.
 pub(super) fn one_line(text: &str, limit: usize) -> String {
-    clip(text, limit).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn clip(text: &str, limit: usize) -> Cow<'_, str> {
-    cut(text, limit, "\u{2026}")
+    cut(text, limit, "\u{2026}").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Parses a boolean like Go's `strconv.ParseBool`.
@@ -49,12 +40,6 @@ impl FromStr for CommaList {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         Ok(Self(items.map(str::to_owned).collect()))
-    }
-}
-
-impl fmt::Display for CommaList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(","))
     }
 }
 

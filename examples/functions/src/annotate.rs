@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::resource_list::{FunctionError, ResourceList, is_local_config};
+use crate::resource_list::{ResourceList, is_local_config};
 
 /// Sets the annotations given as the data of a ConfigMap on every item, except those that are local
 /// config.
-pub fn annotate(list: &mut ResourceList) -> Result<bool, FunctionError> {
-    let data = list.config_data().filter(|data| !data.is_empty()).cloned().ok_or_else(|| {
-        FunctionError("no annotations given: pass them as key=value pairs behind --".to_owned())
-    })?;
+pub fn annotate(list: &mut ResourceList) -> Result<bool, String> {
+    let data = list.config_data().filter(|data| !data.is_empty()).cloned();
+    let data = data.ok_or("no annotations given: pass them as key=value pairs behind --")?;
     let mut changed = 0;
     for item in list.list_mut("items").into_iter().flatten().filter(|item| !is_local_config(item)) {
         let Some(metadata) = object(item, "metadata") else { continue };
@@ -36,7 +35,7 @@ fn object<'a>(parent: &'a mut Value, key: &str) -> Option<&'a mut Value> {
 mod tests {
     use super::*;
 
-    fn run(items: &str, config: &str) -> Result<ResourceList, FunctionError> {
+    fn run(items: &str, config: &str) -> Result<ResourceList, String> {
         let mut list = ResourceList::parse(&format!("kind: ResourceList\nitems: {items}\n{config}")).unwrap();
         annotate(&mut list).map(|_| list)
     }
@@ -57,6 +56,6 @@ mod tests {
         let items = "[3, {metadata: 4}, {metadata: {annotations: []}}]";
         let list = run(items, "functionConfig: {data: {owner: me}}").unwrap();
         assert_eq!(list.list("items")[1], json!({"metadata": 4}));
-        assert!(run("[]", "").unwrap_err().to_string().contains("key=value"));
+        assert!(run("[]", "").unwrap_err().contains("key=value"));
     }
 }

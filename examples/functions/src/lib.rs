@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 pub use annotate::annotate;
 pub use require_resources::require_resources;
-pub use resource_list::{FunctionError, ResourceList};
+pub use resource_list::ResourceList;
 
 /// Largest input, in bytes: well above what a runner sends.
 const MAX_INPUT: u64 = 256 * 1024 * 1024;
@@ -42,7 +42,7 @@ pub fn run(name: &str) -> ExitCode {
 
 /// Whether the function accepted the package.
 fn evaluate(
-    function: fn(&mut ResourceList) -> Result<bool, FunctionError>,
+    function: fn(&mut ResourceList) -> Result<bool, String>,
 ) -> Result<bool, Box<dyn std::error::Error>> {
     let mut input = String::new();
     std::io::stdin().lock().take(MAX_INPUT).read_to_string(&mut input)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::resource_list::{FunctionError, ResourceList, annotation, is_local_config};
+use crate::resource_list::{ResourceList, annotation, is_local_config};
 
 /// Kinds with a pod template, and where its containers stand.
 const WORKLOADS: [(&str, &str); 6] = [
@@ -15,7 +15,7 @@ const WORKLOADS: [(&str, &str); 6] = [
 ];
 
 /// Refuses workloads whose containers request no cpu or memory; warns about missing memory limits.
-pub fn require_resources(list: &mut ResourceList) -> Result<bool, FunctionError> {
+pub fn require_resources(list: &mut ResourceList) -> Result<bool, String> {
     let results: Vec<Value> =
         list.list("items").iter().filter(|item| !is_local_config(item)).flat_map(check).collect();
     let errors = results.iter().filter(|result| result["severity"] == "error").count();

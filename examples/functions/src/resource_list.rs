@@ -2,18 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-/// Why a function cannot do its work. Results of its work are in the list, not here.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct FunctionError(pub(crate) String);
-
 /// Items, config and results of one call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ResourceList(Map<String, Value>);
+pub struct ResourceList(Value);
 
 impl ResourceList {
     /// Parses a ResourceList. A list without items is an empty one.
-    pub fn parse(text: &str) -> Result<Self, FunctionError> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let options = serde_saphyr::options! {
             // As in Go's YAML: `y` and `on` are words, and 0644 is octal.
             strict_booleans: true,
@@ -22,35 +17,31 @@ impl ResourceList {
             // A package of several MiB; the runner bounds its bytes.
             budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000, max_depth: 256 },
         };
-        let value: Value = serde_saphyr::from_str_with_options(text, options)
-            .map_err(|error| FunctionError(format!("the input is not YAML: {error}")))?;
-        match value {
-            Value::Object(mut list) if list.get("kind") == Some(&json!("ResourceList")) => {
-                let items = list.entry("items").or_insert(Value::Null);
-                if items.is_null() {
-                    *items = json!([]);
-                }
-                items.is_array().then_some(Self(list))
-            }
-            _ => None,
+        let mut list: Value = serde_saphyr::from_str_with_options(text, options)
+            .map_err(|error| format!("the input is not YAML: {error}"))?;
+        let is_list = list["kind"] == "ResourceList";
+        if is_list && list["items"].is_null() {
+            list["items"] = json!([]);
         }
-        .ok_or_else(|| FunctionError("the input is not a ResourceList with a list of items".to_owned()))
+        if !is_list || !list["items"].is_array() {
+            return Err("the input is not a ResourceList with a list of items".to_owned());
+        }
+        Ok(Self(list))
     }
 
     /// As YAML.
-    pub fn to_yaml(&self) -> Result<String, FunctionError> {
-        serde_saphyr::to_string(&self.0)
-            .map_err(|error| FunctionError(format!("writing the output: {error}")))
+    pub fn to_yaml(&self) -> Result<String, String> {
+        serde_saphyr::to_string(&self.0).map_err(|error| format!("writing the output: {error}"))
     }
 
     /// The items, or the results.
     pub(crate) fn list(&self, key: &str) -> &[Value] {
-        self.0.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        self.0[key].as_array().map_or(&[], Vec::as_slice)
     }
 
     /// The same, to change.
     pub(crate) fn list_mut(&mut self, key: &str) -> Option<&mut Vec<Value>> {
-        let list = self.0.entry(key).or_insert(Value::Null);
+        let list = &mut self.0[key];
         if !list.is_array() {
             *list = json!([]);
         }
@@ -58,8 +49,8 @@ impl ResourceList {
     }
 
     /// The data of a ConfigMap given as the function's config.
-    pub fn config_data(&self) -> Option<&Map<String, Value>> {
-        self.0.get("functionConfig")?.get("data")?.as_object()
+    pub(crate) fn config_data(&self) -> Option<&Map<String, Value>> {
+        self.0["functionConfig"]["data"].as_object()
     }
 }
 
@@ -84,7 +75,7 @@ mod tests {
         for other in ["kind: List", "[]", "3", "kind: ResourceList\nitems: 3", ""] {
             assert!(ResourceList::parse(other).is_err(), "{other}");
         }
-        let error = ResourceList::parse("a: [").unwrap_err().to_string();
+        let error = ResourceList::parse("a: [").unwrap_err();
         assert!(error.starts_with("the input is not YAML: "), "{error}");
     }
 

@@ -60,7 +60,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(flags) => flags,
         Err(error) => {
             error.report();
-            return ExitCode::from(u8::from(error.exit_code() != 0));
+            return ExitCode::from(u8::from(error.exit_code != 0));
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

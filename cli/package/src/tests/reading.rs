@@ -16,7 +16,7 @@ fn paths(dir: &Path) -> Vec<String> {
 
 #[track_caller]
 fn assert_error(dir: &Path, limit: u64, part: &str) {
-    let error = read(dir, limit).unwrap_err().to_string();
+    let error = read(dir, limit).unwrap_err();
     assert!(error.contains(part), "{error}");
 }
 

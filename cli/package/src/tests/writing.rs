@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{Documents, cases, directory, returned};
 use crate::file::File;
 use crate::write::rebuilt;
-use crate::{Error, Output, Package, read, split, write};
+use crate::{Output, Package, read, split, write};
 
 const A: &str = "apiVersion: v1\nkind: A # why\nmetadata: {name: a}\n";
 const B: &str = "kind: B\napiVersion: v1\nmetadata: {name: b}\n";
@@ -29,7 +29,7 @@ impl Fixture {
     }
 
     /// Applies `change` to the unchanged output and writes it.
-    fn write(&self, change: impl FnOnce(&mut Output)) -> Result<String, Error> {
+    fn write(&self, change: impl FnOnce(&mut Output)) -> Result<String, String> {
         let mut output = returned(&self.package);
         change(&mut output);
         write(self.dir.path(), &self.package, &output)
@@ -143,7 +143,7 @@ fn bad_paths_are_refused_before_anything_is_written() {
                 put(output, path, C);
             });
             assert_eq!(fixture.text("a.yaml"), A, "{path}");
-            let error = error.unwrap_err().to_string();
+            let error = error.unwrap_err();
             assert!(error.contains(part), "{path}: {error}");
         }
     }
@@ -152,12 +152,12 @@ fn bad_paths_are_refused_before_anything_is_written() {
         put(output, "new", A);
         put(output, "new/x.yaml", B);
     });
-    assert!(error.unwrap_err().to_string().contains("is not a plain directory"));
+    assert!(error.unwrap_err().contains("is not a plain directory"));
     // The same through the public function `split`.
     let list =
         "kind: ResourceList\nitems:\n- {apiVersion: v1, kind: A, metadata: {name: x, namespace: ..}}\n";
     let error = write(fixture.dir.path(), &fixture.package, &split(list.as_bytes()).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("is outside the package"));
+    assert!(error.contains("is outside the package"));
 }
 
 #[test]
@@ -166,9 +166,9 @@ fn files_changed_meanwhile_are_not_overwritten() {
     fs::write(fixture.path("a.yaml"), C).unwrap();
     let text = "a.yaml has changed since it was read; run the function again, nothing was written";
     let changed = fixture.write(|output| put(output, "a.yaml", B)).unwrap_err();
-    assert_eq!(changed.to_string(), text);
+    assert_eq!(changed, text);
     let gone = fixture.write(|output| drop(output.files.remove(Path::new("a.yaml")))).unwrap_err();
-    assert_eq!(gone.to_string(), text);
+    assert_eq!(gone, text);
     assert_eq!(fixture.text("a.yaml"), C);
     // A change that does not touch it goes through.
     fixture.write(|output| put(output, "b.yaml", A)).unwrap();

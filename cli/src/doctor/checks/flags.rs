@@ -111,9 +111,9 @@ pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
 /// Checks that programs start with their flags, and that the flags agree.
 pub(super) fn flags(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
-    let router = installed.router.as_ref().map(|one| (&one.workload.name, one.flags.as_ref().err()));
-    let runner = installed.runner.as_ref().map(|one| (&one.workload.name, one.flags.as_ref().err()));
-    for (deployment, error) in [router, runner].into_iter().flatten() {
+    let router = installed.router.iter().map(|one| (&one.workload.name, one.flags.as_ref().err()));
+    let runner = installed.runner.iter().map(|one| (&one.workload.name, one.flags.as_ref().err()));
+    for (deployment, error) in router.chain(runner) {
         if let Some(error) = error {
             report.problem(format!("Deployment {deployment} does not start: {error}"), "correct its args");
         }

@@ -9,6 +9,7 @@ use porch_fn_runner::pods::kubernetes::names::{MANAGED_BY, MANAGER, WRAPPER_CONT
 use super::super::facts::{Facts, TemplateSource};
 use super::super::finding::Report;
 use super::super::legacy;
+use super::super::workload::name_and_tag;
 use super::live;
 
 /// Waiting reasons of a container that do not pass by themselves.
@@ -49,7 +50,7 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
         TemplateSource::Object => "Porch's base-pod-template".to_owned(),
         TemplateSource::BuiltIn => {
             let own = facts.installed.runner.as_ref().map_or("", |runner| &runner.image);
-            if let (Some(wrapper), Some(own)) = (tag(image), tag(own))
+            if let ((_, Some(wrapper)), (_, Some(own))) = (name_and_tag(image), name_and_tag(own))
                 && wrapper != own
             {
                 report.warning(
@@ -69,11 +70,6 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
     if report.is_empty() && !live::refuses_template(facts) {
         report.ok(text);
     }
-}
-
-fn tag(image: &str) -> Option<&str> {
-    let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
-    (!tag.contains('/')).then_some(tag)
 }
 
 /// Reports why our function pods cannot start, each reason once.

@@ -2,11 +2,10 @@
 //! agree.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::super::facts::{Asked, Facts, MAX_ASKED, answers};
 use super::super::finding::{Level, Report};
-use super::super::metrics::{label, value, values};
 
 /// Metric that is 0 if a runner cannot use a source of its configuration.
 const VALID: &str = "porch_fn_runner_config_valid";
@@ -45,9 +44,10 @@ pub(super) fn discovery(facts: &Facts, report: &mut Report) {
             report.problem(text, "its --runners; the Service's name and the cluster's DNS");
             continue;
         }
-        let hosts = answer.page.shards.iter().map(|shard| host(&shard.info.address).parse::<IpAddr>());
+        let addresses = answer.page.shards.iter().map(|shard| shard.info.address.parse::<SocketAddr>());
+        let hosts = addresses.map(|address| Some(address.ok()?.ip()));
         // A static target may contain host names, which cannot be matched to pods.
-        let Ok(known) = hosts.collect::<Result<BTreeSet<_>, _>>() else { continue };
+        let Some(known) = hosts.collect::<Option<BTreeSet<_>>>() else { continue };
         // A target may list only one IP family, so one matching address of a pod is enough.
         let unknown = ready.iter().filter(|runner| runner.ips.iter().all(|ip| !known.contains(ip)));
         let unknown: Vec<_> = unknown.map(|runner| runner.pod.as_str()).collect();
@@ -65,10 +65,6 @@ pub(super) fn discovery(facts: &Facts, report: &mut Report) {
     if report.is_empty() && right > 0 {
         report.ok(format!("{right} routers have found the {} runners that are ready", ready.len()));
     }
-}
-
-fn host(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host.trim_matches(['[', ']']))
 }
 
 /// Reports the state of each runner in each router.
@@ -158,7 +154,7 @@ pub(super) fn versions(facts: &Facts, report: &mut Report) {
 /// Returns the configuration sources that a runner cannot use.
 fn invalid(metrics: &str) -> impl Iterator<Item = &str> {
     let invalid = values(metrics, VALID).filter(|(_, valid)| *valid == "0");
-    invalid.map(|(labels, _)| label(labels, "source").unwrap_or_default())
+    invalid.filter_map(|(labels, _)| labels.strip_prefix("source=\"")?.strip_suffix('"'))
 }
 
 /// Whether a runner cannot use the template of function pods.
@@ -198,5 +194,34 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
     for ((level, fault), count) in faults {
         let fix = "the runners' logs say what is wrong; porch-fn config IMAGE -n NAMESPACE shows what holds";
         report.add(level, format!("on {count} of {} runners: {fault}", pages.len()), fix);
+    }
+}
+
+/// The values of metric `name` on a `/metrics` page, each with its labels as they stand.
+fn values<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    page.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(name)?;
+        let (labels, value) = match rest.strip_prefix('{') {
+            Some(labels) => labels.rsplit_once("} ")?,
+            None => ("", rest.strip_prefix(' ')?),
+        };
+        Some((labels, value.trim()))
+    })
+}
+
+/// The value of a metric without labels.
+fn value<'a>(page: &'a str, name: &'a str) -> Option<&'a str> {
+    values(page, name).next().map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_by_their_whole_names() {
+        let page = "# TYPE a_b gauge\na_b 12\na_b_c 3\nd{s=\"x\",e=\"} 7\"} 1\nd{s=\"y\"} 0\n# EOF\n";
+        assert_eq!((value(page, "a_b"), value(page, "a")), (Some("12"), None));
+        assert_eq!(values(page, "d").collect::<Vec<_>>(), [("s=\"x\",e=\"} 7\"", "1"), ("s=\"y\"", "0")]);
     }
 }

@@ -51,12 +51,15 @@ fn described(deployments: &[Deployment]) -> Vec<String> {
         let flags = runner.flags.as_ref().map(|flags| {
             let (pods, wrapper) = (&flags.pod_namespace, &flags.wrapper_server_image);
             let (peers, waitlist) = (&flags.peers, flags.max_waitlist_length);
-            format!("pods in {pods}, peers {peers}, wrapper {wrapper}, waitlist {waitlist}")
+            let home = if flags.namespace.is_empty() { "" } else { ", namespace " };
+            let home = format!("{home}{}", flags.namespace);
+            format!("pods in {pods}, peers {peers}, wrapper {wrapper}, waitlist {waitlist}{home}")
         });
         format!("runner {}{porch}: {}", runner.workload.name, described_flags(flags))
     }));
-    lines.extend(found.originals.iter().map(|PorchRunner { workload, starts_pods }| {
-        format!("original {}: {} pods, starts pods {starts_pods}", workload.name, workload.pods)
+    lines.extend(found.originals.iter().map(|original| {
+        let starts_pods = evaluator_of(original).is_some();
+        format!("original {}: {} pods, starts pods {starts_pods}", original.name, original.pods)
     }));
     lines.extend(found.callers.iter().map(|Caller { deployment, setting, address, max_message }| {
         format!("{deployment} calls {address} by {setting}: at most {max_message} bytes")
@@ -87,39 +90,5 @@ fn deployments_are_recognised() {
             .map(|(name, pods)| deployment(name, pods.replicas.unwrap_or(3), &pods.containers))
             .collect();
         assert_eq!(described(&deployments), found);
-    }
-}
-
-#[test]
-fn other_containers_hide_nothing() {
-    let waitlist = "--max-waitlist-length=7";
-    let server = json!({"name": "runner", "command": ["/home/nonroot/server", waitlist]});
-    let of_image = json!({"name": "runner", "args": ["--pod-namespace=porch-fn-system", waitlist]});
-    let ours = json!({"name": "runner", "command": ["/porch-fn-runner"], "args": [waitlist]});
-    // The sidecar must not be taken for a program of Porch that calls a function runner.
-    let agent =
-        json!({"name": "agent", "args": ["--max-waitlist-length=3", "--function-runner=elsewhere:9445"]});
-    let shell = json!({"name": "agent", "command": ["/bin/sh", "-c", "sleep 1d"]});
-    for program in [&server, &of_image, &ours] {
-        for other in [&agent, &shell] {
-            for order in [json!([program, other]), json!([other, program])] {
-                let found = installation(&[deployment("function-runner", 3, &order)]);
-                assert!(found.originals.is_empty() && found.callers.is_empty(), "{order}");
-                assert_eq!(found.runner.unwrap().flags.unwrap().max_waitlist_length, 7, "{order}");
-            }
-        }
-    }
-}
-
-#[test]
-fn without_a_value_the_namespace_is_the_pods() {
-    let home =
-        json!([{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]);
-    let settings = json!([{"configMapRef": {"name": "settings"}}]);
-    for (env, env_from, expected) in [(home, json!([]), "home"), (json!([]), settings, "")] {
-        let container =
-            json!({"name": "x", "command": ["/porch-fn-runner"], "env": env, "envFrom": env_from});
-        let runner = installation(&[deployment("r", 3, &json!([container]))]).runner.unwrap();
-        assert_eq!(runner.flags.unwrap().namespace, expected);
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::super::checks::tests::alone;
-use super::super::installation::{Installation, PorchRunner};
+use super::super::installation::Installation;
 use super::*;
 use crate::testing::serve;
 
@@ -91,10 +91,6 @@ fn a_service_is_dead_when_no_pod_that_it_selects_may_be_used() {
     }
 }
 
-fn original(name: &str, pods: i32, starts_pods: bool) -> PorchRunner {
-    PorchRunner { workload: Workload { name: name.to_owned(), pods, ..Workload::default() }, starts_pods }
-}
-
 /// Porch's function runner in `namespace`, with its pods in `functions`.
 fn other(namespace: &str, name: &str, functions: &str) -> Value {
     let pod = json!({"containers": [{"name": "x", "args": [format!("--pod-namespace={functions}")]}]});
@@ -144,8 +140,11 @@ async fn nothing_is_deleted_that_somebody_here_may_need() {
     let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
     expect(&nobody, none(), Err("no runner of ours is known in namespace porch-system")).await;
     let mut beside = alone(&[Some(true)]);
-    beside.installed.originals =
-        vec![original("older", 0, true), original("next", 1, false), original("old", 1, true)];
+    let old: Deployment = serde_json::from_value(other("porch-system", "old", "x")).unwrap();
+    let old = Workload::from(&old);
+    let older = Workload { name: "older".to_owned(), pods: 0, ..old.clone() };
+    let next = Workload { name: "next".to_owned(), containers: Vec::new(), ..old.clone() };
+    beside.installed.originals = vec![older, next, old];
     expect(&beside, none(), Err("kubectl -n porch-system scale deployment old --replicas=0")).await;
     beside.installed.originals.pop();
     expect(&beside, none(), Ok(&[])).await;

@@ -42,20 +42,4 @@ fn an_address_is_followed_to_the_pods_behind_it() {
             found[0].1.starts_with("Porch's own function runner still runs: Deployment function-runner, 1");
         assert_eq!(still, !end.ends_with("Porch's own function runner"), "{found:?}");
     }
-    let mut ours = objects();
-    ours["services"][0]["spec"] = json!({"selector": {}, "ports": [{"port": 9445}]});
-    let found: Vec<_> = faults(&facts_of(&ours)).into_iter().filter(|fault| fault.1 == "services").collect();
-    let text = "Service function-router has no selector".to_owned();
-    assert_eq!(found, [(Level::Unknown, "services", text)]);
-}
-
-#[test]
-fn a_service_merged_of_two_is_reported_once() {
-    let mut objects = beside_porch();
-    let selector = json!({"app": "function-runner", "app.kubernetes.io/name": "function-router"});
-    objects["services"][2]["spec"]["selector"] = selector;
-    objects["deployments"].as_array_mut().unwrap().pop();
-    *objects.pointer_mut(CALLER).unwrap() = json!(["--function-runner=function-runner:9445"]);
-    let text = "Service function-runner does not lead to Deployment function-router";
-    expect(&facts_of(&objects), Level::Problem, "services", text);
 }
