@@ -122,6 +122,8 @@ impl Function {
                 let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
                 shared.act(Action::Probe { uid, name, on: true });
             }
+        }
+        for tracked in &mut self.pods {
             let failed = tracked.failed() && tracked.stays() && tracked.ours();
             if failed && tracked.delete.is_none() && shared.reached(tracked.delete_after) {
                 let hung = tracked.health == Health::Hung;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::config::{Config, Limits};
 use crate::event::{Action, Creation, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
-use crate::function::Pool;
+use crate::function::{FunctionStats, Pool};
 use crate::model::Server;
 use crate::types::{
     ImageContent, ImageKey, Lookup, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, Time,
@@ -207,7 +207,12 @@ impl Rig {
         let created = |result| Event::Created { name: name(slot), result };
         let event = match verb {
             "pass" => return self.pass(number).into_iter().filter(|line| line.contains(about)).collect(),
-            "counts" => return vec![self.counts().map(|count| count.to_string()).join(" ")],
+            // Ready and starting pods, calls in flight and waiting.
+            "counts" => {
+                let count = |all: &FunctionStats| [all.ready, all.starting, all.in_flight, all.waiting];
+                let counts = self.pool.stats().first().map_or([0; 4], count);
+                return vec![counts.map(|count| count.to_string()).join(" ")];
+            }
             "is" => {
                 assert!(self.pool.is_empty(), "{:?}", self.pool);
                 return Vec::new();
@@ -322,12 +327,6 @@ impl Rig {
             }
         }
         pod
-    }
-
-    /// `[ready, starting, in flight, waiting]`.
-    pub(crate) fn counts(&self) -> [usize; 4] {
-        let stats = self.pool.stats();
-        stats.first().map_or([0; 4], |stats| [stats.ready, stats.starting, stats.in_flight, stats.waiting])
     }
 
     fn show(&self, action: &Action) -> String {
