@@ -64,10 +64,8 @@ impl<O: Origins> Desired<O> {
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
         let origin_of = current.complete.then(|| self.origins.origins(current));
         let settings = Arc::clone(&current.settings);
-        let kept_images = settings.kept(resolved).into_iter().map(|image| {
-            (ImageKey::from(image.as_str()), ShardKey::from(image.as_str()))
-        });
-        let kept_images = Arc::new(kept_images.collect());
+        let keys = |image: Image| (ImageKey::from(image.as_str()), ShardKey::from(image.as_str()));
+        let kept_images = Arc::new(settings.kept(resolved).into_iter().map(keys).collect());
         let all = self.base.limits;
         let overrides = Lookup::by(move |image: &ImageKey| {
             let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image)).unwrap_or_default();
