@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use porch_fn_discovery::{LiveMembership, Snapshot};
 use porch_fn_lifecycle::drain;
-use porch_fn_pool::{OwnedShards, ShardKey};
+use porch_fn_pool::{Lookup, OwnedShards, ShardKey};
 use porch_fn_ring::{Ring, fingerprint};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -101,7 +101,7 @@ impl Ownership {
             self.warn_at = None;
             let own = self.own.clone();
             let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&*own);
-            self.owned.send_replace(OwnedShards::Of(Arc::new(owns)));
+            self.owned.send_replace(OwnedShards::Of(Lookup::by(owns)));
         } else if was_listed != Some(false) {
             tracing::info!(own = %self.own, members, "this runner is not among --peers at the moment");
             self.warn_at = (!self.draining).then(|| Instant::now() + UNLISTED_WITHIN);

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use crate::event::{Action, Rejection, Verdict};
 use crate::function::Function;
-use crate::queue::Waiter;
-use crate::shared::{Call, Place, PoolStep};
-use crate::tracked::{Full, Tracked};
-use crate::types::{Phase, Reason, RequestId, Time};
+use crate::shared::{Call, Shared};
+use crate::tracked::Tracked;
+use crate::types::{Phase, Reason, RequestId, Time, Uid};
 
 /// How long a pod that refused a call gets no more calls from this runner than it had. Other
 /// runners may need its room meanwhile.
@@ -29,47 +28,50 @@ pub(crate) const NOT_LISTED: &str = "the runner could not list the pods of the f
 
 impl Function {
     /// Takes in a call.
-    pub(crate) fn request(&mut self, id: RequestId, deadline: Time, step: &mut PoolStep<'_>) {
-        if deadline <= step.now {
-            step.reject(id, Rejection::DeadlineExceeded);
-        } else if let Some(error) = self.paused_error(step) {
-            step.reject(id, error);
-        } else if let Some(index) = self.pick(step) {
-            let crowded = self.is_crowded(step);
-            self.grant(index, id, deadline, step);
-            if crowded {
-                self.scale_beyond(step);
+    pub(crate) fn request(&mut self, id: RequestId, deadline: Time, shared: &mut Shared) {
+        if deadline <= shared.now {
+            shared.reject(id, Rejection::DeadlineExceeded);
+        } else if let Some(error) = self.paused_error(shared) {
+            shared.reject(id, error);
+        } else if let Some(index) = self.pick(shared) {
+            let crowded = self.serving(shared).all(|tracked| tracked.calls.len() >= self.waitlist());
+            self.grant(index, id, deadline, shared);
+            // If all pods were crowded, one more pod is started, unless the starting pods will take
+            // the excess. If no place is free, the existing pods serve the call.
+            if crowded && self.excess(shared) > self.starting(shared) * self.waitlist() {
+                let _ = self.create(shared);
             }
         } else if self.queue.len() >= self.settings.limits.queue as usize {
-            step.reject(id, Rejection::QueueFull { limit: self.settings.limits.queue });
+            shared.reject(id, Rejection::QueueFull { limit: self.settings.limits.queue });
         } else {
-            let ticket = self.queue.push(Waiter { id, deadline, since: step.now });
-            self.place_call(id, deadline, Place::Queue(ticket), step);
+            self.queue.push(id, shared.now, deadline);
+            self.place_call(id, deadline, None, shared);
         }
     }
 
-    fn place_call(&self, id: RequestId, deadline: Time, place: Place, step: &mut PoolStep<'_>) {
-        let call = Call { image: self.image.clone(), deadline, place, since: step.now };
-        step.shared.calls.insert(id, call);
+    fn place_call(&self, id: RequestId, deadline: Time, pod: Option<Uid>, shared: &mut Shared) {
+        let call = Call { image: self.image.clone(), deadline, pod, since: shared.now };
+        shared.calls.insert(id, call);
     }
 
-    fn grant(&mut self, index: usize, id: RequestId, deadline: Time, step: &mut PoolStep<'_>) {
+    fn grant(&mut self, index: usize, id: RequestId, deadline: Time, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if tracked.calls.is_empty() {
-            tracked.liveness.last_sign = step.now;
+            tracked.liveness.last_sign = shared.now;
         }
         tracked.calls.push((id, deadline));
         let uid = tracked.pod.uid.clone();
-        self.place_call(id, deadline, Place::Pod(uid.clone()), step);
-        step.act(Action::Grant { id, uid });
+        self.place_call(id, deadline, Some(uid.clone()), shared);
+        shared.act(Action::Grant { id, uid });
     }
 
     /// Grants pods to the waiting calls, in their order.
-    pub(crate) fn grant_waiters(&mut self, step: &mut PoolStep<'_>) {
-        while !self.queue.is_empty() {
-            let Some(index) = self.pick(step) else { break };
-            let Some(waiter) = self.queue.pop() else { break };
-            self.grant(index, waiter.id, waiter.deadline, step);
+    pub(crate) fn grant_waiters(&mut self, shared: &mut Shared) {
+        while let Some((id, since, deadline)) = self.queue.front()
+            && let Some(index) = self.pick(shared)
+        {
+            self.queue.remove(id, since, deadline);
+            self.grant(index, id, deadline, shared);
         }
     }
 
@@ -77,36 +79,38 @@ impl Function {
     pub(crate) fn end_call(
         &mut self,
         id: RequestId,
-        Call { place, since, .. }: &Call,
+        call: &Call,
         verdict: Option<Verdict>,
-        step: &mut PoolStep<'_>,
+        shared: &mut Shared,
     ) {
-        let uid = match place {
-            Place::Queue(ticket) => return self.queue.remove(*ticket),
-            Place::Pod(uid) => uid,
-        };
+        let Some(uid) = &call.pod else { return self.queue.remove(id, call.since, call.deadline) };
         let Some(index) = self.find(uid) else { return };
         let tracked = &mut self.pods[index];
         tracked.calls.retain(|&(other, _)| other != id);
         match verdict {
             None => {}
-            Some(Verdict::Served) => tracked.liveness.record_served(step.now),
-            // `load` no longer counts the refused call.
-            Some(Verdict::Full) => {
-                tracked.full = Some(Full { room: tracked.load(), until: step.now + FULL_FOR });
+            Some(Verdict::Served) => {
+                let liveness = &mut tracked.liveness;
+                (liveness.last_sign, liveness.last_served, liveness.late) = (shared.now, shared.now, None);
             }
-            Some(Verdict::Broken) => tracked.record_broken(step.now),
-            Some(Verdict::Silent) => self.record_silent(index, step),
-            Some(Verdict::Late { package }) => self.record_late(index, package, *since, step),
+            // The refused call is no longer counted.
+            Some(Verdict::Full) => {
+                (tracked.full_with, tracked.full_until) = (tracked.calls.len(), shared.now + FULL_FOR);
+            }
+            Some(Verdict::Broken) => tracked.record_broken(shared.now),
+            Some(Verdict::Silent) => self.record_silent(index, shared),
+            Some(Verdict::Late { package }) => self.record_late(index, package, call.since, shared),
         }
     }
 
     /// Rejects the calls that have waited too long.
-    pub(crate) fn expire_waiters(&mut self, step: &mut PoolStep<'_>) {
-        while self.queue.first_deadline().is_some_and(|deadline| step.reached(deadline)) {
-            let Some(id) = self.queue.pop_first_deadline() else { break };
+    pub(crate) fn expire_waiters(&mut self, shared: &mut Shared) {
+        while let Some((id, since, deadline)) = self.queue.most_urgent()
+            && shared.reached(deadline)
+        {
+            self.queue.remove(id, since, deadline);
             let no_room = self.wants_since.is_some();
-            step.reject(id, if no_room { Rejection::NoRoom } else { Rejection::DeadlineExceeded });
+            shared.reject(id, if no_room { Rejection::NoRoom } else { Rejection::DeadlineExceeded });
         }
         if self.any_ready() {
             (self.unready_since, self.lost) = (None, false);
@@ -116,23 +120,23 @@ impl Function {
             self.unready_since = None;
             return;
         }
-        let unready_since = *self.unready_since.get_or_insert(step.now);
+        let unready_since = *self.unready_since.get_or_insert(shared.now);
         // A pod that had served is lost. The waiting calls wait for the next pod until their
         // deadlines.
-        if step.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served)) {
+        if shared.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served)) {
             return;
         }
-        let timeout = step.shared.config.ready_timeout;
-        while let Some(waiter) = self.queue.front()
-            && step.reached(unready_since.max(waiter.since) + timeout)
+        let timeout = shared.config.ready_timeout;
+        while let Some((id, since, deadline)) = self.queue.front()
+            && shared.reached(unready_since.max(since) + timeout)
         {
-            let waiting = if step.may_create() {
+            self.queue.remove(id, since, deadline);
+            let waiting = if shared.may_create() {
                 self.pending_reason()
             } else {
                 Some(Reason::new("not_listed", NOT_LISTED))
             };
-            step.reject(waiter.id, Rejection::NotReady { timeout, waiting });
-            self.queue.pop();
+            shared.reject(id, Rejection::NotReady { timeout, waiting });
         }
     }
 
@@ -144,45 +148,45 @@ impl Function {
     }
 
     /// The pod for the next call, as an index.
-    pub(crate) fn pick(&mut self, step: &PoolStep<'_>) -> Option<usize> {
+    pub(crate) fn pick(&mut self, shared: &Shared) -> Option<usize> {
         let count = self.pods.len();
-        let leaving = step.shared.config.leaving();
+        let leaving = shared.config.leaving();
         let first = if self.next_pick < count { self.next_pick } else { 0 };
         let picked = (first..count)
             .chain(0..first)
-            .filter(|&index| self.has_room(&self.pods[index], step) && self.pods[index].is_guarded(step))
+            .filter(|&index| self.has_room(&self.pods[index], shared) && self.pods[index].is_guarded(shared))
             .min_by_key(|&index| {
                 let tracked = &self.pods[index];
                 // Of the leaving pods, prefer the one that stays longest, so that the others can
                 // lapse.
-                let lapse = tracked.is_leaving(leaving, step.now).then_some(tracked.pod.reclaim_after);
-                (lapse.map(Reverse), tracked.load())
+                let lapse = tracked.is_leaving(leaving, shared.now).then_some(tracked.pod.reclaim_after);
+                (lapse.map(Reverse), tracked.calls.len())
             })?;
         self.next_pick = picked + 1;
         Some(picked)
     }
 
     /// The pods that take calls.
-    pub(crate) fn serving<'a>(&'a self, step: &'a PoolStep<'_>) -> impl Iterator<Item = &'a Tracked> {
-        self.pods.iter().filter(|tracked| self.takes_calls(tracked, step))
+    pub(crate) fn serving<'a>(&'a self, shared: &'a Shared) -> impl Iterator<Item = &'a Tracked> {
+        self.pods.iter().filter(|tracked| self.takes_calls(tracked, shared))
     }
 
     /// Whether the pod takes calls and is below `--max-concurrent-per-pod`.
-    pub(crate) fn has_room(&self, tracked: &Tracked, step: &PoolStep<'_>) -> bool {
-        self.takes_calls(tracked, step)
-            && tracked.load() < tracked.room(self.settings.limits.per_pod as usize, step)
+    pub(crate) fn has_room(&self, tracked: &Tracked, shared: &Shared) -> bool {
+        self.takes_calls(tracked, shared)
+            && tracked.calls.len() < tracked.room(self.settings.limits.per_pod as usize, shared)
     }
 
     /// Whether the pod is ready, and neither evicted nor superseded. An evicted pod's place is for
     /// another image, whose calls have waited longer.
-    fn takes_calls(&self, tracked: &Tracked, step: &PoolStep<'_>) -> bool {
-        tracked.ready() && !tracked.evicting() && !self.is_superseded(tracked, step)
+    fn takes_calls(&self, tracked: &Tracked, shared: &Shared) -> bool {
+        tracked.ready() && !tracked.evicting() && !self.is_superseded(tracked, shared)
     }
 
     /// Whether the pod seems to be replaced: it is leaving, and a pod with a newer recipe stays
     /// longer.
-    fn is_superseded(&self, tracked: &Tracked, step: &PoolStep<'_>) -> bool {
-        tracked.is_leaving(step.shared.config.leaving(), step.now)
+    fn is_superseded(&self, tracked: &Tracked, shared: &Shared) -> bool {
+        tracked.is_leaving(shared.config.leaving(), shared.now)
             && self.pods.iter().any(|other| {
                 other.ready()
                     && other.retiring.is_none()
@@ -196,7 +200,7 @@ impl Function {
 
 impl Tracked {
     /// Number of calls that the pod takes from this runner, at most `most`.
-    pub(crate) fn room(&self, most: usize, step: &PoolStep<'_>) -> usize {
-        self.full.filter(|full| !step.reached(full.until)).map_or(most, |full| most.min(full.room))
+    pub(crate) fn room(&self, most: usize, shared: &Shared) -> usize {
+        if shared.reached(self.full_until) { most } else { most.min(self.full_with) }
     }
 }

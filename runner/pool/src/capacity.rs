@@ -9,12 +9,11 @@
 
 use std::time::Duration;
 
-use crate::config::Config;
 use crate::event::{DeleteReason, OwnedShards, Rejection};
-use crate::function::{Function, Functions};
-use crate::shared::{PoolStep, Quota, Totals};
+use crate::function::{Function, Pool};
+use crate::shared::{Quota, Shared, Totals};
 use crate::tracked::Tracked;
-use crate::types::{ImageKey, Phase, Reason, Time, Uid};
+use crate::types::{Phase, Reason, Time, Uid};
 
 /// How long the last refusal of a quota counts. The quota may be raised at any time.
 const QUOTA_FOR: Duration = Duration::from_mins(1);
@@ -25,9 +24,6 @@ const MOST_REFUSALS: u32 = 5;
 const EVICT_PAUSE: Duration = Duration::from_millis(100);
 /// How often to look for one while no call waits, but there are too many pods.
 const EVICT_SURPLUS_PAUSE: Duration = Duration::from_secs(1);
-/// The notice of an eviction. It suffices for a watch event and a push, and is short because calls
-/// wait.
-const NOTICE: Duration = Duration::from_secs(3);
 /// The owner gives up an eviction if it could not delete the pod this long after the notice.
 const DELETED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a pod is not evicted again after its eviction was cancelled.
@@ -38,33 +34,23 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The pause before another runner is asked again to evict the same pod.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-// === impl Config ===
+// === impl Shared ===
 
-impl Config {
-    /// The time between the notice of an eviction and the delete.
-    pub(crate) fn eviction_notice(&self) -> Duration {
-        self.notice().min(NOTICE)
-    }
-}
-
-// === impl PoolStep ===
-
-impl PoolStep<'_> {
+impl Shared {
     /// The limit for the pods of all images together.
     fn capacity(&self) -> Option<usize> {
-        let quota = self.shared.quota.filter(|quota| self.now < quota.until);
+        let quota = self.quota.filter(|quota| self.now < quota.until);
         // The quota allows at least the pods that exist.
-        let quota = quota.map(|quota| quota.pods.max(self.shared.totals.seen));
-        let configured = self.shared.config.capacity.map(|pods| pods as usize);
+        let quota = quota.map(|quota| quota.pods.max(self.totals.seen));
+        let configured = self.config.capacity.map(|pods| pods as usize);
         configured.into_iter().chain(quota).min()
     }
 
     /// Whether the ending pods free too few places for the images that wait and for the pods above
     /// the capacity.
     fn lacks_places(&self) -> bool {
-        let totals = &self.shared.totals;
-        let wanted = self.shared.wanting.len() + totals.pods;
-        self.capacity().is_some_and(|capacity| wanted > capacity + totals.ending)
+        let wanted = self.wanting.len() + self.totals.pods;
+        self.capacity().is_some_and(|capacity| wanted > capacity + self.totals.ending)
     }
 }
 
@@ -73,47 +59,47 @@ impl PoolStep<'_> {
 impl Function {
     /// Whether the capacity has room for one more pod of the image. Images that have waited longer
     /// come first.
-    pub(crate) fn has_place(&self, step: &PoolStep<'_>) -> bool {
-        let Some(capacity) = step.capacity() else { return true };
-        let wanting = &step.shared.wanting;
+    pub(crate) fn has_place(&self, shared: &Shared) -> bool {
+        let Some(capacity) = shared.capacity() else { return true };
+        let wanting = &shared.wanting;
         let ahead = match self.wants_since {
             Some(since) => wanting.range(..(since, self.image.clone())).count(),
             None => wanting.len(),
         };
-        self.all_pods(step) + ahead < capacity
+        self.all_pods(shared) + ahead < capacity
     }
 
     /// Places that all images take. This image's part is counted anew, as its entry in the totals
     /// may be old.
-    fn all_pods(&self, step: &PoolStep<'_>) -> usize {
-        step.shared.totals.pods - self.part.pods + self.totals(step).pods
+    fn all_pods(&self, shared: &Shared) -> usize {
+        shared.totals.pods - self.part.pods + self.totals(shared).pods
     }
 
     /// This image's part of the totals. Pods that are stuck in termination take no place.
-    fn totals(&self, step: &PoolStep<'_>) -> Totals {
+    fn totals(&self, shared: &Shared) -> Totals {
         let mut totals = Totals { replacing: self.replacement.is_some().into(), ..Totals::default() };
         for tracked in &self.pods {
             totals.owned += usize::from(tracked.stays() && tracked.owned_since.is_some());
-            if !tracked.is_stuck(step) {
+            if !tracked.is_stuck(shared) {
                 totals.seen += 1;
-                totals.ending += usize::from(tracked.ends_soon(step));
+                totals.ending += usize::from(tracked.ends_soon(shared));
             }
         }
         totals.pods = totals.seen + self.unseen_starts();
         totals
     }
 
-    pub(crate) fn update_totals(&mut self, step: &mut PoolStep<'_>) {
-        let part = self.totals(step);
-        step.shared.totals.change(self.part, part);
+    pub(crate) fn update_totals(&mut self, shared: &mut Shared) {
+        let part = self.totals(shared);
+        shared.totals.change(self.part, part);
         self.part = part;
     }
 
     /// Records whether calls wait only for a place. An image that was just `given` a place goes to
     /// the end of the queue.
-    pub(crate) fn want_place(&mut self, wants: bool, given: bool, step: &mut PoolStep<'_>) {
-        let since = wants.then(|| self.wants_since.filter(|_| !given).unwrap_or(step.now));
-        let wanting = &mut step.shared.wanting;
+    pub(crate) fn want_place(&mut self, wants: bool, given: bool, shared: &mut Shared) {
+        let since = wants.then(|| self.wants_since.filter(|_| !given).unwrap_or(shared.now));
+        let wanting = &mut shared.wanting;
         if let Some(since) = std::mem::replace(&mut self.wants_since, since) {
             wanting.remove(&(since, self.image.clone()));
         }
@@ -122,57 +108,57 @@ impl Function {
 
     /// A quota refused a pod. The pool assumes that the quota allows the current number of pods.
     /// Exceptions: there are no pods, or the image's pod is too large for the rest of the quota.
-    pub(crate) fn over_quota(&mut self, reason: Reason, step: &mut PoolStep<'_>) {
+    pub(crate) fn over_quota(&mut self, reason: Reason, shared: &mut Shared) {
         self.quota_refusals += 1;
-        let pods = self.all_pods(step);
-        let quota = step.shared.quota.take_if(|quota| step.now < quota.until);
+        let pods = self.all_pods(shared);
+        let quota = shared.quota.take_if(|quota| shared.now < quota.until);
         let fewer = quota.is_some_and(|quota| pods < quota.pods && !quota.doubted);
-        let until = step.now + QUOTA_FOR;
+        let until = shared.now + QUOTA_FOR;
         let allowed = quota.filter(|_| fewer).map_or(pods, |quota| quota.pods);
         if pods > 0 {
-            step.shared.quota = Some(Quota { pods: allowed, until, doubted: fewer });
+            shared.quota = Some(Quota { pods: allowed, until, doubted: fewer });
         }
         if fewer && self.quota_refusals < MOST_REFUSALS {
-            self.start_failed(None, None, step);
+            self.start_failed(None, None, shared);
         } else if pods == 0 || self.quota_refusals >= MOST_REFUSALS {
             // The quota may have room for the pods of other images.
-            step.shared.quota = None;
+            shared.quota = None;
             // Pods that other runners created a moment ago may not have been seen yet.
-            let alone = matches!(step.shared.owned, OwnedShards::All);
+            let alone = matches!(shared.owned, OwnedShards::All);
             let told = alone || self.quota_refusals > 1;
-            self.start_failed(told.then_some(Rejection::PodFailed { reason }), None, step);
+            self.start_failed(told.then_some(Rejection::PodFailed { reason }), None, shared);
         }
     }
 
     /// The image's first pod to evict, after its rank among the candidates of all images. The
     /// lowest rank is evicted first.
-    fn eviction_candidate(&self, owned_only: bool, step: &PoolStep<'_>) -> Option<(impl Ord + use<>, Uid)> {
-        if !self.queue.is_empty() || !self.may_collect(step) {
+    fn eviction_candidate(&self, owned_only: bool, shared: &Shared) -> Option<(impl Ord + use<>, Uid)> {
+        if !self.queue.is_empty() || !self.may_collect(shared) {
             return None;
         }
-        let lifetime = step.shared.config.lifetime(self.settings.limits.ttl);
+        let lifetime = shared.config.lifetime(self.settings.limits.ttl);
         let candidates = self.pods.iter().filter(|tracked| {
             (tracked.owned_since.is_some() || !owned_only)
-                && tracked.may_be_evicted(step)
+                && tracked.may_be_evicted(shared)
                 && !self.is_in_replacement(tracked)
         });
         let ranked = candidates.map(|tracked| {
             let pushed = tracked.pod.reclaim_after.map_or(Time::default(), |at| at - lifetime);
             let used = pushed.max(tracked.liveness.last_sign);
             let rank = (tracked.owned_since.is_none(), tracked.kept, used, tracked.pod.name.clone());
-            (rank, tracked.uid().clone())
+            (rank, tracked.pod.uid.clone())
         });
         ranked.min()
     }
 
     /// Evicts a pod, or asks its owner to.
-    fn evict(&mut self, index: usize, step: &mut PoolStep<'_>) {
+    fn evict(&mut self, index: usize, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if tracked.owned_since.is_some() {
-            tracked.begin_eviction(step);
+            tracked.begin_eviction(shared);
         } else if let Some(unchanged) = tracked.pod.reclaim_after {
-            tracked.asked_for_place = Some(step.now);
-            tracked.send_push(unchanged, Some(step.now), step);
+            tracked.asked_for_place = Some(shared.now);
+            tracked.send_push(unchanged, Some(shared.now), shared);
         }
     }
 }
@@ -181,32 +167,32 @@ impl Function {
 
 impl Tracked {
     /// Whether its place is expected to be free soon.
-    fn ends_soon(&self, step: &PoolStep<'_>) -> bool {
-        let recent = |at: Option<Time>| at.is_some_and(|at| !step.reached(at + GONE_WITHIN));
+    fn ends_soon(&self, shared: &Shared) -> bool {
+        let recent = |at: Option<Time>| at.is_some_and(|at| !shared.reached(at + GONE_WITHIN));
         let ends = !self.stays() || self.delete.is_some();
         self.evicting() || (ends && recent(self.ending_since)) || recent(self.asked_for_place)
     }
 
-    pub(crate) fn may_be_evicted(&self, step: &PoolStep<'_>) -> bool {
-        let asked = self.asked_for_place.is_some_and(|at| step.now < at + ASK_AGAIN);
+    pub(crate) fn may_be_evicted(&self, shared: &Shared) -> bool {
+        let asked = self.asked_for_place.is_some_and(|at| shared.now < at + ASK_AGAIN);
         let may_ask = self.pod.phase == Phase::Running && !asked;
         self.lives()
             && self.calls.is_empty()
             && self.retiring.is_none()
             && self.push.is_none()
-            && step.now >= self.push_after.max(self.left_alone_until)
+            && shared.now >= self.push_after.max(self.left_alone_until)
             && self.pod.reclaim_after.is_some()
             && (self.owned_since.is_some() || may_ask)
     }
 
-    pub(crate) fn begin_eviction(&mut self, step: &PoolStep<'_>) {
-        let ends = step.now + step.shared.config.eviction_notice();
+    pub(crate) fn begin_eviction(&mut self, shared: &Shared) {
+        let ends = shared.now + shared.config.eviction_notice();
         self.eviction = (ends, self.pod.reclaim_after);
         (self.retiring, self.noticed) = (Some(DeleteReason::Evicted), None);
     }
 
     /// Cancels its eviction if the pod is in use, here or elsewhere, or could not be deleted.
-    pub(crate) fn reconsider_eviction(&mut self, may_collect: bool, step: &PoolStep<'_>) {
+    pub(crate) fn reconsider_eviction(&mut self, may_collect: bool, shared: &Shared) {
         if !self.evicting() {
             return;
         }
@@ -214,50 +200,51 @@ impl Tracked {
         let told = self.noticed.is_some() && self.push.is_none();
         let reclaim_after = self.pod.reclaim_after;
         let moved = reclaim_after != before && reclaim_after != self.pushed;
-        let objected = told && moved && !self.lapses_within(step.shared.config.notice(), step.now);
-        let failed = self.delete.is_none() && step.reached(ends + DELETED_WITHIN);
+        let objected = told && moved && !self.lapses_within(shared.config.notice(), shared.now);
+        let failed = self.delete.is_none() && shared.reached(ends + DELETED_WITHIN);
         if objected {
             self.noticed = None;
         }
         if objected || failed || !may_collect || !self.calls.is_empty() {
             self.retiring = None;
-            self.left_alone_until = step.now + LEFT_ALONE;
+            self.left_alone_until = shared.now + LEFT_ALONE;
         }
     }
 }
 
-// === impl Functions ===
+// === impl Pool ===
 
-impl Functions {
+impl Pool {
     /// Gives the free places to waiting images. Evicts pods for images that still wait, and pods
     /// above the capacity.
-    pub(crate) fn hand_out_places(&mut self, step: &mut PoolStep<'_>) {
-        step.shared.evict_at.take_if(|at| *at <= step.now);
-        for _ in 0..step.shared.wanting.len() {
-            let full = step.capacity().is_some_and(|capacity| step.shared.totals.pods >= capacity);
-            let first: Option<ImageKey> = step.shared.wanting.first().map(|(_, image)| image.clone());
-            let Some(image) = first.filter(|_| !full) else { break };
-            self.settle(&image, step);
+    pub(crate) fn hand_out_places(&mut self) {
+        self.shared.evict_at.take_if(|at| *at <= self.shared.now);
+        for _ in 0..self.shared.wanting.len() {
+            let full = self.shared.capacity().is_some_and(|capacity| self.shared.totals.pods >= capacity);
+            let first = self.shared.wanting.first().filter(|_| !full);
+            let Some((_, image)) = first.cloned() else { break };
+            self.change(&image, |_, _| {});
         }
-        for _ in 0..step.shared.wanting.len().max(1) {
-            if !step.lacks_places() {
-                step.shared.evict_at = None;
+        for _ in 0..self.shared.wanting.len().max(1) {
+            if !self.shared.lacks_places() {
+                self.shared.evict_at = None;
                 return;
             }
-            if step.shared.evict_at.is_some() {
+            if self.shared.evict_at.is_some() {
                 return;
             }
             // Other runners are asked only if calls wait.
-            let owned_only = step.shared.wanting.is_empty();
+            let owned_only = self.shared.wanting.is_empty();
+            let functions = self.functions.values();
             let candidates =
-                self.0.values().filter_map(|function| function.eviction_candidate(owned_only, step));
+                functions.filter_map(|function| function.eviction_candidate(owned_only, &self.shared));
             let Some((_, uid)) = candidates.min() else { break };
-            self.change_pod(&uid, step, Function::evict);
+            self.change_pod(&uid, Function::evict);
         }
-        if step.lacks_places() {
-            let waiting = !step.shared.wanting.is_empty();
+        if self.shared.lacks_places() {
+            let waiting = !self.shared.wanting.is_empty();
             let pause = if waiting { EVICT_PAUSE } else { EVICT_SURPLUS_PAUSE };
-            step.shared.evict_at.get_or_insert(step.now + pause);
+            self.shared.evict_at.get_or_insert(self.shared.now + pause);
         }
     }
 }

@@ -10,70 +10,61 @@ use std::time::Duration;
 
 use crate::event::{Action, DeleteReason, WriteOutcome};
 use crate::function::Function;
-use crate::shared::{PoolStep, Watch};
+use crate::shared::{Shared, Watch};
 use crate::start::ANSWER_TIMEOUT;
 use crate::tracked::Tracked;
 use crate::types::Time;
+
+/// How long this runner must have owned a pod without interruption before it replaces the pod.
+const REPLACE_AFTER: Duration = Duration::from_mins(1);
 
 // === impl Function ===
 
 impl Function {
     /// Once per scan interval: collects, retires and replaces.
-    pub(crate) fn scan(&mut self, step: &mut PoolStep<'_>) {
-        if step.reached(self.scan_at) {
-            self.scan_at = step.now + step.shared.config.scan_interval;
-            if self.may_collect(step) {
-                self.choose_kept(step);
+    pub(crate) fn scan(&mut self, shared: &mut Shared) {
+        if shared.reached(self.scan_at) {
+            self.scan_at = shared.now + shared.config.scan_interval;
+            if self.may_collect(shared) {
+                self.choose_kept(shared);
                 let wanted = !self.queue.is_empty();
                 for tracked in &mut self.pods {
                     if !tracked.evicting() && (!wanted || tracked.retiring.is_some()) {
-                        tracked.collect(step);
+                        tracked.collect(shared);
                     }
                 }
-                self.choose_surplus(step);
-                self.start_replacement(step);
+                self.choose_surplus(shared);
+                self.start_replacement(shared);
             }
-            step.reached(self.scan_at);
+            shared.reached(self.scan_at);
         }
     }
 
     /// Whether the view of this image is current enough to conclude that its pods are unused.
-    pub(crate) fn may_collect(&self, step: &PoolStep<'_>) -> bool {
-        step.may_collect() && step.now >= self.collect_from
+    pub(crate) fn may_collect(&self, shared: &Shared) -> bool {
+        shared.may_collect() && shared.now >= self.collect_from
     }
 
     /// The API server did not answer a request about this image, or answered with an error, such as
     /// a webhook's. Other users of its pods may see the same problem. No pod of the image is
     /// collected until they could push again. If the API server is `unreachable`, this holds for
     /// all images.
-    pub(crate) fn delay_collection(&mut self, unreachable: bool, step: &mut PoolStep<'_>) {
-        let from = step.now + step.shared.config.scan_interval;
-        match &mut step.shared.watch {
+    pub(crate) fn delay_collection(&mut self, unreachable: bool, shared: &mut Shared) {
+        let from = shared.now + shared.config.scan_interval;
+        match &mut shared.watch {
             Watch::Current { collect_from } if unreachable => *collect_from = from.max(*collect_from),
             _ => self.collect_from = from,
         }
     }
 
-    /// Deletes evicted pods at the end of their notice.
-    pub(crate) fn collect_evicted(&mut self, step: &mut PoolStep<'_>) {
-        if !self.may_collect(step) {
-            return;
-        }
-        for tracked in &mut self.pods {
-            if tracked.eviction_is_due(step) {
-                tracked.collect(step);
-            }
-        }
-    }
-
     /// Marks pods above the limit, as long as enough ready pods stay.
-    fn choose_surplus(&mut self, step: &PoolStep<'_>) {
+    fn choose_surplus(&mut self, shared: &Shared) {
         let limit = self.settings.limits.max_pods as usize;
         let recipe = &self.settings.recipe;
         let mut staying: Vec<_> =
             self.pods.iter_mut().filter(|tracked| tracked.ready() && tracked.retiring.is_none()).collect();
         let excess = staying.len().saturating_sub(limit);
-        staying.retain(|tracked| tracked.may_replace(step));
+        staying.retain(|tracked| tracked.may_replace(shared));
         staying.sort_by_key(|tracked| {
             (!tracked.kept, tracked.pod.recipe.differs_from(recipe), tracked.pod.name.slot)
         });
@@ -83,13 +74,14 @@ impl Function {
     }
 
     /// Gives notice to retiring pods that are idle here, and keeps pods that are needed after all.
-    pub(crate) fn retire(&mut self, step: &mut PoolStep<'_>) {
-        self.retire_replaced(step);
+    /// Deletes evicted pods at the end of their notice; the other retiring pods wait for a scan.
+    pub(crate) fn retire(&mut self, shared: &mut Shared) {
+        self.retire_replaced(shared);
         let limit = self.settings.limits.max_pods as usize;
         let staying = self.pods.iter().filter(|other| other.ready() && other.retiring.is_none()).count();
-        let (again, may_collect) = (self.scan_at, self.may_collect(step));
+        let (again, may_collect) = (self.scan_at, self.may_collect(shared));
         for tracked in &mut self.pods {
-            tracked.reconsider_eviction(may_collect, step);
+            tracked.reconsider_eviction(may_collect, shared);
             if tracked.retiring == Some(DeleteReason::Surplus) && staying < limit {
                 tracked.retiring = None;
             }
@@ -97,21 +89,23 @@ impl Function {
             if tracked.retiring.is_none() || !idle || !may_collect {
                 continue;
             }
-            let config = &step.shared.config;
+            let config = &shared.config;
             let evicting = tracked.evicting();
             let notice = if evicting { config.eviction_notice() } else { config.notice() };
-            if !tracked.lapses_within(notice, step.now)
-                && step.reached(tracked.push_after)
-                && (evicting || tracked.noticed.is_none_or(|again| step.reached(again)))
+            if !tracked.lapses_within(notice, shared.now)
+                && shared.reached(tracked.push_after)
+                && (evicting || tracked.noticed.is_none_or(|again| shared.reached(again)))
             {
                 tracked.noticed = Some(again);
-                tracked.send_push(step.now + notice, None, step);
+                tracked.send_push(shared.now + notice, None, shared);
+            } else if tracked.eviction_is_due(shared) {
+                tracked.collect(shared);
             }
         }
     }
 
     /// Records a delete's answer.
-    pub(crate) fn deleted(&mut self, index: usize, result: WriteOutcome, step: &mut PoolStep<'_>) {
+    pub(crate) fn deleted(&mut self, index: usize, result: WriteOutcome, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         match result {
             WriteOutcome::Ok => {
@@ -120,13 +114,13 @@ impl Function {
             }
             WriteOutcome::Conflict => {
                 tracked.delete = None;
-                tracked.delete_after = step.now + step.shared.config.retry_interval();
+                tracked.delete_after = shared.now + shared.config.retry_interval();
             }
-            WriteOutcome::Gone => self.untrack(index, step),
+            WriteOutcome::Gone => self.untrack(index, shared),
             WriteOutcome::Unknown | WriteOutcome::Unreachable => {
-                let again = step.now + step.shared.config.retry_interval();
+                let again = shared.now + shared.config.retry_interval();
                 tracked.delete = tracked.delete.map(|_| again);
-                self.delay_collection(result == WriteOutcome::Unreachable, step);
+                self.delay_collection(result == WriteOutcome::Unreachable, shared);
             }
         }
     }
@@ -136,44 +130,44 @@ impl Function {
 
 impl Tracked {
     /// Deletes the pod if this runner owns it, it has lapsed, and it is unused.
-    fn collect(&mut self, step: &mut PoolStep<'_>) {
-        let lapsed = self.pod.reclaim_after.is_some_and(|at| at < step.now);
+    fn collect(&mut self, shared: &mut Shared) {
+        let lapsed = self.pod.reclaim_after.is_some_and(|at| at < shared.now);
         if lapsed
             && self.owned_since.is_some()
             && self.lives()
             && self.calls.is_empty()
             && !self.kept
             && self.push.is_none()
-            && step.reached(self.delete_after)
+            && shared.reached(self.delete_after)
         {
-            self.send_delete(self.retiring.unwrap_or(DeleteReason::Expired), step);
+            self.send_delete(self.retiring.unwrap_or(DeleteReason::Expired), shared);
         }
     }
 
     /// Whether the pod is being evicted and the notice is over. A notice by another runner that
     /// also considers itself the owner does not count.
-    fn eviction_is_due(&self, step: &PoolStep<'_>) -> bool {
-        let lapsed = |at: Time| step.reached(at + Duration::from_millis(1));
+    fn eviction_is_due(&self, shared: &Shared) -> bool {
+        let lapsed = |at: Time| shared.reached(at + Duration::from_millis(1));
         self.evicting()
             && self.pod.reclaim_after == self.pushed
-            && step.reached(self.eviction.0)
+            && shared.reached(self.eviction.0)
             && self.pod.reclaim_after.is_some_and(lapsed)
     }
 
     /// Whether this runner has owned the pod so long that no other runner is likely to consider
     /// itself the owner.
-    pub(crate) fn may_replace(&self, step: &PoolStep<'_>) -> bool {
-        self.owned_since.is_some_and(|since| since + step.shared.config.replace_after <= step.now)
+    pub(crate) fn may_replace(&self, shared: &Shared) -> bool {
+        self.owned_since.is_some_and(|since| since + REPLACE_AFTER <= shared.now)
     }
 
-    pub(crate) fn send_delete(&mut self, reason: DeleteReason, step: &mut PoolStep<'_>) {
-        self.ending_since.get_or_insert(step.now);
-        self.delete = Some(step.now + ANSWER_TIMEOUT);
+    pub(crate) fn send_delete(&mut self, reason: DeleteReason, shared: &mut Shared) {
+        self.ending_since.get_or_insert(shared.now);
+        self.delete = Some(shared.now + ANSWER_TIMEOUT);
         if !matches!(reason, DeleteReason::Failed | DeleteReason::Hung) {
-            Function::stop_probe(self, step);
+            Function::stop_probe(self, shared);
         }
         let (uid, name) = (self.pod.uid.clone(), self.pod.name.clone());
         let resource_version = self.pod.resource_version.clone();
-        step.act(Action::Delete { uid, resource_version, name, reason });
+        shared.act(Action::Delete { uid, resource_version, name, reason });
     }
 }

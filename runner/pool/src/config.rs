@@ -1,11 +1,10 @@
 //! The settings of an operator: defaults for all images, and overrides for one image.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::types::{ImageKey, PodRecipe, ShardKey};
+use crate::types::{ImageKey, Lookup, PodRecipe, ShardKey};
 
 /// Shorter intervals would keep the pool busy with its own timers.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -18,8 +17,10 @@ pub struct Config {
     /// The recipe of new pods, for images without an override. The owner replaces a pod that [is
     /// outdated by it](PodRecipe::is_outdated_by).
     pub recipe: PodRecipe,
-    /// Overrides per image.
-    pub overrides: Overrides,
+    /// Finds an image's override. This is a function and not a table, since the configuration names
+    /// images by patterns that only the driver understands. It must return the same value until the
+    /// next `Configure`, or `RecipeChanged` of that image.
+    pub overrides: Lookup<ImageKey, Option<ImageSettings>>,
     /// Pods of all images and runners together (`--max-pods`). `None`: any number.
     pub capacity: Option<u32>,
     /// The images that [`Limits::min_pods`] applies to, each with the key that decides its owner.
@@ -36,14 +37,10 @@ pub struct Config {
     /// The largest difference between two runners' clocks, with a margin. A pod's time to live is
     /// at least four times this. Runners on one machine may set 1 s.
     pub skew: Duration,
-    /// How long this runner must have owned a pod without interruption before it replaces the pod.
-    pub replace_after: Duration,
-    /// How long after its deletion timestamp a terminating pod counts as stuck.
-    pub stuck_after: Duration,
 }
 
 /// Limits of one image. `max_pods` limits the pods of all runners together; limits of calls hold
-/// per runner. In [`Config::limits`], zero counts as one, except in `min_pods`.
+/// per runner. Zero counts as one, except in `min_pods`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Pods that are not terminating (`--max-parallel-pods-per-function`).
@@ -62,28 +59,13 @@ pub struct Limits {
     pub ttl: Duration,
 }
 
-/// The override of one image. Zero and `None` mean the value for all images.
+/// The settings of one image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Override {
+pub struct ImageSettings {
     /// See [`Config::limits`].
     pub limits: Limits,
     /// See [`Config::recipe`].
-    pub recipe: Option<PodRecipe>,
-}
-
-/// Finds an image's override. This is a function and not a table, since the configuration names
-/// images by patterns that only the driver understands. It must return the same value until the
-/// next `Configure`, or `RecipeChanged` of that image.
-#[derive(Clone)]
-pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
-
-/// The effective settings of one image.
-#[derive(Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) limits: Limits,
-    pub(crate) recipe: PodRecipe,
-    /// Decides which runner keeps the image's minimum; `None` if the image has none.
-    pub(crate) kept_under: Option<ShardKey>,
+    pub recipe: PodRecipe,
 }
 
 // === impl Config ===
@@ -96,23 +78,14 @@ impl Config {
         self
     }
 
-    pub(crate) fn settings(&self, image: &ImageKey) -> Settings {
-        let Override { limits: own, recipe } = self.overrides.find(image);
-        let or = |own: u32, all: u32| if own == 0 { all.max(1) } else { own };
-        let max_pods = or(own.max_pods, self.limits.max_pods);
-        let min_pods = if own.min_pods == 0 { self.limits.min_pods } else { own.min_pods };
-        Settings {
-            limits: Limits {
-                max_pods,
-                min_pods: min_pods.min(max_pods),
-                waitlist: or(own.waitlist, self.limits.waitlist),
-                per_pod: or(own.per_pod, self.limits.per_pod),
-                queue: or(own.queue, self.limits.queue),
-                ttl: if own.ttl.is_zero() { self.limits.ttl } else { own.ttl },
-            },
-            recipe: recipe.unwrap_or_else(|| self.recipe.clone()),
-            kept_under: self.kept_images.get(image).cloned(),
+    pub(crate) fn settings(&self, image: &ImageKey) -> ImageSettings {
+        let all = || ImageSettings { limits: self.limits, recipe: self.recipe.clone() };
+        let ImageSettings { mut limits, recipe } = self.overrides.find(image).unwrap_or_else(all);
+        for limit in [&mut limits.max_pods, &mut limits.waitlist, &mut limits.per_pod, &mut limits.queue] {
+            *limit = (*limit).max(1);
         }
+        limits.min_pods = limits.min_pods.min(limits.max_pods);
+        ImageSettings { limits, recipe }
     }
 }
 
@@ -128,35 +101,13 @@ impl Default for Config {
                 ttl: Duration::from_mins(30),
             },
             recipe: PodRecipe::default(),
-            overrides: Overrides::by(|_| Override::default()),
+            overrides: Lookup::by(|_| None),
             capacity: None,
             kept_images: Arc::default(),
             scan_interval: Duration::from_mins(1),
             ready_timeout: Duration::from_mins(1),
             pending_timeout: Duration::from_mins(10),
             skew: Duration::from_secs(30),
-            replace_after: Duration::from_mins(1),
-            stuck_after: Duration::from_secs(10),
         }
-    }
-}
-
-// === impl Overrides ===
-
-impl Overrides {
-    /// Asks `find` for each image once.
-    pub fn by(find: impl Fn(&ImageKey) -> Override + Send + Sync + 'static) -> Self {
-        Self(Arc::new(find))
-    }
-
-    /// What differs for `image`.
-    pub fn find(&self, image: &ImageKey) -> Override {
-        (self.0)(image)
-    }
-}
-
-impl fmt::Debug for Overrides {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Overrides(..)")
     }
 }

@@ -9,12 +9,11 @@
 //! - [`Event::Seen`] with the pod as written, before it answers `Ok` to a create or a push;
 //! - [`Event::WatchLost`] whenever it may have missed a change.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::types::{
-    ImageKey, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
+    ImageKey, Lookup, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
 };
 
 /// Something happened.
@@ -165,7 +164,7 @@ pub enum WriteOutcome {
 }
 
 /// The shards that this runner owns, according to its own view of its peers.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub enum OwnedShards {
     /// Everything: there is only one runner.
     #[default]
@@ -174,7 +173,7 @@ pub enum OwnedShards {
     None,
     /// The keys for which the function returns true. Its results must not change between two
     /// [`Event::Own`].
-    Of(Arc<dyn Fn(&ShardKey) -> bool + Send + Sync>),
+    Of(Lookup<ShardKey, bool>),
 }
 
 // === impl OwnedShards ===
@@ -185,18 +184,8 @@ impl OwnedShards {
         match self {
             Self::All => true,
             Self::None => false,
-            Self::Of(owns) => owns(shard_key),
+            Self::Of(owns) => owns.find(shard_key),
         }
-    }
-}
-
-impl std::fmt::Debug for OwnedShards {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::All => "All",
-            Self::None => "None",
-            Self::Of(_) => "Of(..)",
-        })
     }
 }
 

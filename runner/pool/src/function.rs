@@ -1,17 +1,19 @@
 //! One image: its pods, the creates under way, the calls that wait, and the rules that run after
-//! every event.
+//! every event. The pool is all images together.
 //!
 //! Events only record what happened. [`Function::settle`] then applies every rule to the whole
 //! image, so that no rule depends on which event came last. A rule that waits for a time calls
-//! [`PoolStep::reached`], which sets the timer of the image. The rules of an image keep no other
+//! [`Shared::reached`], which sets the timer of the image. The rules of an image keep no other
 //! timers.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::config::Settings;
+use crate::config::ImageSettings;
 use crate::event::Action;
 use crate::queue::Queue;
-use crate::shared::{PoolStep, Shared, Totals};
+use crate::shared::{Shared, Totals};
 use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
 use crate::types::{ImageKey, PodName, ShardKey, Time, Uid};
@@ -24,7 +26,7 @@ pub(crate) struct Function {
     pub(crate) image: ImageKey,
     /// The shard key of the last request. New pods get this key.
     pub(crate) shard_key: ShardKey,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ImageSettings,
     /// Sorted by slot.
     pub(crate) pods: Vec<Tracked>,
     pub(crate) starts: Vec<Start>,
@@ -64,9 +66,13 @@ pub(crate) struct Replacement {
     pub(crate) new: PodName,
 }
 
-/// Sorted by image, so that the same events always cause the same actions.
+/// The pods that this runner knows and the calls that want one.
 #[derive(Debug, Default)]
-pub(crate) struct Functions(pub(crate) BTreeMap<ImageKey, Function>);
+pub struct Pool {
+    /// Sorted by image, so that the same events always cause the same actions.
+    pub(crate) functions: BTreeMap<ImageKey, Function>,
+    pub(crate) shared: Shared,
+}
 
 /// Counts of one image, for metrics and `/shards`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,49 +99,47 @@ pub struct FunctionStats {
 // === impl Function ===
 
 impl Function {
-    pub(crate) fn new(image: ImageKey, shard_key: ShardKey, step: &PoolStep<'_>) -> Self {
-        let scan_at = step.now + step.shared.config.scan_interval;
+    pub(crate) fn new(image: ImageKey, shard_key: ShardKey, shared: &Shared) -> Self {
+        let scan_at = shared.now + shared.config.scan_interval;
         let mut function = Self { image, shard_key, scan_at, ..Self::default() };
-        function.configure(step);
+        function.configure(shared);
         function
     }
 
     /// The configuration changed.
-    pub(crate) fn configure(&mut self, step: &PoolStep<'_>) {
-        self.settings = step.shared.config.settings(&self.image);
-        self.min_pods = self.min_pods_here(step);
-        self.scan_at = self.scan_at.min(step.now + step.shared.config.scan_interval);
+    pub(crate) fn configure(&mut self, shared: &Shared) {
+        self.settings = shared.config.settings(&self.image);
+        self.min_pods = self.min_pods_here(shared);
+        self.scan_at = self.scan_at.min(shared.now + shared.config.scan_interval);
     }
 
     /// Applies the rules until the state is stable. Returns whether anything is left to remember.
-    pub(crate) fn settle(&mut self, step: &mut PoolStep<'_>) -> bool {
+    pub(crate) fn settle(&mut self, shared: &mut Shared) -> bool {
         for _ in 0..MOST_PASSES {
-            step.begin_pass();
-            self.apply_rules(step);
-            if !step.unsettled {
+            (shared.wake_at, shared.unsettled) = (Cell::default(), false);
+            self.apply_rules(shared);
+            if !shared.unsettled {
                 break;
             }
         }
         let remembers = !self.is_idle();
-        self.set_timer(step.wake_at.get().filter(|_| remembers), step);
+        self.set_timer(shared.wake_at.get().filter(|_| remembers), shared);
         remembers
     }
 
-    fn apply_rules(&mut self, step: &mut PoolStep<'_>) {
-        self.expire_starts(step);
-        self.expire_answers(step);
-        self.expire_probes(step);
-        self.check_pods(step);
-        self.expire_waiters(step);
-        self.grant_waiters(step);
-        self.scan(step);
-        self.retire(step);
-        self.collect_evicted(step);
-        self.push_pods(step);
-        self.scale(step);
-        self.probe_pods(step);
-        self.delete_failed(step);
-        self.update_totals(step);
+    fn apply_rules(&mut self, shared: &mut Shared) {
+        self.expire_starts(shared);
+        self.expire_answers(shared);
+        self.expire_probes(shared);
+        self.check_pods(shared);
+        self.expire_waiters(shared);
+        self.grant_waiters(shared);
+        self.scan(shared);
+        self.retire(shared);
+        self.push_pods(shared);
+        self.scale(shared);
+        self.probe_pods(shared);
+        self.update_totals(shared);
     }
 
     /// Whether there is nothing left to remember.
@@ -148,11 +152,11 @@ impl Function {
             && self.min_pods == 0
     }
 
-    fn set_timer(&mut self, next: Option<Time>, step: &mut PoolStep<'_>) {
+    fn set_timer(&mut self, next: Option<Time>, shared: &mut Shared) {
         if self.timer.is_some_and(|timer| next.is_some_and(|next| timer <= next)) {
             return;
         }
-        let timers = &mut step.shared.timers;
+        let timers = &mut shared.timers;
         if let Some(timer) = std::mem::replace(&mut self.timer, next) {
             timers.remove(&(timer, self.image.clone()));
         }
@@ -160,11 +164,7 @@ impl Function {
     }
 
     pub(crate) fn find(&self, uid: &Uid) -> Option<usize> {
-        self.pods.iter().position(|tracked| tracked.uid() == uid)
-    }
-
-    pub(crate) fn pod_mut(&mut self, uid: &Uid) -> Option<&mut Tracked> {
-        self.pods.iter_mut().find(|tracked| tracked.uid() == uid)
+        self.pods.iter().position(|tracked| tracked.pod.uid == *uid)
     }
 
     pub(crate) fn any_ready(&self) -> bool {
@@ -172,26 +172,29 @@ impl Function {
     }
 
     /// Number of pods that count towards the limit, including creates under way.
-    pub(crate) fn count(&self, step: &PoolStep<'_>) -> usize {
-        self.pods.iter().filter(|tracked| tracked.stays() && !tracked.is_silent(step)).count()
+    pub(crate) fn count(&self, shared: &Shared) -> usize {
+        self.pods.iter().filter(|tracked| tracked.stays() && !tracked.is_silent(shared)).count()
             + self.unseen_starts()
     }
 
-    /// Number of pods that are not ready yet, including creates under way.
-    pub(crate) fn starting(&self, step: &PoolStep<'_>) -> usize {
-        self.pods.iter().filter(|tracked| tracked.starting(step)).count() + self.unseen_starts()
+    /// Number of pods that are expected to serve soon, for the first time or again, including
+    /// creates under way.
+    pub(crate) fn starting(&self, shared: &Shared) -> usize {
+        let starting = |tracked: &&Tracked| !tracked.ready() && tracked.may_serve(shared);
+        self.pods.iter().filter(starting).count() + self.unseen_starts()
     }
 
+    /// Number of creates under way whose pod is not among the known pods yet.
     pub(crate) fn unseen_starts(&self) -> usize {
-        self.starts.iter().filter(|start| start.unseen()).count()
+        self.starts.iter().filter(|start| start.shown.is_none()).count()
     }
 
     /// Stops a probe that is no longer needed.
-    pub(crate) fn stop_probe(tracked: &mut Tracked, step: &mut PoolStep<'_>) {
+    pub(crate) fn stop_probe(tracked: &mut Tracked, shared: &mut Shared) {
         if matches!(tracked.health, Health::Probing { .. } | Health::Overdue) {
             tracked.health = Health::Unknown;
             let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
-            step.act(Action::Probe { uid, name, on: false });
+            shared.act(Action::Probe { uid, name, on: false });
         }
     }
 
@@ -204,88 +207,53 @@ impl Function {
             starting: count(|tracked| tracked.lives() && !tracked.served) + self.unseen_starts(),
             silent: count(|tracked| tracked.lives() && tracked.served && !tracked.ready()),
             terminating: count(|tracked| !tracked.stays()),
-            in_flight: self.pods.iter().map(Tracked::load).sum(),
+            in_flight: self.pods.iter().map(|tracked| tracked.calls.len()).sum(),
             waiting: self.queue.len(),
         }
     }
 }
 
-// === impl Functions ===
+// === impl Pool ===
 
-impl Functions {
+impl Pool {
     /// Returns the function of an image, and creates it if needed. The caller must settle it
     /// afterwards.
-    pub(crate) fn entry(
-        &mut self,
-        image: &ImageKey,
-        shard_key: &ShardKey,
-        step: &PoolStep<'_>,
-    ) -> &mut Function {
-        let new = || Function::new(image.clone(), shard_key.clone(), step);
-        self.0.entry(image.clone()).or_insert_with(new)
-    }
-
-    /// Changes the function of an image and settles it. Creates the function if needed.
-    pub(crate) fn change(
-        &mut self,
-        image: &ImageKey,
-        shard_key: &ShardKey,
-        step: &mut PoolStep<'_>,
-        change: impl FnOnce(&mut Function, &mut PoolStep<'_>),
-    ) {
-        change(self.entry(image, shard_key, step), step);
-        self.settle(image, step);
+    pub(crate) fn entry(&mut self, image: &ImageKey, shard_key: &ShardKey) -> &mut Function {
+        let new = || Function::new(image.clone(), shard_key.clone(), &self.shared);
+        self.functions.entry(image.clone()).or_insert_with(new)
     }
 
     /// Changes the function of an image, if it is known, and settles it.
-    pub(crate) fn change_known(
-        &mut self,
-        image: &ImageKey,
-        step: &mut PoolStep<'_>,
-        change: impl FnOnce(&mut Function, &mut PoolStep<'_>),
-    ) {
-        if let Some(function) = self.0.get_mut(image) {
-            change(function, step);
-            self.settle(image, step);
+    pub(crate) fn change(&mut self, image: &ImageKey, change: impl FnOnce(&mut Function, &mut Shared)) {
+        let Some(function) = self.functions.get_mut(image) else { return };
+        change(function, &mut self.shared);
+        if !function.settle(&mut self.shared) {
+            self.functions.remove(image);
         }
     }
 
-    /// Like `change_known`, for the function of a pod; `change` gets the pod's index. An event
-    /// about an unknown pod is ignored.
-    pub(crate) fn change_pod(
-        &mut self,
-        uid: &Uid,
-        step: &mut PoolStep<'_>,
-        change: impl FnOnce(&mut Function, usize, &mut PoolStep<'_>),
-    ) {
-        let Some(image) = step.shared.images.get(uid).cloned() else { return };
-        self.change_known(&image, step, |function, step| {
+    /// Like `change`, for the function of a pod; `change` gets the pod's index. An event about an
+    /// unknown pod is ignored.
+    pub(crate) fn change_pod(&mut self, uid: &Uid, change: impl FnOnce(&mut Function, usize, &mut Shared)) {
+        let Some(image) = self.shared.images.get(uid).cloned() else { return };
+        self.change(&image, |function, shared| {
             if let Some(index) = function.find(uid) {
-                change(function, index, step);
+                change(function, index, shared);
             }
         });
     }
 
     /// Changes and settles all functions. Adds the images of which this runner keeps `min_pods`.
-    pub(crate) fn change_all(
-        &mut self,
-        step: &mut PoolStep<'_>,
-        mut change: impl FnMut(&mut Function, &mut PoolStep<'_>),
-    ) {
-        for (image, shard_key) in step.shared.config.kept_images.iter() {
-            if step.shared.owned.owns(shard_key) {
-                self.entry(image, shard_key, step);
+    pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut Function, &mut Shared)) {
+        let kept_images = Arc::clone(&self.shared.config.kept_images);
+        for (image, shard_key) in kept_images.iter() {
+            if self.shared.owned.owns(shard_key) {
+                self.entry(image, shard_key);
             }
         }
-        self.0.retain(|_, function| {
-            change(function, step);
-            function.settle(step)
+        self.functions.retain(|_, function| {
+            change(function, &mut self.shared);
+            function.settle(&mut self.shared)
         });
-    }
-
-    pub(crate) fn settle(&mut self, image: &ImageKey, step: &mut PoolStep<'_>) {
-        if self.0.get_mut(image).is_some_and(|function| !function.settle(step)) {
-            self.0.remove(image);
-        }
     }
 }

@@ -82,11 +82,10 @@ mod tracked;
 mod types;
 mod watch;
 
-pub use config::{Config, Limits, Override, Overrides};
+pub use config::{Config, ImageSettings, Limits};
 pub use event::{Action, Creation, DeleteReason, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
-pub use function::FunctionStats;
-pub use pool::Pool;
+pub use function::{FunctionStats, Pool};
 pub use types::{
-    Digest, ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion,
-    ShardKey, Time, Uid, Version,
+    Digest, ImageContent, ImageKey, Lookup, Phase, Pod, PodName, PodRecipe, Reason, RequestId,
+    ResourceVersion, ShardKey, Time, Uid, Version,
 };

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::event::{Action, DeleteReason, Rejection};
 use crate::function::Function;
-use crate::shared::PoolStep;
+use crate::shared::Shared;
 use crate::tracked::{Check, Health, Liveness, Tracked};
 use crate::types::{Phase, Reason, Time};
 
@@ -35,65 +35,66 @@ const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 impl Function {
     /// Checks the pods that have calls and have not answered for a while.
-    pub(crate) fn check_pods(&mut self, step: &mut PoolStep<'_>) {
+    pub(crate) fn check_pods(&mut self, shared: &mut Shared) {
         for tracked in &mut self.pods {
             let liveness = &tracked.liveness;
-            let busy = tracked.lives() && tracked.served && tracked.load() > 0;
+            let busy = tracked.lives() && tracked.served && !tracked.calls.is_empty();
             let due = busy && liveness.check.is_none() && liveness.silent_from.is_none();
-            if due && step.reached(liveness.last_sign + CHECK_AFTER) {
-                tracked.check(ANSWERS_WITHIN, step);
+            if due && shared.reached(liveness.last_sign + CHECK_AFTER) {
+                tracked.check(ANSWERS_WITHIN, shared);
             }
         }
     }
 
     /// A call that had been on this pod since `granted` ended by its deadline.
-    pub(crate) fn record_late(&mut self, index: usize, package: u64, granted: Time, step: &mut PoolStep<'_>) {
+    pub(crate) fn record_late(&mut self, index: usize, package: u64, granted: Time, shared: &mut Shared) {
         if !self.pods[index].lives() {
             return;
         }
-        self.pods[index].check(LATE_ANSWERS_WITHIN, step);
-        if step.now.since(granted) < HANGS_AFTER {
+        self.pods[index].check(LATE_ANSWERS_WITHIN, shared);
+        if shared.now.since(granted) < HANGS_AFTER {
             return;
         }
-        let (first, at) = *self.pods[index].liveness.late.get_or_insert((package, step.now));
+        let (first, at) = *self.pods[index].liveness.late.get_or_insert((package, shared.now));
         // Calls that ran at the same time may have slowed each other down.
         let in_a_row = first != package && granted >= at;
         let served_since = |(other, tracked): (usize, &Tracked)| {
             other != index && tracked.ready() && tracked.liveness.last_served > at
         };
         if in_a_row && self.pods[index].ours() && self.pods.iter().enumerate().any(served_since) {
-            let reason = Reason::new("other", "calls do not end in it");
-            self.fail(index, Rejection::PodFailed { reason }, step);
+            self.fail(index, Reason::new("other", "calls do not end in it"), shared);
             self.pods[index].health = Health::Hung;
         }
     }
 
     /// A check was answered, or was not answered in time.
-    pub(crate) fn checked(&mut self, index: usize, number: u64, answered: bool, step: &mut PoolStep<'_>) {
+    pub(crate) fn checked(&mut self, index: usize, number: u64, answered: bool, shared: &mut Shared) {
         let liveness = &mut self.pods[index].liveness;
-        let check = liveness.check.take_if(|check| check.number == number);
+        let check = liveness.check.take_if(|_| liveness.checks == number);
         if answered {
-            liveness.last_sign = step.now;
+            liveness.last_sign = shared.now;
         } else if check.is_some_and(|check| liveness.last_served <= check.at) {
-            self.record_silent(index, step);
+            self.record_silent(index, shared);
         }
     }
 
     /// The pod does not answer at all.
-    pub(crate) fn record_silent(&mut self, index: usize, step: &mut PoolStep<'_>) {
+    pub(crate) fn record_silent(&mut self, index: usize, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
-        if tracked.ready() || tracked.load() > 0 {
+        if tracked.ready() || !tracked.calls.is_empty() {
             let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
-            step.act(Action::Disconnect { uid, name });
+            shared.act(Action::Disconnect { uid, name });
         }
-        tracked.record_unready();
+        if tracked.health == Health::Ready {
+            tracked.health = Health::Unknown;
+        }
         if tracked.served {
-            tracked.liveness.silent_from = Some(step.now);
+            tracked.liveness.silent_from = Some(shared.now);
         }
     }
 
     /// The pod is lost. It is a failed start only if the pod never served.
-    pub(crate) fn fail(&mut self, index: usize, error: Rejection, step: &mut PoolStep<'_>) {
+    pub(crate) fn fail(&mut self, index: usize, reason: Reason, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if matches!(tracked.health, Health::Failed | Health::Hung) {
             return;
@@ -101,31 +102,38 @@ impl Function {
         // A pod that was already dead when this runner found it is not a failed start, unless this
         // runner just created it.
         let awaited = tracked.awaited() || self.starts.iter().any(|start| start.name == tracked.pod.name);
-        Self::stop_probe(tracked, step);
+        Self::stop_probe(tracked, shared);
         tracked.health = Health::Failed;
         if awaited {
-            self.start_failed(Some(error), None, step);
+            self.start_failed(Some(Rejection::PodFailed { reason }), None, shared);
         }
     }
 
-    /// Probes the pods that this runner needs.
-    pub(crate) fn probe_pods(&mut self, step: &mut PoolStep<'_>) {
+    /// Probes the pods that this runner needs, and deletes the failed pods that it may delete.
+    pub(crate) fn probe_pods(&mut self, shared: &mut Shared) {
         // A runner that uses one pod of the image also probes the others, so that it can switch to
         // them when the owner retires that pod.
         let used = self.pods.iter().any(|tracked| tracked.health == Health::Ready);
-        let wanted = !self.queue.is_empty() || self.warms(step) || used;
+        let wanted = !self.queue.is_empty() || self.warms(shared) || used;
         for tracked in &mut self.pods {
             if tracked.health == Health::Unknown && tracked.lives() && (wanted || tracked.ours()) {
                 let reclaim_after = tracked.pod.reclaim_after;
-                tracked.health = Health::Probing { since: step.now, reclaim_after, given_up: false };
+                tracked.health = Health::Probing { since: shared.now, reclaim_after, given_up: false };
                 let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
-                step.act(Action::Probe { uid, name, on: true });
+                shared.act(Action::Probe { uid, name, on: true });
+            }
+        }
+        for tracked in &mut self.pods {
+            let failed = tracked.failed() && tracked.stays() && tracked.ours();
+            if failed && tracked.delete.is_none() && shared.reached(tracked.delete_after) {
+                let hung = tracked.health == Health::Hung;
+                tracked.send_delete(if hung { DeleteReason::Hung } else { DeleteReason::Failed }, shared);
             }
         }
     }
 
     /// This runner's own probe succeeded.
-    pub(crate) fn probed_ready(&mut self, index: usize, step: &mut PoolStep<'_>) {
+    pub(crate) fn probed_ready(&mut self, index: usize, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if !tracked.stays() || matches!(tracked.health, Health::Failed | Health::Hung) {
             return;
@@ -133,56 +141,41 @@ impl Function {
         tracked.health = Health::Ready;
         tracked.served = true;
         let checks = tracked.liveness.checks;
-        tracked.liveness = Liveness { last_sign: step.now, checks, ..Liveness::default() };
+        tracked.liveness = Liveness { last_sign: shared.now, checks, ..Liveness::default() };
         self.backoff = None;
         self.warm = None;
     }
 
     /// Gives up the pods that were not ready in time.
-    pub(crate) fn expire_probes(&mut self, step: &mut PoolStep<'_>) {
-        let timeout = step.shared.config.ready_timeout;
-        let pending_timeout = step.shared.config.pending_timeout.max(timeout);
+    pub(crate) fn expire_probes(&mut self, shared: &mut Shared) {
+        let timeout = shared.config.ready_timeout;
+        let pending_timeout = shared.config.pending_timeout.max(timeout);
         for index in 0..self.pods.len() {
             let tracked = &mut self.pods[index];
             let Health::Probing { since, reclaim_after, given_up } = tracked.health else { continue };
             let patience = if given_up { pending_timeout } else { timeout };
-            if !tracked.lives() || !step.reached(since + patience) {
+            if !tracked.lives() || !shared.reached(since + patience) {
                 continue;
             }
             let (pending, waiting) = match &tracked.pod.phase {
                 Phase::Pending(waiting) => (true, waiting.clone()),
                 _ => (false, None),
             };
-            let error = Some(Rejection::NotReady { timeout, waiting });
-            let uid = tracked.pod.uid.clone();
             // If another runner pushes the pod, that runner reaches it. The fault is then between
             // this runner and the pod.
             let used_by_others =
                 tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.pushed;
-            if pending && !given_up {
+            tracked.health = if pending && !given_up {
                 // The pod may be pulling its image. Only reject the waiting calls.
-                tracked.health = Health::Probing { since, reclaim_after, given_up: true };
-                self.start_failed(error, Some(&uid), step);
+                Health::Probing { since, reclaim_after, given_up: true }
             } else if tracked.ours() && !used_by_others {
-                let awaited = tracked.awaited();
-                tracked.health = Health::Overdue;
-                if awaited {
-                    self.start_failed(error, None, step);
-                }
+                Health::Overdue
             } else {
-                let reclaim_after = tracked.pod.reclaim_after;
-                tracked.health = Health::Probing { since: step.now, reclaim_after, given_up };
-                self.start_failed(error, Some(&uid), step);
-            }
-        }
-    }
-
-    pub(crate) fn delete_failed(&mut self, step: &mut PoolStep<'_>) {
-        for tracked in &mut self.pods {
-            let failed = tracked.failed() && tracked.stays() && tracked.ours();
-            if failed && tracked.delete.is_none() && step.reached(tracked.delete_after) {
-                let hung = tracked.health == Health::Hung;
-                tracked.send_delete(if hung { DeleteReason::Hung } else { DeleteReason::Failed }, step);
+                Health::Probing { since: shared.now, reclaim_after: tracked.pod.reclaim_after, given_up }
+            };
+            if !tracked.served || tracked.health != Health::Overdue {
+                let uid = tracked.pod.uid.clone();
+                self.start_failed(Some(Rejection::NotReady { timeout, waiting }), Some(&uid), shared);
             }
         }
     }
@@ -195,53 +188,31 @@ impl Tracked {
     pub(crate) fn record_broken(&mut self, now: Time) {
         if self.health == Health::Ready {
             self.liveness.silent_from = Some(now + SILENT_AFTER);
-        }
-        self.record_unready();
-    }
-
-    /// The pod does not serve at the moment: it must be probed again.
-    fn record_unready(&mut self) {
-        if self.health == Health::Ready {
             self.health = Health::Unknown;
         }
     }
 
     /// Whether the pod runs but does not answer. Either it has served, or another runner created it
     /// and this runner never reached it. Example: the pod's node died together with its owner.
-    pub(crate) fn is_silent(&self, step: &PoolStep<'_>) -> bool {
+    pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {
                 self.running_since.map(|running| running.max(since) + SILENT_AFTER)
             }
             _ => None,
         };
-        self.liveness.silent_from.or(never_reached).is_some_and(|at| step.reached(at))
-    }
-
-    /// Whether the pod is expected to serve soon, for the first time or again.
-    pub(crate) fn starting(&self, step: &PoolStep<'_>) -> bool {
-        self.lives() && self.health != Health::Ready && !self.is_silent(step)
+        self.liveness.silent_from.or(never_reached).is_some_and(|at| shared.reached(at))
     }
 
     /// Checks whether the pod answers, unless a check under way ends as early.
-    fn check(&mut self, within: Duration, step: &mut PoolStep<'_>) {
-        let by = step.now + within;
+    fn check(&mut self, within: Duration, shared: &mut Shared) {
+        let by = shared.now + within;
         if self.liveness.check.is_some_and(|check| check.by <= by) {
             return;
         }
         self.liveness.checks += 1;
-        let number = self.liveness.checks;
-        self.liveness.check = Some(Check { number, at: step.now, by });
-        let (uid, name) = (self.pod.uid.clone(), self.pod.name.clone());
-        step.act(Action::Check { uid, name, number, within });
-    }
-}
-
-// === impl Liveness ===
-
-impl Liveness {
-    /// The pod answered a call.
-    pub(crate) fn record_served(&mut self, now: Time) {
-        (self.last_sign, self.last_served, self.late) = (now, now, None);
+        self.liveness.check = Some(Check { at: shared.now, by });
+        let (uid, name, number) = (self.pod.uid.clone(), self.pod.name.clone(), self.liveness.checks);
+        shared.act(Action::Check { uid, name, number, within });
     }
 }

@@ -9,48 +9,50 @@
 
 use crate::function::Function;
 use crate::scale::NotCreated;
-use crate::shared::PoolStep;
+use crate::shared::Shared;
 use crate::start::Backoff;
 
 // === impl Function ===
 
 impl Function {
     /// How many pods this runner keeps.
-    pub(crate) fn min_pods_here(&self, step: &PoolStep<'_>) -> usize {
-        let keeps = self.settings.kept_under.as_ref().is_some_and(|key| step.shared.owned.owns(key));
+    pub(crate) fn min_pods_here(&self, shared: &Shared) -> usize {
+        let keeps = shared.config.kept_images.get(&self.image).is_some_and(|key| shared.owned.owns(key));
         if keeps { self.settings.limits.min_pods as usize } else { 0 }
     }
 
     /// Starts missing pods, with a growing pause between starts. Pods may die as soon as they are
     /// ready, which does not count as a failed start.
-    pub(crate) fn top_up(&mut self, step: &mut PoolStep<'_>) {
-        let is_short = |function: &Self, step: &PoolStep<'_>| function.count(step) < function.min_pods;
-        self.top_up_pause.take_if(|pause| pause.forget_at() <= step.now);
-        let paused = |pause: &Backoff| !step.reached(pause.retry_at);
-        if !is_short(self, step) || self.top_up_pause.as_ref().is_some_and(paused) {
+    pub(crate) fn top_up(&mut self, shared: &mut Shared) {
+        let is_short = |function: &Self, shared: &Shared| function.count(shared) < function.min_pods;
+        self.top_up_pause.take_if(|pause| pause.forget_at() <= shared.now);
+        let paused = |pause: &Backoff| !shared.reached(pause.retry_at);
+        if !is_short(self, shared) || self.top_up_pause.as_ref().is_some_and(paused) {
             return;
         }
-        let Some(key) = self.settings.kept_under.clone() else { return };
+        let Some(key) = shared.config.kept_images.get(&self.image).cloned() else { return };
         let before = self.starts.len();
         self.shard_key = key;
         // After a failed start, start one pod at a time: the next start may fail, too.
         let mut failed = None;
-        while failed.is_none() && is_short(self, step) && (self.backoff.is_none() || self.starting(step) == 0)
+        while failed.is_none()
+            && is_short(self, shared)
+            && (self.backoff.is_none() || self.starting(shared) == 0)
         {
-            failed = self.create(step).err();
+            failed = self.create(shared).err();
         }
         if self.starts.len() > before || failed == Some(NotCreated::NoPlace) {
-            self.top_up_pause = Some(Backoff::after(self.top_up_pause.as_ref(), None, step.now));
-            step.unsettled = true;
+            self.top_up_pause = Some(Backoff::after(self.top_up_pause.as_ref(), None, shared.now));
+            shared.unsettled = true;
         }
     }
 
     /// Chooses the pods that stay whatever their `reclaim_after`. Prefers, in this order, pods that
     /// have served, are not about to end, have the configured recipe, and have the lowest slots. A
     /// kept pod is pushed and therefore stays chosen.
-    pub(crate) fn choose_kept(&mut self, step: &PoolStep<'_>) {
+    pub(crate) fn choose_kept(&mut self, shared: &Shared) {
         // Pods that are pushed in time never come this close to their lapse.
-        let leaving = step.shared.config.notice();
+        let leaving = shared.config.notice();
         let (min_pods, recipe) = (self.min_pods, &self.settings.recipe);
         let mut candidates = Vec::new();
         for tracked in &mut self.pods {
@@ -61,7 +63,7 @@ impl Function {
         }
         candidates.sort_by_key(|tracked| {
             let outdated = tracked.pod.recipe.differs_from(recipe);
-            (!tracked.served, tracked.is_leaving(leaving, step.now), outdated, tracked.pod.name.slot)
+            (!tracked.served, tracked.is_leaving(leaving, shared.now), outdated, tracked.pod.name.slot)
         });
         candidates.into_iter().take(min_pods).for_each(|tracked| tracked.kept = true);
     }

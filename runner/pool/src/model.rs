@@ -21,8 +21,26 @@ use std::collections::BTreeMap;
 
 pub(crate) use mutants::Mutant;
 pub(crate) use rng::Rng;
-pub(crate) use server::{Manifest, Server};
+pub(crate) use server::Server;
 pub(crate) use world::run;
+
+use crate::function::Pool;
+use crate::shared::Totals;
 
 /// How often something happened in a history, to show that the histories are not empty.
 pub(crate) type Counts = BTreeMap<String, u64>;
+
+// === impl Pool ===
+
+impl Pool {
+    /// Whether nothing is remembered: no pod, no call, no failure.
+    pub(crate) fn is_empty(&self) -> bool {
+        let shared = &self.shared;
+        self.functions.is_empty()
+            && shared.calls.is_empty()
+            && shared.images.is_empty()
+            && shared.timers.is_empty()
+            && shared.wanting.is_empty()
+            && shared.totals == Totals::default()
+    }
+}

@@ -1,97 +1,83 @@
 //! Dispatches an event to the function of its image, whose rules then run.
 
 use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 
 use crate::config::Config;
-use crate::event::{Action, Event, Rejection, Verdict};
-use crate::function::{Function, FunctionStats, Functions};
-use crate::shared::{Place, PoolStep, Shared, Watch};
+use crate::event::{Action, Event, Verdict};
+use crate::function::{Function, FunctionStats, Pool};
+use crate::shared::Watch;
 use crate::types::{Pod, RequestId, Time, Uid};
-
-/// The pods that this runner knows and the calls that want one.
-#[derive(Debug)]
-pub struct Pool {
-    functions: Functions,
-    shared: Shared,
-}
 
 // === impl Pool ===
 
 impl Pool {
     /// An empty pool. It creates nothing before the first [`Event::Synced`].
     pub fn new(config: Config) -> Self {
-        let shared = Shared { config: config.sane(), ..Shared::default() };
-        Self { functions: Functions::default(), shared }
+        let mut pool = Self::default();
+        pool.shared.config = config.sane();
+        pool
     }
 
     /// Processes one event at time `now` and returns the actions.
     pub fn step(&mut self, event: Event, now: Time) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let step = &mut PoolStep::new(now, &mut self.shared, &mut actions);
-        let functions = &mut self.functions;
+        self.shared.now = now;
         match event {
             // A repeated id would count a call twice, so the second request is ignored.
-            Event::Request { id, .. } if step.shared.calls.contains_key(&id) => {}
+            Event::Request { id, .. } if self.shared.calls.contains_key(&id) => {}
             Event::Request { id, image, shard_key, deadline } => {
-                functions.change(&image, &shard_key, step, |function, step| {
-                    function.shard_key.clone_from(&shard_key);
-                    function.request(id, deadline, step);
-                });
+                self.entry(&image, &shard_key).shard_key.clone_from(&shard_key);
+                self.change(&image, |function, shared| function.request(id, deadline, shared));
             }
-            Event::Cancel(id) => end_call(functions, id, None, step),
-            Event::Finished { id, verdict } => end_call(functions, id, Some(verdict), step),
+            Event::Cancel(id) => self.end_call(id, None),
+            Event::Finished { id, verdict } => self.end_call(id, Some(verdict)),
             Event::Seen(pod) => {
-                let (image, shard_key) = (pod.name.image.clone(), pod.shard_key.clone());
-                functions.change(&image, &shard_key, step, |function, step| function.observe(pod, step));
+                let image = pod.name.image.clone();
+                self.entry(&image, &pod.shard_key);
+                self.change(&image, |function, shared| function.observe(pod, shared));
             }
-            Event::Gone(uid) => functions.change_pod(&uid, step, Function::untrack),
-            Event::Synced(pods) => synced(functions, pods, step),
-            Event::WatchLost if step.shared.watch != Watch::Never => step.shared.watch = Watch::Lost,
+            Event::Gone(uid) => self.change_pod(&uid, Function::untrack),
+            Event::Synced(pods) => self.synced(pods),
+            Event::WatchLost if self.shared.watch != Watch::Never => self.shared.watch = Watch::Lost,
             Event::WatchLost => {}
             Event::Created { name, result } => {
-                functions.change_known(&name.image, step, |function, step| {
-                    function.created(&name, result, step);
-                });
+                self.change(&name.image, |function, shared| function.created(&name, result, shared));
             }
             Event::Deleted { uid, result } => {
-                functions.change_pod(&uid, step, |function, index, step| {
-                    function.deleted(index, result, step);
-                });
+                self.change_pod(&uid, |function, index, shared| function.deleted(index, result, shared));
             }
             Event::Pushed { uid, result } => {
-                functions.change_pod(&uid, step, |function, index, step| {
-                    function.push_answered(index, result, step);
-                });
+                self.change_pod(&uid, |function, index, shared| function.pushed(index, result, shared));
             }
-            Event::Ready(uid) => functions.change_pod(&uid, step, Function::probed_ready),
+            Event::Ready(uid) => self.change_pod(&uid, Function::probed_ready),
             Event::Checked { uid, number, answered } => {
-                functions.change_pod(&uid, step, |function, index, step| {
-                    function.checked(index, number, answered, step);
+                self.change_pod(&uid, |function, index, shared| {
+                    function.checked(index, number, answered, shared);
                 });
             }
-            Event::Failed { uid, reason } => functions.change_pod(&uid, step, |function, index, step| {
-                function.fail(index, Rejection::PodFailed { reason }, step);
-            }),
+            Event::Failed { uid, reason } => {
+                self.change_pod(&uid, |function, index, shared| function.fail(index, reason, shared));
+            }
             Event::Configure(config) => {
-                step.shared.config = config.sane();
-                functions.change_all(step, |function, step| function.configure(step));
+                self.shared.config = config.sane();
+                self.change_all(|function, shared| function.configure(shared));
             }
             Event::RecipeChanged(image) => {
-                functions.change_known(&image, step, |function, step| function.configure(step));
+                self.change(&image, |function, shared| function.configure(shared));
             }
             Event::Own(owned) => {
-                step.shared.owned = owned;
-                functions.change_all(step, |function, step| function.own(step));
+                self.shared.owned = owned;
+                self.change_all(|function, shared| function.own(shared));
             }
             Event::Warm { image, shard_key } => {
-                functions.change(&image, &shard_key, step, |function, _| {
-                    function.warm = Some(shard_key.clone()).filter(|_| !function.any_ready());
-                });
+                let function = self.entry(&image, &shard_key);
+                function.warm = Some(shard_key).filter(|_| !function.any_ready());
+                self.change(&image, |_, _| {});
             }
-            Event::Tick => tick(functions, step),
+            Event::Tick => self.tick(),
         }
-        functions.hand_out_places(step);
-        actions
+        self.hand_out_places();
+        std::mem::take(&mut self.shared.actions)
     }
 
     /// When to send [`Event::Tick`] next, if nothing else happens.
@@ -102,56 +88,47 @@ impl Pool {
 
     /// Counts per image, in the order of the images.
     pub fn stats(&self) -> Vec<FunctionStats> {
-        self.functions.0.values().map(|function| function.stats(&self.shared)).collect()
+        self.functions.values().map(|function| function.stats(&self.shared)).collect()
     }
 
-    /// Whether nothing is remembered: no pod, no call, no failure.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.functions.0.is_empty()
-            && self.shared.calls.is_empty()
-            && self.shared.images.is_empty()
-            && self.shared.timers.is_empty()
-            && self.shared.wanting.is_empty()
-            && self.shared.totals == crate::shared::Totals::default()
+    /// A call finished with `verdict`, or its caller is gone (`None`).
+    fn end_call(&mut self, id: RequestId, verdict: Option<Verdict>) {
+        let Entry::Occupied(call) = self.shared.calls.entry(id) else { return };
+        // Only a granted call can finish.
+        if call.get().pod.is_none() && verdict.is_some() {
+            return;
+        }
+        let call = call.remove();
+        self.change(&call.image, |function, shared| function.end_call(id, &call, verdict, shared));
     }
-}
 
-/// A call finished with `verdict`, or its caller is gone (`None`).
-fn end_call(functions: &mut Functions, id: RequestId, verdict: Option<Verdict>, step: &mut PoolStep<'_>) {
-    let Some(call) = step.shared.calls.get(&id) else { return };
-    // Only a granted call can finish.
-    if matches!(call.place, Place::Queue(_)) && verdict.is_some() {
-        return;
+    fn synced(&mut self, pods: Vec<Pod>) {
+        if !matches!(self.shared.watch, Watch::Current { .. }) {
+            // Other users of a pod may have been unable to push it, too. Give them one scan interval.
+            let collect_from = self.shared.now + self.shared.config.scan_interval;
+            self.shared.watch = Watch::Current { collect_from };
+        }
+        let listed: HashSet<Uid> = pods.iter().map(|pod| pod.uid.clone()).collect();
+        for pod in pods {
+            self.entry(&pod.name.image, &pod.shard_key);
+            if let Some(function) = self.functions.get_mut(&pod.name.image) {
+                function.observe(pod, &mut self.shared);
+            }
+        }
+        for function in self.functions.values_mut() {
+            while let Some(index) = function.pods.iter().position(|pod| !listed.contains(&pod.pod.uid)) {
+                function.untrack(index, &mut self.shared);
+            }
+            // The first function that is settled must know the places that the others take.
+            function.update_totals(&mut self.shared);
+        }
+        self.change_all(|_, _| {});
     }
-    let Some(call) = step.shared.calls.remove(&id) else { return };
-    functions.change_known(&call.image, step, |function, step| {
-        function.end_call(id, &call, verdict, step);
-    });
-}
 
-fn synced(functions: &mut Functions, pods: Vec<Pod>, step: &mut PoolStep<'_>) {
-    if !matches!(step.shared.watch, Watch::Current { .. }) {
-        // Other users of a pod may have been unable to push it, too. Give them one scan interval.
-        let collect_from = step.now + step.shared.config.scan_interval;
-        step.shared.watch = Watch::Current { collect_from };
-    }
-    let listed: HashSet<Uid> = pods.iter().map(|pod| pod.uid.clone()).collect();
-    for pod in pods {
-        let image = pod.name.image.clone();
-        functions.entry(&image, &pod.shard_key, step).observe(pod, step);
-    }
-    for function in functions.0.values_mut() {
-        function.untrack_unlisted(&listed, step);
-        // The first function that is settled must know the places that the others take.
-        function.update_totals(step);
-    }
-    functions.change_all(step, |_, _| {});
-}
-
-fn tick(functions: &mut Functions, step: &mut PoolStep<'_>) {
-    while step.shared.timers.first().is_some_and(|&(time, _)| time <= step.now) {
-        let Some((_, image)) = step.shared.timers.pop_first() else { return };
-        functions.change_known(&image, step, |function, _| function.timer = None);
+    fn tick(&mut self) {
+        while self.shared.timers.first().is_some_and(|&(time, _)| time <= self.shared.now) {
+            let Some((_, image)) = self.shared.timers.pop_first() else { return };
+            self.change(&image, |function, _| function.timer = None);
+        }
     }
 }

@@ -1,73 +1,50 @@
 //! The calls of one image that wait for a pod: first in, first out, with removal when a caller
 //! leaves or a deadline passes. Each takes logarithmic time, since the queue is long under load.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::types::{RequestId, Time};
 
-/// A place in the queue.
-pub(crate) type Ticket = u64;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiter {
-    pub(crate) id: RequestId,
-    pub(crate) deadline: Time,
-    pub(crate) since: Time,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    waiters: BTreeMap<Ticket, Waiter>,
-    deadlines: BTreeSet<(Time, Ticket)>,
-    next: Ticket,
+    /// The deadlines, by arrival. Calls of one millisecond are in the order of their ids.
+    arrivals: BTreeMap<(Time, RequestId), Time>,
+    /// The arrivals, by deadline.
+    deadlines: BTreeMap<(Time, RequestId), Time>,
 }
 
 // === impl Queue ===
 
 impl Queue {
     pub(crate) fn len(&self) -> usize {
-        self.waiters.len()
+        self.arrivals.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.arrivals.is_empty()
     }
 
-    pub(crate) fn push(&mut self, waiter: Waiter) -> Ticket {
-        let ticket = self.next;
-        self.next += 1;
-        self.deadlines.insert((waiter.deadline, ticket));
-        self.waiters.insert(ticket, waiter);
-        ticket
+    pub(crate) fn push(&mut self, id: RequestId, since: Time, deadline: Time) {
+        self.arrivals.insert((since, id), deadline);
+        self.deadlines.insert((deadline, id), since);
     }
 
-    pub(crate) fn front(&self) -> Option<&Waiter> {
-        self.waiters.first_key_value().map(|(_, waiter)| waiter)
+    pub(crate) fn remove(&mut self, id: RequestId, since: Time, deadline: Time) {
+        self.arrivals.remove(&(since, id));
+        self.deadlines.remove(&(deadline, id));
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Waiter> {
-        let (ticket, waiter) = self.waiters.pop_first()?;
-        self.deadlines.remove(&(waiter.deadline, ticket));
-        Some(waiter)
+    /// The call that has waited for longest, with the start of its wait and its deadline.
+    pub(crate) fn front(&self) -> Option<(RequestId, Time, Time)> {
+        self.arrivals.first_key_value().map(|(&(since, id), &deadline)| (id, since, deadline))
     }
 
-    pub(crate) fn remove(&mut self, ticket: Ticket) {
-        if let Some(waiter) = self.waiters.remove(&ticket) {
-            self.deadlines.remove(&(waiter.deadline, ticket));
-        }
-    }
-
-    /// Takes out the waiter whose deadline comes first.
-    pub(crate) fn pop_first_deadline(&mut self) -> Option<RequestId> {
-        let (_, ticket) = self.deadlines.pop_first()?;
-        self.waiters.remove(&ticket).map(|waiter| waiter.id)
-    }
-
-    pub(crate) fn first_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+    /// The call whose deadline comes first, with the start of its wait and its deadline.
+    pub(crate) fn most_urgent(&self) -> Option<(RequestId, Time, Time)> {
+        self.deadlines.first_key_value().map(|(&(deadline, id), &since)| (id, since, deadline))
     }
 
     pub(crate) fn last_deadline(&self) -> Option<Time> {
-        self.deadlines.last().map(|&(deadline, _)| deadline)
+        self.deadlines.last_key_value().map(|(&(deadline, _), _)| deadline)
     }
 }

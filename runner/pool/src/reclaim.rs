@@ -11,15 +11,17 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::event::{Action, WriteOutcome};
 use crate::function::Function;
-use crate::shared::PoolStep;
+use crate::shared::Shared;
 use crate::start::ANSWER_TIMEOUT;
-use crate::tracked::{Push, Tracked};
+use crate::tracked::Tracked;
 use crate::types::Time;
 
 /// One push reserves a pod for at most this long. Longer calls push again.
 const LONGEST_RESERVATION: Duration = Duration::from_hours(1);
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_THROTTLE: Duration = Duration::from_mins(1);
+/// It suffices for a watch event and a push, and is short because calls wait.
+const EVICTION_NOTICE: Duration = Duration::from_secs(3);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 // === impl Config ===
@@ -35,16 +37,16 @@ impl Config {
         self.skew.saturating_mul(2)
     }
 
+    /// The time between the notice of an eviction and the delete.
+    pub(crate) fn eviction_notice(&self) -> Duration {
+        self.notice().min(EVICTION_NOTICE)
+    }
+
     /// A pod that lapses within this time gets calls only if no other pod can take them. It is
     /// longer than the notice by any clock, and shorter than the time that a pod in regular use has
     /// left. That is three quarters of its lifetime.
     pub(crate) fn leaving(&self) -> Duration {
         self.skew.saturating_mul(3)
-    }
-
-    /// How far `reclaim_after` may lag behind before it is pushed again.
-    fn throttle(&self, ttl: Duration) -> Duration {
-        (self.lifetime(ttl) / 4).min(LONGEST_THROTTLE)
     }
 
     /// The pause after a conflict or a missing answer. It is well below the scan interval. After an
@@ -58,84 +60,85 @@ impl Config {
 
 impl Function {
     /// The `reclaim_after` for a use that starts now and lasts until `deadline` at most.
-    pub(crate) fn reclaim_at(&self, deadline: Option<Time>, step: &PoolStep<'_>) -> Time {
-        let lifetime = step.shared.config.lifetime(self.settings.limits.ttl);
-        let reserved = deadline.map_or(step.now, |deadline| deadline.min(step.now + LONGEST_RESERVATION));
-        reserved.max(step.now + lifetime)
+    pub(crate) fn reclaim_at(&self, deadline: Option<Time>, shared: &Shared) -> Time {
+        let lifetime = shared.config.lifetime(self.settings.limits.ttl);
+        let reserved = deadline.map_or(shared.now, |deadline| deadline.min(shared.now + LONGEST_RESERVATION));
+        reserved.max(shared.now + lifetime)
     }
 
     /// Pushes pods that are in use or kept if their `reclaim_after` lags behind. Also pushes pods
     /// that a waiting call could use, but that lapse too soon.
-    pub(crate) fn push_pods(&mut self, step: &mut PoolStep<'_>) {
-        self.choose_kept(step);
-        let waiting = self.queue.front().map(|waiter| waiter.deadline);
+    pub(crate) fn push_pods(&mut self, shared: &mut Shared) {
+        self.choose_kept(shared);
+        let waiting = self.queue.front().map(|(_, _, deadline)| deadline);
         for index in 0..self.pods.len() {
             let tracked = &self.pods[index];
             if tracked.push.is_some() || !tracked.lives() {
                 continue;
             }
-            let wanted = waiting.filter(|_| self.has_room(tracked, step) && !tracked.is_guarded(step));
+            let wanted = waiting.filter(|_| self.has_room(tracked, shared) && !tracked.is_guarded(shared));
             // The owner gave notice, but the pod should stay after all.
             let recalled = tracked.noticed.is_some() && tracked.retiring.is_none();
             // Kept pods are pushed only if ready: a push tells other runners that this runner
             // reaches the pod.
-            let in_use = tracked.load() > 0
+            let in_use = !tracked.calls.is_empty()
                 || recalled
                 || (tracked.kept && tracked.ready())
                 // A pod without `reclaim_after` would never lapse, so its owner sets one.
                 || (tracked.pod.reclaim_after.is_none() && tracked.owned_since.is_some());
             let deadline = tracked.last_deadline().max(wanted);
-            let due = wanted.is_some() || (in_use && self.lags(tracked, deadline, step));
-            if due && step.reached(tracked.push_after) {
-                let until = self.reclaim_at(deadline, step);
+            let due = wanted.is_some() || (in_use && self.lags(tracked, deadline, shared));
+            if due && shared.reached(tracked.push_after) {
+                let until = self.reclaim_at(deadline, shared);
                 self.pods[index].noticed.take_if(|_| recalled);
-                self.pods[index].send_push(until, None, step);
+                self.pods[index].send_push(until, None, shared);
             }
         }
     }
 
-    /// Whether a push would move `reclaim_after` by the throttle or more.
-    fn lags(&self, tracked: &Tracked, deadline: Option<Time>, step: &PoolStep<'_>) -> bool {
-        let config = &step.shared.config;
+    /// Whether `reclaim_after` lags behind so far that it must be pushed: by a quarter of the
+    /// lifetime, but [`LONGEST_THROTTLE`] at most.
+    fn lags(&self, tracked: &Tracked, deadline: Option<Time>, shared: &Shared) -> bool {
+        let lifetime = shared.config.lifetime(self.settings.limits.ttl);
         let Some(reclaim_after) = tracked.pod.reclaim_after else { return true };
-        let due = reclaim_after + config.throttle(self.settings.limits.ttl);
-        let by_lifetime = due - config.lifetime(self.settings.limits.ttl);
+        let due = reclaim_after + (lifetime / 4).min(LONGEST_THROTTLE);
+        let by_lifetime = due - lifetime;
         let by_deadline = deadline.filter(|&deadline| deadline >= due).map(|_| due - LONGEST_RESERVATION);
-        step.reached(by_deadline.map_or(by_lifetime, |at| at.min(by_lifetime)))
+        shared.reached(by_deadline.map_or(by_lifetime, |at| at.min(by_lifetime)))
     }
 
     /// Records a push's answer. After a successful push, the pool has already seen the changed pod,
     /// which ended the push.
-    pub(crate) fn push_answered(&mut self, index: usize, result: WriteOutcome, step: &mut PoolStep<'_>) {
+    pub(crate) fn pushed(&mut self, index: usize, result: WriteOutcome, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if matches!(result, WriteOutcome::Ok | WriteOutcome::Conflict) {
             tracked.waived_until = Time::default();
         }
-        let Some(push) = tracked.push.take() else { return };
+        if tracked.push.take().is_none() {
+            return;
+        }
         match result {
             WriteOutcome::Ok | WriteOutcome::Conflict => {
-                if tracked.pod.resource_version == push.resource_version {
-                    tracked.push_after = step.now + step.shared.config.retry_interval();
-                }
+                tracked.push_after = shared.now + shared.config.retry_interval();
             }
             WriteOutcome::Gone => {
                 tracked.doomed = true;
-                Self::stop_probe(tracked, step);
+                Self::stop_probe(tracked, shared);
             }
             WriteOutcome::Unknown | WriteOutcome::Unreachable => {
-                tracked.waive_push(step);
-                self.delay_collection(result == WriteOutcome::Unreachable, step);
+                tracked.waive_push(shared);
+                self.delay_collection(result == WriteOutcome::Unreachable, shared);
             }
         }
     }
 
     /// Treats answers that never came as lost.
-    pub(crate) fn expire_answers(&mut self, step: &PoolStep<'_>) {
+    pub(crate) fn expire_answers(&mut self, shared: &Shared) {
         for tracked in &mut self.pods {
-            if tracked.push.take_if(|push| step.reached(push.expires_at)).is_some() {
-                tracked.waive_push(step);
+            if tracked.push.take_if(|expires_at| shared.reached(*expires_at)).is_some() {
+                tracked.waive_push(shared);
             }
-            tracked.delete.take_if(|expires_at| step.reached(*expires_at));
+            tracked.delete.take_if(|expires_at| shared.reached(*expires_at));
         }
     }
 }
@@ -145,23 +148,22 @@ impl Function {
 impl Tracked {
     /// Whether the pod can be used now, because its owner will not delete it soon. Otherwise a push
     /// must come first.
-    pub(crate) fn is_guarded(&self, step: &PoolStep<'_>) -> bool {
-        !self.lapses_within(step.shared.config.skew, step.now) || step.now < self.waived_until
+    pub(crate) fn is_guarded(&self, shared: &Shared) -> bool {
+        !self.lapses_within(shared.config.skew, shared.now) || shared.now < self.waived_until
     }
 
-    pub(crate) fn send_push(&mut self, until: Time, place_wanted: Option<Time>, step: &mut PoolStep<'_>) {
+    pub(crate) fn send_push(&mut self, until: Time, place_wanted: Option<Time>, shared: &mut Shared) {
         let resource_version = self.pod.resource_version.clone();
         self.pushed = Some(until);
-        self.push =
-            Some(Push { expires_at: step.now + ANSWER_TIMEOUT, resource_version: resource_version.clone() });
+        self.push = Some(shared.now + ANSWER_TIMEOUT);
         let (uid, name) = (self.pod.uid.clone(), self.pod.name.clone());
-        step.act(Action::Push { uid, resource_version, name, until, place_wanted });
+        shared.act(Action::Push { uid, resource_version, name, until, place_wanted });
     }
 
     /// The API server does not answer. The pod is used without a push, and the push is retried.
-    fn waive_push(&mut self, step: &PoolStep<'_>) {
-        let retry = step.shared.config.retry_interval();
-        self.push_after = step.now + retry;
-        self.waived_until = step.now + 3 * retry;
+    fn waive_push(&mut self, shared: &Shared) {
+        let retry = shared.config.retry_interval();
+        self.push_after = shared.now + retry;
+        self.waived_until = shared.now + 3 * retry;
     }
 }

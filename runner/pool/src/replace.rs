@@ -8,44 +8,48 @@
 
 use crate::event::DeleteReason;
 use crate::function::{Function, Replacement};
-use crate::shared::PoolStep;
+use crate::shared::Shared;
 use crate::tracked::{Health, Tracked};
+
+/// At most one in this many owned pods is replaced at a time, but at least one pod. A new template
+/// outdates all pods at once.
+const REPLACED_SHARE: usize = 20;
 
 // === impl Function ===
 
 impl Function {
     /// Creates the successor of one outdated pod, in a free slot or the surge slot.
-    pub(crate) fn start_replacement(&mut self, step: &mut PoolStep<'_>) {
+    pub(crate) fn start_replacement(&mut self, shared: &mut Shared) {
         let limit = self.settings.limits.max_pods;
         let ending = |tracked: &Tracked| tracked.retiring.is_some() || tracked.delete.is_some();
         let busy = self.replacement.is_some()
-            || self.starting(step) > 0
+            || self.starting(shared) > 0
             || self.pods.iter().any(ending)
-            || self.count(step) > limit as usize;
+            || self.count(shared) > limit as usize;
         if busy {
             return;
         }
         let outdated = |tracked: &&Tracked| {
             tracked.ready()
                 && tracked.pod.recipe.is_outdated_by(&self.settings.recipe)
-                && tracked.may_replace(step)
+                && tracked.may_replace(shared)
                 // A pod that is about to lapse needs no successor; a kept pod never lapses.
-                && (tracked.kept || !tracked.is_leaving(step.shared.config.leaving(), step.now))
+                && (tracked.kept || !tracked.is_leaving(shared.config.leaving(), shared.now))
         };
         let Some(old) = self.pods.iter().find(outdated) else { return };
-        if !step.shared.totals.may_replace() {
+        if shared.totals.replacing >= (shared.totals.owned / REPLACED_SHARE).max(1) {
             // Pods of other images are replaced first.
-            self.scan_at = self.scan_at.min(step.now + step.shared.config.retry_interval());
+            self.scan_at = self.scan_at.min(shared.now + shared.config.retry_interval());
             return;
         }
         let (old, shard_key) = (old.pod.uid.clone(), old.pod.shard_key.clone());
         self.shard_key = shard_key;
-        self.replacement = self.create_in(0..=limit, step).ok().map(|new| Replacement { old, new });
+        self.replacement = self.create_in(0..=limit, shared).ok().map(|new| Replacement { old, new });
     }
 
     /// Retires the old pod once the new one is ready. Gives up when one of them is gone, or another
     /// runner owns the old pod.
-    pub(crate) fn retire_replaced(&mut self, step: &PoolStep<'_>) {
+    pub(crate) fn retire_replaced(&mut self, shared: &Shared) {
         let Some(Replacement { old, new }) = &self.replacement else { return };
         let successor = self.pods.iter().find(|tracked| tracked.pod.name == *new && tracked.lives());
         let ready = successor.is_some_and(|tracked| tracked.health == Health::Ready);
@@ -56,7 +60,7 @@ impl Function {
         };
         let tracked = &mut self.pods[index];
         // While the old pod terminates, the image still has one extra pod.
-        if !tracked.stays() && !tracked.is_stuck(step) {
+        if !tracked.stays() && !tracked.is_stuck(shared) {
             return;
         }
         if !coming || !tracked.stays() || tracked.owned_since.is_none() {
@@ -71,6 +75,6 @@ impl Function {
     pub(crate) fn is_in_replacement(&self, tracked: &Tracked) -> bool {
         self.replacement
             .as_ref()
-            .is_some_and(|Replacement { old, new }| old == tracked.uid() || *new == tracked.pod.name)
+            .is_some_and(|Replacement { old, new }| *old == tracked.pod.uid || *new == tracked.pod.name)
     }
 }

@@ -1,18 +1,22 @@
-//! The state that all images share, and the step: the processing of one event at one time.
+//! The state that all images share, and what the rules of one event read and write.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::config::Config;
 use crate::event::{Action, OwnedShards, Rejection};
-use crate::queue::Ticket;
 use crate::types::{ImageKey, RequestId, Time, Uid};
-
-/// At most one in this many owned pods is replaced at a time, but at least one pod.
-const REPLACED_SHARE: usize = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
+    /// The time of the event that is being processed.
+    pub(crate) now: Time,
+    /// The actions that the event has caused so far.
+    pub(crate) actions: Vec<Action>,
+    /// The earliest time that a rule of the image being settled waits for.
+    pub(crate) wake_at: Cell<Option<Time>>,
+    /// The rules of the image being settled must run once more.
+    pub(crate) unsettled: bool,
     pub(crate) config: Config,
     pub(crate) owned: OwnedShards,
     pub(crate) watch: Watch,
@@ -69,26 +73,10 @@ pub(crate) enum Watch {
 pub(crate) struct Call {
     pub(crate) image: ImageKey,
     pub(crate) deadline: Time,
-    pub(crate) place: Place,
-    /// When the call got this place.
+    /// The pod that the call was granted. `None` while the call waits.
+    pub(crate) pod: Option<Uid>,
+    /// When the call began to wait, or was granted its pod.
     pub(crate) since: Time,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Queue(Ticket),
-    Pod(Uid),
-}
-
-/// The processing of one event at time `now`.
-pub(crate) struct PoolStep<'a> {
-    pub(crate) now: Time,
-    pub(crate) shared: &'a mut Shared,
-    actions: &'a mut Vec<Action>,
-    /// The earliest time that a rule of the image being settled waits for.
-    pub(crate) wake_at: Cell<Option<Time>>,
-    /// The rules of this image must run once more.
-    pub(crate) unsettled: bool,
 }
 
 // === impl Totals ===
@@ -102,28 +90,18 @@ impl Totals {
         self.owned = self.owned + to.owned - from.owned;
         self.replacing = self.replacing + to.replacing - from.replacing;
     }
-
-    /// Whether one more pod may be replaced. A new template outdates all pods at once, hence the
-    /// limit.
-    pub(crate) fn may_replace(&self) -> bool {
-        self.replacing < (self.owned / REPLACED_SHARE).max(1)
-    }
 }
 
-// === impl PoolStep ===
+// === impl Shared ===
 
-impl<'a> PoolStep<'a> {
-    pub(crate) fn new(now: Time, shared: &'a mut Shared, actions: &'a mut Vec<Action>) -> Self {
-        Self { now, shared, actions, wake_at: Cell::default(), unsettled: false }
-    }
-
+impl Shared {
     pub(crate) fn act(&mut self, action: Action) {
         self.actions.push(action);
         self.unsettled = true;
     }
 
     pub(crate) fn reject(&mut self, id: RequestId, error: Rejection) {
-        self.shared.calls.remove(&id);
+        self.calls.remove(&id);
         self.act(Action::Reject { id, error });
     }
 
@@ -135,17 +113,12 @@ impl<'a> PoolStep<'a> {
         at <= self.now
     }
 
-    /// Begins to settle an image: forgets the times that rules have waited for so far.
-    pub(crate) fn begin_pass(&mut self) {
-        (self.wake_at, self.unsettled) = (Cell::default(), false);
-    }
-
     /// Whether the view is current enough to conclude that a pod is unused.
     pub(crate) fn may_collect(&self) -> bool {
-        matches!(self.shared.watch, Watch::Current { collect_from } if self.now >= collect_from)
+        matches!(self.watch, Watch::Current { collect_from } if self.now >= collect_from)
     }
 
     pub(crate) fn may_create(&self) -> bool {
-        self.shared.watch != Watch::Never
+        self.watch != Watch::Never
     }
 }

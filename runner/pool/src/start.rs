@@ -23,7 +23,8 @@ pub(crate) struct Start {
     pub(crate) name: PodName,
     /// The create was answered without a uid. The watch should show the pod.
     pub(crate) answered: bool,
-    /// The create is not answered yet, but the watch shows this pod.
+    /// The create is not answered yet, but the watch shows this pod. Until then the start is counted
+    /// in its place.
     pub(crate) shown: Option<Uid>,
     pub(crate) expires_at: Time,
 }
@@ -40,15 +41,6 @@ pub(crate) struct Backoff {
 // === impl Start ===
 
 impl Start {
-    pub(crate) fn new(name: PodName, now: Time) -> Self {
-        Self { name, answered: false, shown: None, expires_at: now + ANSWER_TIMEOUT }
-    }
-
-    /// Whether the pod is not among the known pods yet, so that the start is counted instead.
-    pub(crate) fn unseen(&self) -> bool {
-        self.shown.is_none()
-    }
-
     /// The watch should show the pod soon, if it exists.
     pub(crate) fn await_pod(&mut self, now: Time) {
         (self.answered, self.expires_at) = (true, now + SEEN_WITHIN);

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use crate::event::DeleteReason;
-use crate::shared::PoolStep;
-use crate::types::{Pod, RequestId, ResourceVersion, Time, Uid};
+use crate::shared::Shared;
+use crate::types::{Pod, RequestId, Time};
+
+/// How long after its deletion timestamp a terminating pod counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Tracked {
@@ -17,12 +20,15 @@ pub(crate) struct Tracked {
     pub(crate) served: bool,
     /// Calls of this runner in flight, with their deadlines.
     pub(crate) calls: Vec<(RequestId, Time)>,
-    /// Set when the pod refused a call.
-    pub(crate) full: Option<Full>,
+    /// Until this time the pod takes no more calls of this runner than `full_with`, because it
+    /// refused one.
+    pub(crate) full_until: Time,
+    pub(crate) full_with: usize,
     pub(crate) liveness: Liveness,
     /// When this runner first saw the pod run.
     pub(crate) running_since: Option<Time>,
-    pub(crate) push: Option<Push>,
+    /// Set while a push is under way. Without an answer by this time, the push counts as lost.
+    pub(crate) push: Option<Time>,
     /// The `reclaim_after` of this runner's last push. If the pod has another value, another runner
     /// wrote it.
     pub(crate) pushed: Option<Time>,
@@ -62,7 +68,7 @@ pub(crate) struct Liveness {
     pub(crate) last_served: Time,
     /// The check under way.
     pub(crate) check: Option<Check>,
-    /// Number of checks so far.
+    /// Number of checks so far. The check under way has this number.
     pub(crate) checks: u64,
     /// From this time on the pod is silent, and does not count towards the limit.
     pub(crate) silent_from: Option<Time>,
@@ -73,17 +79,8 @@ pub(crate) struct Liveness {
 /// A check under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    pub(crate) number: u64,
     pub(crate) at: Time,
     pub(crate) by: Time,
-}
-
-/// Temporarily limits the calls to a pod that refused one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full {
-    /// Number of this runner's calls that the pod had accepted.
-    pub(crate) room: usize,
-    pub(crate) until: Time,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,21 +104,9 @@ pub(crate) enum Health {
     Hung,
 }
 
-/// A push under way.
-#[derive(Debug)]
-pub(crate) struct Push {
-    /// Without an answer by this time, the push counts as lost.
-    pub(crate) expires_at: Time,
-    pub(crate) resource_version: ResourceVersion,
-}
-
 // === impl Tracked ===
 
 impl Tracked {
-    pub(crate) fn uid(&self) -> &Uid {
-        &self.pod.uid
-    }
-
     /// Whether the pod is not terminating, as far as known.
     pub(crate) fn stays(&self) -> bool {
         self.pod.terminating_since.is_none() && !self.doomed
@@ -130,6 +115,11 @@ impl Tracked {
     /// Whether the pod can serve now or later.
     pub(crate) fn lives(&self) -> bool {
         self.stays() && self.delete.is_none() && !self.failed()
+    }
+
+    /// Whether the pod serves, or is expected to serve soon.
+    pub(crate) fn may_serve(&self, shared: &Shared) -> bool {
+        self.lives() && !self.is_silent(shared)
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -144,10 +134,6 @@ impl Tracked {
     /// start.
     pub(crate) fn awaited(&self) -> bool {
         self.lives() && !self.served && matches!(self.health, Health::Probing { .. })
-    }
-
-    pub(crate) fn load(&self) -> usize {
-        self.calls.len()
     }
 
     /// Whether this runner deletes the pod if it fails.
@@ -173,9 +159,8 @@ impl Tracked {
         self.calls.iter().map(|&(_, deadline)| deadline).max()
     }
 
-    /// Whether its termination is overdue by `stuck_after`. Nobody knows when it will end.
-    pub(crate) fn is_stuck(&self, step: &PoolStep<'_>) -> bool {
-        let stuck_after = step.shared.config.stuck_after;
-        self.pod.terminating_since.is_some_and(|since| step.reached(since + stuck_after))
+    /// Whether its termination is overdue by [`STUCK_AFTER`]. Nobody knows when it will end.
+    pub(crate) fn is_stuck(&self, shared: &Shared) -> bool {
+        self.pod.terminating_since.is_some_and(|since| shared.reached(since + STUCK_AFTER))
     }
 }

@@ -101,9 +101,27 @@ text! {
     Digest
 }
 
-impl From<&ImageKey> for ShardKey {
-    fn from(image: &ImageKey) -> Self {
-        Self(Arc::clone(&image.0))
+/// A function of the driver that answers questions of the rules.
+#[derive(Clone)]
+pub struct Lookup<K, V>(Arc<dyn Fn(&K) -> V + Send + Sync>);
+
+// === impl Lookup ===
+
+impl<K, V> Lookup<K, V> {
+    /// Answers with `find`.
+    pub fn by(find: impl Fn(&K) -> V + Send + Sync + 'static) -> Self {
+        Self(Arc::new(find))
+    }
+
+    /// The answer for `key`.
+    pub fn find(&self, key: &K) -> V {
+        (self.0)(key)
+    }
+}
+
+impl<K, V> fmt::Debug for Lookup<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lookup(..)")
     }
 }
 

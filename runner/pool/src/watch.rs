@@ -1,112 +1,106 @@
 //! Tracks the pods that the watch shows. The watch is late and may miss changes. A list may be
 //! older than the known pods. The rules rely only on the order of the states of one pod.
 
-use std::collections::HashSet;
-
-use crate::event::Rejection;
 use crate::function::Function;
-use crate::shared::{Place, PoolStep};
+use crate::shared::Shared;
 use crate::tracked::{Health, Tracked};
-use crate::types::{Phase, Pod, Uid};
+use crate::types::{Phase, Pod};
 
 // === impl Function ===
 
 impl Function {
     /// The watch shows a pod, new or changed.
-    pub(crate) fn observe(&mut self, pod: Pod, step: &mut PoolStep<'_>) {
-        self.start_shown(&pod);
-        let index = self.find(&pod.uid).unwrap_or_else(|| self.track(pod.clone(), step));
-        let may_collect = self.may_collect(step) && self.queue.is_empty();
+    pub(crate) fn observe(&mut self, pod: Pod, shared: &mut Shared) {
+        // The pod may be one that is being created.
+        self.starts.retain(|start| !(start.answered && start.name == pod.name));
+        if let Some(start) = self.starts.iter_mut().find(|start| start.name == pod.name) {
+            start.shown.get_or_insert_with(|| pod.uid.clone());
+        }
+        let index = self.find(&pod.uid).unwrap_or_else(|| self.track(pod.clone(), shared));
+        let may_collect = self.may_collect(shared) && self.queue.is_empty();
         let tracked = &mut self.pods[index];
         let awaited = tracked.awaited();
         if tracked.pod.resource_version != pod.resource_version {
             // After a conflict, retry now that the new version is known.
-            tracked.push_after = tracked.push_after.min(step.now);
-            tracked.delete_after = tracked.delete_after.min(step.now);
+            tracked.push_after = tracked.push_after.min(shared.now);
+            tracked.delete_after = tracked.delete_after.min(shared.now);
+            // The change is the result of the push under way, or the reason why this push will fail.
+            tracked.push = None;
         }
-        // The change is the result of the push under way, or the reason why this push will fail.
-        tracked.push.take_if(|push| push.resource_version != pod.resource_version);
         if pod.phase == Phase::Running {
-            tracked.running_since.get_or_insert(step.now);
+            tracked.running_since.get_or_insert(shared.now);
             if let Health::Probing { since, given_up, .. } = &mut tracked.health
                 && *given_up
             {
                 // The pod is no longer pending. Its time to become ready starts now.
-                (*since, *given_up) = (step.now, false);
+                (*since, *given_up) = (shared.now, false);
             }
         }
         if pod.reclaim_after < tracked.pod.reclaim_after && pod.reclaim_after != tracked.pushed {
             // Another runner that considers itself the owner has given notice. Users get their time
             // to object by this runner's clock, too.
-            tracked.delete_after = step.now + step.shared.config.eviction_notice();
+            tracked.delete_after = shared.now + shared.config.eviction_notice();
         }
         let place_wanted = pod.place_wanted.is_some() && pod.place_wanted != tracked.pod.place_wanted;
         tracked.pod = pod;
-        tracked.own(step);
-        let idle = tracked.may_be_evicted(step) && !tracked.kept && tracked.owned_since.is_some();
+        tracked.own(shared);
+        let idle = tracked.may_be_evicted(shared) && !tracked.kept && tracked.owned_since.is_some();
         if place_wanted && idle && may_collect {
-            tracked.begin_eviction(step);
+            tracked.begin_eviction(shared);
         }
         if tracked.pod.terminating_since.is_some() {
-            tracked.ending_since.get_or_insert(step.now);
-            Self::stop_probe(tracked, step);
+            tracked.ending_since.get_or_insert(shared.now);
+            Self::stop_probe(tracked, shared);
             if awaited {
-                self.start_failed(None, None, step);
+                self.start_failed(None, None, shared);
             }
         } else if let Phase::Failed(reason) = &tracked.pod.phase {
             let reason = reason.clone();
-            self.fail(index, Rejection::PodFailed { reason }, step);
+            self.fail(index, reason, shared);
         }
     }
 
     /// Starts to track a pod, with the calls that this runner may still have on it. Returns its
     /// index.
-    fn track(&mut self, pod: Pod, step: &mut PoolStep<'_>) -> usize {
-        step.shared.images.insert(pod.uid.clone(), self.image.clone());
-        let at = self.pods.partition_point(|other| (&other.pod.name, other.uid()) < (&pod.name, &pod.uid));
+    fn track(&mut self, pod: Pod, shared: &mut Shared) -> usize {
+        shared.images.insert(pod.uid.clone(), self.image.clone());
+        let at = self.pods.partition_point(|other| (&other.pod.name, &other.pod.uid) < (&pod.name, &pod.uid));
         // A pod can come back with its calls, after a list that was older than the pod.
-        let calls = step.shared.calls.iter();
-        let calls = calls.filter(|(_, call)| call.place == Place::Pod(pod.uid.clone()));
+        let calls = shared.calls.iter();
+        let calls = calls.filter(|(_, call)| call.pod.as_ref() == Some(&pod.uid));
         let calls: Vec<_> = calls.map(|(id, call)| (*id, call.deadline)).collect();
         self.pods.insert(at, Tracked { served: !calls.is_empty(), calls, pod, ..Tracked::default() });
         at
     }
 
     /// The pod is gone, or must be treated as gone.
-    pub(crate) fn untrack(&mut self, index: usize, step: &mut PoolStep<'_>) {
+    pub(crate) fn untrack(&mut self, index: usize, shared: &mut Shared) {
         let mut tracked = self.pods.remove(index);
         self.lost |= tracked.served;
         let awaited = tracked.awaited();
-        Self::stop_probe(&mut tracked, step);
-        step.shared.images.remove(tracked.uid());
+        Self::stop_probe(&mut tracked, shared);
+        shared.images.remove(&tracked.pod.uid);
         // Its create may not have been answered yet.
         let shown = self.starts.iter_mut().map(|start| &mut start.shown);
         shown.for_each(|shown| drop(shown.take_if(|uid| *uid == tracked.pod.uid)));
         if awaited {
-            self.start_failed(None, None, step);
-        }
-    }
-
-    /// A pod that is not in the full list is gone.
-    pub(crate) fn untrack_unlisted(&mut self, listed: &HashSet<Uid>, step: &mut PoolStep<'_>) {
-        while let Some(index) = self.pods.iter().position(|tracked| !listed.contains(tracked.uid())) {
-            self.untrack(index, step);
+            self.start_failed(None, None, shared);
         }
     }
 
     /// Ownership may have changed.
-    pub(crate) fn own(&mut self, step: &PoolStep<'_>) {
-        self.min_pods = self.min_pods_here(step);
-        self.pods.iter_mut().for_each(|tracked| tracked.own(step));
+    pub(crate) fn own(&mut self, shared: &Shared) {
+        self.min_pods = self.min_pods_here(shared);
+        self.pods.iter_mut().for_each(|tracked| tracked.own(shared));
     }
 }
 
 // === impl Tracked ===
 
 impl Tracked {
-    fn own(&mut self, step: &PoolStep<'_>) {
-        if step.shared.owned.owns(&self.pod.shard_key) {
-            self.owned_since.get_or_insert(step.now);
+    fn own(&mut self, shared: &Shared) {
+        if shared.owned.owns(&self.pod.shard_key) {
+            self.owned_since.get_or_insert(shared.now);
         } else {
             (self.owned_since, self.retiring) = (None, None);
         }

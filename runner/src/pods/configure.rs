@@ -12,7 +12,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use porch_fn_image::Image;
-use porch_fn_pool::{Config, Event, ImageKey, Limits, Override, Overrides, OwnedShards, PodRecipe, ShardKey};
+use porch_fn_pool::{
+    Config, Event, ImageKey, ImageSettings, Limits, Lookup, OwnedShards, PodRecipe, ShardKey,
+};
 use porch_fn_settings::{Resolved, Settings};
 use tokio::sync::{mpsc, watch};
 
@@ -62,29 +64,26 @@ impl<O: Origins> Desired<O> {
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
         let origin_of = current.complete.then(|| self.origins.origins(current));
         let settings = Arc::clone(&current.settings);
-        let kept_images = settings.kept(resolved).into_iter().map(|image| {
-            let image = ImageKey::from(image.as_str());
-            (image.clone(), ShardKey::from(&image))
-        });
-        let kept_images = Arc::new(kept_images.collect());
-        let one = move |image: &ImageKey| {
-            let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image));
+        let keys = |image: Image| (ImageKey::from(image.as_str()), ShardKey::from(image.as_str()));
+        let kept_images = Arc::new(settings.kept(resolved).into_iter().map(keys).collect());
+        let all = self.base.limits;
+        let overrides = Lookup::by(move |image: &ImageKey| {
+            let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image)).unwrap_or_default();
             // The pool's keys are canonical, so no prefix is added.
-            let Ok(parsed) = Image::parse(image.as_str(), "") else {
-                return Override { recipe, ..Override::default() };
-            };
-            let effective = settings.of(&parsed);
-            let limits = Limits {
-                max_pods: effective.max_pods.value,
-                min_pods: effective.min_pods.value,
-                waitlist: effective.waitlist.value,
-                per_pod: effective.per_pod.value,
-                queue: effective.queue.value,
-                ttl: effective.ttl.value,
-            };
-            Override { limits, recipe }
-        };
-        Config { overrides: Overrides::by(one), kept_images, ..self.base.clone() }
+            let limits = Image::parse(image.as_str(), "").map_or(all, |parsed| {
+                let effective = settings.of(&parsed);
+                Limits {
+                    max_pods: effective.max_pods.value,
+                    min_pods: effective.min_pods.value,
+                    waitlist: effective.waitlist.value,
+                    per_pod: effective.per_pod.value,
+                    queue: if effective.queue.value == 0 { all.queue } else { effective.queue.value },
+                    ttl: if effective.ttl.value.is_zero() { all.ttl } else { effective.ttl.value },
+                }
+            });
+            Some(ImageSettings { limits, recipe })
+        });
+        Config { overrides, kept_images, ..self.base.clone() }
     }
 
     /// The new images to warm up that can have pods. An image that was removed and returns is new
@@ -124,7 +123,7 @@ impl<O: Origins> Desired<O> {
                     send(Event::Own(self.owned.borrow_and_update().clone()));
                 }
                 for image in self.new_images(&now.settings, &found) {
-                    send(Event::Warm { shard_key: ShardKey::from(&image), image });
+                    send(Event::Warm { shard_key: ShardKey::from(image.as_str()), image });
                 }
             }
             is_stale = true;

@@ -2,18 +2,10 @@
 //! back. Most invariants are checked here.
 
 use super::faults::is_limited;
-use super::server::{GRACE, Hang, Manifest, Object, Truth};
+use super::server::{GRACE, Hang, Object, Truth};
 use super::world::{Call, World};
 use crate::event::{Action, Creation, DeleteReason, Event, Rejection, Verdict, WriteOutcome};
-use crate::types::{Pod, PodName, Reason, RequestId, ResourceVersion, Time, Uid};
-
-/// A request on its way to the API server.
-#[derive(Clone, Debug)]
-pub(crate) enum ApiRequest {
-    Create(Manifest),
-    Delete { uid: Uid, judged: ResourceVersion, reason: DeleteReason },
-    Push { uid: Uid, judged: ResourceVersion, until: Time, place_wanted: Option<Time> },
-}
+use crate::types::{Pod, PodName, Reason, RequestId, ResourceVersion, Uid};
 
 /// The time in milliseconds after which a lost answer is given up.
 const API_TIMEOUT: u64 = 10_000;
@@ -22,33 +14,27 @@ const API_TIMEOUT: u64 = 10_000;
 
 impl World {
     pub(crate) fn perform(&mut self, runner: usize, action: Action) {
-        let request = match action {
-            Action::Grant { id, uid } => return self.granted(runner, id, &uid),
-            Action::Reject { id, error } => return self.rejected(runner, id, &error),
-            Action::Probe { uid, on, .. } => return self.probe(runner, uid, on),
-            Action::Check { uid, number, .. } => return self.check(runner, uid, number),
-            Action::Disconnect { uid, .. } => return self.disconnect(runner, &uid),
-            Action::Create { name, shard_key, recipe, reclaim_after } => {
-                self.check_create(runner, &name);
-                let reclaim_after = Some(reclaim_after);
-                ApiRequest::Create(Manifest { name, shard_key, recipe, reclaim_after })
-            }
-            Action::Delete { uid, resource_version: judged, name, reason } => {
-                self.check_delete(runner, &uid, &name, reason);
+        match &action {
+            Action::Grant { id, uid } => return self.granted(runner, *id, uid),
+            Action::Reject { id, error } => return self.rejected(runner, *id, error),
+            Action::Probe { uid, on, .. } => return self.probe(runner, uid.clone(), *on),
+            Action::Check { uid, number, .. } => return self.check(runner, uid.clone(), *number),
+            Action::Disconnect { uid, .. } => return self.disconnect(runner, uid),
+            Action::Create { name, .. } => self.check_create(runner, name),
+            Action::Delete { uid, name, reason, .. } => {
+                self.check_delete(runner, uid, name, *reason);
                 self.provoke(100);
-                ApiRequest::Delete { uid, judged, reason }
             }
-            Action::Push { uid, resource_version: judged, until, place_wanted, .. } => {
-                let before = self.server.get(&uid).and_then(|object| object.pod.reclaim_after);
-                if before > Some(until) {
+            Action::Push { uid, until, .. } => {
+                let before = self.server.get(uid).and_then(|object| object.pod.reclaim_after);
+                if before > Some(*until) {
                     self.provoke(300);
                 }
-                ApiRequest::Push { uid, judged, until, place_wanted }
             }
-        };
+        }
         let (life, sent) = (self.runners[runner].life, self.now);
         let latency = self.latency();
-        self.at(self.now + latency, move |world| world.arrive(runner, life, sent, request));
+        self.at(self.now + latency, move |world| world.arrive(runner, life, sent, action));
     }
 
     fn latency(&mut self) -> u64 {
@@ -234,27 +220,26 @@ impl World {
         Some(call.runner)
     }
 
-    /// A request reaches the API server, if the server is available.
-    pub(crate) fn arrive(&mut self, runner: usize, life: u64, sent: u64, request: ApiRequest) {
+    /// A create, delete or push reaches the API server, if the server is available.
+    fn arrive(&mut self, runner: usize, life: u64, sent: u64, action: Action) {
         let cut_off = self.outage.1 > self.now || self.outage.0 >= sent;
         // Do not drop pushes: after a push that only one runner could not make, the pool uses the
         // pod anyway, by design.
-        let may_drop = !self.faults_over && !matches!(request, ApiRequest::Push { .. });
+        let may_drop = !self.faults_over && !matches!(action, Action::Push { .. });
         let lost = cut_off || (may_drop && self.rng.chance(3));
         let result = WriteOutcome::Unreachable;
-        let unknown = match request.clone() {
-            ApiRequest::Create(Manifest { name, .. }) => {
-                Event::Created { name, result: Creation::Unreachable }
-            }
-            ApiRequest::Delete { uid, .. } => Event::Deleted { uid, result },
-            ApiRequest::Push { uid, .. } => Event::Pushed { uid, result },
+        let unknown = match action.clone() {
+            Action::Create { name, .. } => Event::Created { name, result: Creation::Unreachable },
+            Action::Delete { uid, .. } => Event::Deleted { uid, result },
+            Action::Push { uid, .. } => Event::Pushed { uid, result },
+            _ => return,
         };
         let timeout = sent + API_TIMEOUT;
         if lost {
             self.count("request lost");
             return self.at(timeout, move |world| world.answer(runner, life, None, unknown));
         }
-        let (event, written) = self.apply(runner, request);
+        let (event, written) = self.apply(runner, action);
         if !self.faults_over && !self.gentle && matches!(event, Event::Pushed { .. }) && self.rng.chance(10) {
             let time = self.now + self.rng.between(0, API_TIMEOUT);
             return self.at(time, move |world| world.answer(runner, life, written, event));
@@ -267,42 +252,43 @@ impl World {
         self.at(self.now + latency, move |world| world.answer(runner, life, written, event));
     }
 
-    fn apply(&mut self, runner: usize, request: ApiRequest) -> (Event, Option<Pod>) {
-        match request {
-            ApiRequest::Create(manifest) => {
-                let name = manifest.name.clone();
-                let (result, pod) = match self.apply_create(manifest) {
-                    Ok(pod) => (Creation::Ok(pod.uid.clone()), Some(pod)),
-                    Err(result) => (result, None),
-                };
-                (Event::Created { name, result }, pod)
+    fn apply(&mut self, runner: usize, action: Action) -> (Event, Option<Pod>) {
+        match action {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
+                let reclaim_after = Some(reclaim_after);
+                let pod = Pod { name: name.clone(), shard_key, recipe, reclaim_after, ..Pod::default() };
+                match self.apply_create(pod) {
+                    Ok(pod) => (Event::Created { name, result: Creation::Ok(pod.uid.clone()) }, Some(pod)),
+                    Err(result) => (Event::Created { name, result }, None),
+                }
             }
-            ApiRequest::Delete { uid, judged, reason } => {
-                let result = self.apply_delete(runner, &uid, &judged, reason);
+            Action::Delete { uid, resource_version, reason, .. } => {
+                let result = self.apply_delete(runner, &uid, &resource_version, reason);
                 (Event::Deleted { uid, result }, None)
             }
-            ApiRequest::Push { uid, judged, until, place_wanted } => {
+            Action::Push { uid, resource_version, until, place_wanted, .. } => {
                 let terminating = self.server.get(&uid).is_some_and(Object::is_terminating);
-                let checked = self.server.check(&uid, &judged);
+                let checked = self.server.check(&uid, &resource_version);
                 let result = if terminating { WriteOutcome::Gone } else { checked };
                 let accepted = result == WriteOutcome::Ok;
                 let pod = accepted.then(|| self.server.push(&uid, until, place_wanted)).flatten();
                 self.count(if result == WriteOutcome::Conflict { "push: conflict" } else { "push" });
                 (Event::Pushed { uid, result }, pod)
             }
+            _ => unreachable!("only writes travel to the API server"),
         }
     }
 
-    fn apply_create(&mut self, manifest: Manifest) -> Result<Pod, Creation> {
+    fn apply_create(&mut self, pod: Pod) -> Result<Pod, Creation> {
         if !self.faults_over && self.rng.chance(4) {
             return Err(Creation::Refused(Reason::new("other", "exceeded quota")));
         }
-        let image = manifest.name.image.clone();
+        let image = pod.name.image.clone();
         if self.quota.is_some_and(|quota| self.server.objects.len() >= quota) {
             self.count("create: over quota");
             return Err(Creation::OverQuota(Reason::new("other", "exceeded quota")));
         }
-        let Some(pod) = self.server.create(manifest, self.now) else {
+        let Some(pod) = self.server.create(pod, self.now) else {
             self.count("create: exists");
             return Err(Creation::Exists);
         };
@@ -361,11 +347,5 @@ impl World {
         self.count(format!("deleted: {reason:?}"));
         self.terminate(uid);
         WriteOutcome::Ok
-    }
-
-    pub(crate) fn note_answer(&mut self, runner: usize, event: &Event) {
-        if let Event::Created { result: Creation::Ok(uid), .. } = event {
-            self.runners[runner].created.insert(uid.clone());
-        }
     }
 }

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::mutants::Mutant;
 use super::rng::Rng;
 use super::runner::{OFFSETS, Runner};
-use super::server::Manifest;
 use super::world::{Call, World};
 use crate::config::{Config, Limits};
 use crate::event::Event;
@@ -32,9 +30,9 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
 }
 
 /// A runner whose clock is ahead, and that was started some time ago.
-pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64, mutant: Option<Mutant>) -> Runner {
+pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64) -> Runner {
     let (offset, uptime) = (rng.between(0, OFFSETS), rng.between(0, 600_000));
-    Runner::new(config.clone(), offset, now - uptime, mutant)
+    Runner::new(config.clone(), offset, now - uptime)
 }
 
 /// Keeps pods of one image in some histories, and of all images in others.
@@ -65,46 +63,51 @@ pub(crate) fn is_limited(config: &Config, quota: Option<usize>) -> bool {
     config.capacity.is_some() || quota.is_some()
 }
 
-/// Something that goes wrong or changes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Fault {
-    WatchGap,
-    Outage,
-    Owners,
-    Configure,
-    TagMoves,
-    PodEnds,
-    PodHangs,
-    Restart,
-    OldRelease,
-    WarmUp,
-    Lag,
-}
+/// Makes something go wrong or change, for one runner or for all.
+pub(crate) type Fault = fn(&mut World, usize);
+
+const WATCH_GAP: Fault = World::lose_watch;
+const OUTAGE: Fault = |world, _| world.begin_outage();
+const OWNERS: Fault = |world, _| world.reown();
+const CONFIGURE: Fault = |world, _| world.reconfigure();
+const TAG_MOVES: Fault = |world, _| world.move_tag();
+const POD_ENDS: Fault = |world, _| world.hit_pod();
+const POD_HANGS: Fault = |world, _| world.hang_pod();
+const RESTART: Fault = World::restart;
+const OLD_RELEASE: Fault = |world, _| world.create_old();
+const WARM_UP: Fault = World::warm_up;
+const LAG: Fault = |world, runner| world.runners[runner].lag = world.rng.between(0, 15_000);
 
 /// The most frequent faults of a history: some races need several faults of one kind in a row.
 pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
-    use Fault::{
-        Configure, Lag, OldRelease, Outage, Owners, PodEnds, PodHangs, Restart, TagMoves, WarmUp, WatchGap,
-    };
     rng.pick(&[
         &[
-            WatchGap, Outage, Owners, Configure, TagMoves, PodEnds, PodEnds, PodHangs, Restart, OldRelease,
-            WarmUp, Lag,
+            WATCH_GAP,
+            OUTAGE,
+            OWNERS,
+            CONFIGURE,
+            TAG_MOVES,
+            POD_ENDS,
+            POD_ENDS,
+            POD_HANGS,
+            RESTART,
+            OLD_RELEASE,
+            WARM_UP,
+            LAG,
         ],
-        &[WatchGap, Outage, Outage, Restart, Lag],
-        &[Owners, Configure, Configure, Configure, Lag],
-        &[Owners, Configure, TagMoves, TagMoves, Restart],
-        &[WatchGap, PodEnds, PodEnds, OldRelease, WarmUp],
-        &[WatchGap, PodEnds, PodHangs, PodHangs, PodHangs, Owners, Restart, Lag],
+        &[WATCH_GAP, OUTAGE, OUTAGE, RESTART, LAG],
+        &[OWNERS, CONFIGURE, CONFIGURE, CONFIGURE, LAG],
+        &[OWNERS, CONFIGURE, TAG_MOVES, TAG_MOVES, RESTART],
+        &[WATCH_GAP, POD_ENDS, POD_ENDS, OLD_RELEASE, WARM_UP],
+        &[WATCH_GAP, POD_ENDS, POD_HANGS, POD_HANGS, POD_HANGS, OWNERS, RESTART, LAG],
     ])
 }
 
 /// The faults that delay nothing.
-pub(crate) const GENTLE: &[Fault] =
-    &[Fault::Owners, Fault::Configure, Fault::TagMoves, Fault::PodEnds, Fault::Restart, Fault::WarmUp];
+pub(crate) const GENTLE: &[Fault] = &[OWNERS, CONFIGURE, TAG_MOVES, POD_ENDS, RESTART, WARM_UP];
 
 pub(crate) fn key(image: &ImageKey) -> ShardKey {
-    ShardKey::from(image)
+    ShardKey::from(image.as_str())
 }
 
 // === impl World ===
@@ -185,24 +188,14 @@ impl World {
         if !self.gentle && self.rng.chance(50) {
             self.server.stale = self.server.list();
         }
-        match self.rng.pick(self.focus) {
-            Fault::WatchGap => self.lose_watch(runner),
-            Fault::Outage => self.begin_outage(),
-            Fault::Owners => self.reown(),
-            Fault::Configure => self.reconfigure(),
-            Fault::TagMoves => self.move_tag(),
-            Fault::PodEnds => self.hit_pod(),
-            Fault::PodHangs => self.hang_pod(),
-            Fault::Restart => self.restart(runner),
-            Fault::OldRelease => self.create_old(),
-            Fault::WarmUp => {
-                let image = self.images[self.rng.index(self.images.len())].clone();
-                self.feed(runner, Event::Warm { shard_key: key(&image), image });
-            }
-            Fault::Lag => self.runners[runner].lag = self.rng.between(0, 15_000),
-        }
+        self.rng.pick(self.focus)(self, runner);
         let pause = self.rng.pick(&[1000, 30_000, 60_000]);
         self.after(1, pause, Self::cause_fault);
+    }
+
+    fn warm_up(&mut self, runner: usize) {
+        let image = self.images[self.rng.index(self.images.len())].clone();
+        self.feed(runner, Event::Warm { shard_key: key(&image), image });
     }
 
     pub(crate) fn redraw_lag(&mut self, runner: usize) {
@@ -334,9 +327,8 @@ impl World {
         for object in self.server.objects.values_mut() {
             object.calls.retain(|&(of, _)| of != runner);
         }
-        let (mutant, config, now) = (self.mutant, self.config.clone(), self.now);
         let state = &mut self.runners[runner];
-        state.restart(config, now, mutant);
+        state.restart(self.config.clone(), self.now);
         let (watch, owned) = (state.watch, state.owned());
         self.feed(runner, Event::Own(owned));
         self.after(1, 5000, move |world| world.relist(runner, watch));
@@ -348,13 +340,9 @@ impl World {
     fn create_old(&mut self) {
         let image = self.images[self.rng.index(self.images.len())].clone();
         let slot = self.rng.between(0, u64::from(self.config.limits.max_pods) - 1) as u32;
-        let manifest = Manifest {
-            name: PodName { image: image.clone(), slot, past: None },
-            shard_key: key(&image),
-            recipe: PodRecipe::of("older", None),
-            reclaim_after: None,
-        };
-        if let Some(pod) = self.server.create(manifest, self.now) {
+        let shard_key = key(&image);
+        let (name, recipe) = (PodName { image, slot, past: None }, PodRecipe::of("older", None));
+        if let Some(pod) = self.server.create(Pod { name, shard_key, recipe, ..Pod::default() }, self.now) {
             self.draw_fate(pod.uid);
         }
     }

@@ -1,30 +1,27 @@
 //! Mutants: faults between a pool and its world, which the model must notice. They lose or change
 //! events on their way in, and actions on their way out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::event::{Action, DeleteReason, Event, OwnedShards};
-use crate::pool::Pool;
-use crate::types::{Pod, RequestId, Time, Uid};
+use crate::config::{ImageSettings, Limits};
+use crate::event::{Action, Event, OwnedShards};
+use crate::function::Pool;
+use crate::types::{Lookup, Pod, Time};
 
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     IgnoresCancel,
-    ForgetsGrants,
-    /// If a list lacks a pod, the pod's calls end, although the list may be older than the pod.
-    ForgetsVanishedCalls,
+    /// Any number of calls run in a pod.
+    IgnoresConcurrency,
     LosesRejections,
-    ExtendsDeadlines,
-    ReadiesAnotherPod,
+    BelievesPodsReady,
     WorksBeforeSync,
-    /// Pods of another configuration are neither used nor deleted.
-    AdoptsOnlyCurrent,
+    /// Pods of an older release are neither used nor deleted.
+    IgnoresOldReleases,
     /// Pods in use are not pushed.
     DropsPushes,
-    DeletesWithoutNotice,
     DropsNotices,
     IgnoresGaps,
     OwnsEverything,
@@ -38,140 +35,68 @@ pub(crate) enum Mutant {
     IgnoresCapacity,
 }
 
-/// A pool, possibly with a planted fault.
-#[derive(Debug)]
-pub(crate) struct MutantPool {
-    pub(crate) pool: Pool,
-    mutant: Option<Mutant>,
-    config: Config,
-    pods: BTreeMap<Uid, Pod>,
-    ready: BTreeSet<Uid>,
-    granted: BTreeMap<RequestId, Uid>,
-}
+// === impl Mutant ===
 
-// === impl MutantPool ===
-
-impl MutantPool {
-    pub(crate) fn new(mut config: Config, mutant: Option<Mutant>) -> Self {
-        if let Some(mutant) = mutant {
-            change_config(mutant, &mut config);
-        }
-        let (pods, ready, granted) = Default::default();
-        Self { pool: Pool::new(config.clone()), mutant, config, pods, ready, granted }
+impl Mutant {
+    /// A step of a pool with this fault.
+    pub(crate) fn step(self, pool: &mut Pool, event: Event, now: Time) -> Vec<Action> {
+        let events = self.change_event(event).into_iter();
+        let mut actions: Vec<_> = events.flat_map(|event| pool.step(event, now)).collect();
+        actions.retain_mut(|action| self.change_action(action, now));
+        actions
     }
 
-    pub(crate) fn step(&mut self, event: Event, now: Time) -> Vec<Action> {
-        let Some(mutant) = self.mutant else { return self.pool.step(event, now) };
-        let mut result = Vec::new();
-        for event in self.change_event(mutant, event) {
-            for action in self.pool.step(event, now) {
-                self.change_action(mutant, action, now, &mut result);
-            }
-        }
-        result
-    }
-
-    fn change_event(&mut self, mutant: Mutant, mut event: Event) -> Vec<Event> {
-        let mut first = Vec::new();
-        if let Event::Seen(pod) = &mut event
-            && !self.change_pod(mutant, pod)
-        {
-            return first;
-        }
-        match (mutant, &mut event) {
-            (Mutant::IgnoresCancel, Event::Cancel(_)) | (Mutant::IgnoresGaps, Event::WatchLost) => {
+    fn change_event(self, mut event: Event) -> Vec<Event> {
+        let is_old = |pod: &Pod| pod.recipe.version.as_str() == "older";
+        match (self, &mut event) {
+            (Self::IgnoresCancel, Event::Cancel(_)) | (Self::IgnoresGaps, Event::WatchLost) => {
                 return Vec::new();
             }
-            (Mutant::ExtendsDeadlines, Event::Request { deadline, .. }) => {
-                *deadline = *deadline + Duration::from_hours(1);
+            (Self::IgnoresOldReleases, Event::Seen(pod)) if is_old(pod) => return Vec::new(),
+            (Self::IgnoresOldReleases, Event::Synced(pods)) => pods.retain(|pod| !is_old(pod)),
+            (Self::WorksBeforeSync, Event::Request { .. }) => return vec![Event::Synced(Vec::new()), event],
+            (Self::BelievesPodsReady, Event::Seen(pod)) => {
+                let ready = Event::Ready(pod.uid.clone());
+                return vec![event, ready];
             }
-            (Mutant::ReadiesAnotherPod, Event::Ready(uid)) => {
-                let starting = self.pods.keys().find(|uid| !self.ready.contains(*uid));
-                *uid = starting.unwrap_or(uid).clone();
-            }
-            (Mutant::WorksBeforeSync, Event::Request { .. }) if self.pods.is_empty() => {
-                first.push(Event::Synced(Vec::new()));
-            }
-            (Mutant::OwnsEverything, Event::Own(owned)) => *owned = OwnedShards::All,
-            (Mutant::BelievesChecks, Event::Checked { answered, .. }) => *answered = true,
-            (Mutant::ForgetsVanishedCalls, Event::Synced(pods)) => {
-                let vanished = |uid: &Uid| pods.iter().all(|pod| pod.uid != *uid);
-                let calls = self.granted.iter().filter(|(_, uid)| vanished(uid));
-                first.extend(calls.map(|(id, _)| Event::Cancel(*id)));
-            }
-            (_, Event::Configure(config)) => {
-                change_config(mutant, config);
-                self.config = config.clone();
-            }
-            (_, Event::Synced(pods)) => pods.retain_mut(|pod| self.change_pod(mutant, pod)),
-            _ => {}
-        }
-        match &event {
-            Event::Seen(pod) => {
-                self.pods.insert(pod.uid.clone(), pod.clone());
-            }
-            Event::Gone(uid) => {
-                self.pods.remove(uid);
-            }
-            Event::Ready(uid) => {
-                self.ready.insert(uid.clone());
-            }
-            Event::Finished { id, .. } | Event::Cancel(id) => {
-                self.granted.remove(id);
+            (Self::OwnsEverything, Event::Own(owned)) => *owned = OwnedShards::All,
+            (Self::BelievesChecks, Event::Checked { answered, .. }) => *answered = true,
+            (Self::MergesRecipeTimes, Event::Seen(pod)) => merge_times(pod),
+            (Self::MergesRecipeTimes, Event::Synced(pods)) => pods.iter_mut().for_each(merge_times),
+            (Self::KeepsNothing, Event::Configure(config)) => config.kept_images = Arc::default(),
+            (Self::IgnoresCapacity, Event::Configure(config)) => config.capacity = None,
+            (Self::IgnoresConcurrency, Event::Configure(config)) => {
+                let overrides = config.overrides.clone();
+                config.overrides = Lookup::by(move |image| {
+                    let ImageSettings { limits, recipe } = overrides.find(image)?;
+                    Some(ImageSettings { limits: Limits { per_pod: 99, ..limits }, recipe })
+                });
             }
             _ => {}
         }
-        first.push(event);
-        first
+        vec![event]
     }
 
-    /// Whether the pool gets the event of the pod.
-    fn change_pod(&self, mutant: Mutant, pod: &mut Pod) -> bool {
-        if mutant == Mutant::MergesRecipeTimes
-            && let Some(content) = &mut pod.recipe.content
-        {
-            let newest = pod.recipe.config_time.max(content.resolved);
-            (pod.recipe.config_time, content.resolved) = (newest, newest);
+    /// Whether the action is carried out.
+    fn change_action(self, action: &mut Action, now: Time) -> bool {
+        // Notice is given for a shorter time than any pod lives.
+        let is_notice = |until: Time| until <= now + Duration::from_mins(1);
+        match (self, action) {
+            (Self::LosesRejections, Action::Reject { .. }) => false,
+            (Self::DropsPushes, Action::Push { until, .. }) => is_notice(*until),
+            (Self::DropsNotices, Action::Push { until, .. }) => !is_notice(*until),
+            (Self::CreatesBeyondLimit, Action::Create { name, .. }) => {
+                name.slot += 10;
+                true
+            }
+            _ => true,
         }
-        let current = self.config.overrides.find(&pod.name.image).recipe;
-        let foreign = current.is_some_and(|current| current.version != pod.recipe.version);
-        !(mutant == Mutant::AdoptsOnlyCurrent && foreign)
-    }
-
-    fn change_action(&mut self, mutant: Mutant, mut action: Action, now: Time, result: &mut Vec<Action>) {
-        let before = |uid: &Uid| self.pods.get(uid)?.reclaim_after;
-        match (mutant, &mut action) {
-            (Mutant::LosesRejections, Action::Reject { .. }) => return,
-            (Mutant::DropsPushes, Action::Push { uid, until, .. }) if before(uid) <= Some(*until) => return,
-            (Mutant::DropsNotices, Action::Push { uid, until, .. }) if before(uid) > Some(*until) => return,
-            (Mutant::DeletesWithoutNotice, Action::Push { uid, until, resource_version, name, .. })
-                if before(uid) > Some(*until) =>
-            {
-                let (uid, resource_version, name) = (uid.clone(), resource_version.clone(), name.clone());
-                let reason = DeleteReason::Replaced;
-                return result.push(Action::Delete { uid, resource_version, name, reason });
-            }
-            (Mutant::CreatesBeyondLimit, Action::Create { name, .. }) => {
-                name.slot += self.config.limits.max_pods + 1;
-            }
-            (Mutant::ForgetsGrants, Action::Grant { id, .. }) => {
-                let id = *id;
-                result.push(action);
-                return result.extend(self.pool.step(Event::Cancel(id), now));
-            }
-            (_, Action::Grant { id, uid }) => {
-                self.granted.insert(*id, uid.clone());
-            }
-            _ => {}
-        }
-        result.push(action);
     }
 }
 
-fn change_config(mutant: Mutant, config: &mut Config) {
-    match mutant {
-        Mutant::KeepsNothing => config.kept_images = std::sync::Arc::default(),
-        Mutant::IgnoresCapacity => config.capacity = None,
-        _ => {}
+fn merge_times(pod: &mut Pod) {
+    if let Some(content) = &mut pod.recipe.content {
+        let newest = pod.recipe.config_time.max(content.resolved);
+        (pod.recipe.config_time, content.resolved) = (newest, newest);
     }
 }

@@ -1,7 +1,7 @@
 //! A small seeded generator: one number replays a whole history.
 
 /// `SplitMix64`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Rng(u64);
 
 impl Rng {

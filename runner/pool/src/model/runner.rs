@@ -1,16 +1,15 @@
 //! One runner of the model: a pool, its clock, its watch, and its view of the owners.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use super::mutants::{Mutant, MutantPool};
-use crate::config::{Config, Override, Overrides};
+use crate::config::{Config, ImageSettings};
 use crate::event::OwnedShards;
-use crate::types::{ImageContent, ImageKey, Pod, PodRecipe, ShardKey, Time, Uid};
+use crate::function::Pool;
+use crate::types::{ImageContent, ImageKey, Lookup, Pod, PodRecipe, ShardKey, Time, Uid};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Runner {
-    pub(crate) pool: MutantPool,
+    pub(crate) pool: Pool,
     /// Counts restarts: answers to an earlier life are dropped.
     pub(crate) life: u64,
     /// Ahead of the true time, by an amount that `true time + OFFSET_BASE` keeps positive.
@@ -45,27 +44,9 @@ pub(crate) const OFFSETS: u64 = 20_000;
 // === impl Runner ===
 
 impl Runner {
-    pub(crate) fn new(config: Config, offset: u64, started: u64, mutant: Option<Mutant>) -> Self {
-        let (known, view, probing, created, reported, ended) = Default::default();
-        Self {
-            pool: MutantPool::new(configured(&config, started, &known), mutant),
-            offset,
-            config,
-            started,
-            known,
-            view,
-            probing,
-            created,
-            reported,
-            ended,
-            lag: 50,
-            life: 0,
-            watch: 0,
-            connected: false,
-            synced: false,
-            deliver_at: 0,
-            cursor: 0,
-        }
+    pub(crate) fn new(config: Config, offset: u64, started: u64) -> Self {
+        let pool = Pool::new(configured(&config, started, &BTreeMap::new()));
+        Self { pool, offset, config, started, lag: 50, ..Self::default() }
     }
 
     /// The time on its clock at a true time.
@@ -75,17 +56,17 @@ impl Runner {
 
     /// The true time of its next timer.
     pub(crate) fn next_timer(&self) -> Option<u64> {
-        self.pool.pool.next_timer().map(|time| time.as_millis().saturating_sub(self.offset))
+        self.pool.next_timer().map(|time| time.as_millis().saturating_sub(self.offset))
     }
 
     pub(crate) fn owned(&self) -> OwnedShards {
         let view = self.view.clone();
-        OwnedShards::Of(Arc::new(move |key: &ShardKey| view.contains(key)))
+        OwnedShards::Of(Lookup::by(move |key: &ShardKey| view.contains(key)))
     }
 
     /// Whether the runner considers itself the owner of an image.
     pub(crate) fn view_owns(&self, image: &ImageKey) -> bool {
-        self.view.contains(&ShardKey::from(image))
+        self.view.contains(&ShardKey::from(image.as_str()))
     }
 
     pub(crate) fn configured(&self) -> Config {
@@ -118,8 +99,8 @@ impl Runner {
     }
 
     /// The runner was killed and restarts with an empty memory.
-    pub(crate) fn restart(&mut self, config: Config, now: u64, mutant: Option<Mutant>) {
-        let new = Self::new(config, self.offset, now, mutant);
+    pub(crate) fn restart(&mut self, config: Config, now: u64) {
+        let new = Self::new(config, self.offset, now);
         let (life, watch, view) = (self.life + 1, self.watch + 1, std::mem::take(&mut self.view));
         let (deliver_at, lag, cursor) = (self.deliver_at, self.lag, self.cursor);
         *self = Self { life, view, watch, deliver_at, lag, cursor, ..new };
@@ -127,12 +108,11 @@ impl Runner {
 }
 
 fn configured(config: &Config, started: u64, known: &BTreeMap<ImageKey, ImageContent>) -> Config {
-    let (recipe, known) = (config.recipe.clone(), known.clone());
+    let (limits, recipe, known) = (config.limits, config.recipe.clone(), known.clone());
     let config_time = recipe.config_time.max(Some(Time::from_millis(started)));
-    let overrides = Overrides::by(move |image| {
+    let overrides = Lookup::by(move |image: &ImageKey| {
         let content = known.get(image).cloned();
-        let recipe = Some(PodRecipe { config_time, content, ..recipe.clone() });
-        Override { recipe, ..Override::default() }
+        Some(ImageSettings { limits, recipe: PodRecipe { config_time, content, ..recipe.clone() } })
     });
     Config { overrides, ..config.clone() }
 }

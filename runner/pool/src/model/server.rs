@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::event::WriteOutcome;
-use crate::types::{Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
+use crate::types::{Phase, Pod, PodName, Reason, RequestId, ResourceVersion, Time, Uid};
 
 /// Milliseconds between a delete and the deletion timestamp.
 pub(crate) const GRACE: u64 = 30_000;
@@ -60,15 +60,6 @@ pub(crate) struct Server {
     uids: u64,
 }
 
-/// The content of a create request.
-#[derive(Clone, Debug)]
-pub(crate) struct Manifest {
-    pub(crate) name: PodName,
-    pub(crate) shard_key: ShardKey,
-    pub(crate) recipe: PodRecipe,
-    pub(crate) reclaim_after: Option<Time>,
-}
-
 // === impl Object ===
 
 impl Object {
@@ -93,24 +84,17 @@ impl Server {
         self.objects.values_mut().find(|object| object.pod.uid == *uid)
     }
 
-    /// Creates a pod, unless the name is taken.
-    pub(crate) fn create(&mut self, manifest: Manifest, now: u64) -> Option<Pod> {
-        if self.objects.contains_key(&manifest.name) {
+    /// Creates a pod like this one, unless the name is taken.
+    pub(crate) fn create(&mut self, pod: Pod, now: u64) -> Option<Pod> {
+        if self.objects.contains_key(&pod.name) {
             return None;
         }
         self.uids += 1;
-        let pod = Pod {
-            uid: Uid::from(self.uids.to_string()),
-            resource_version: self.next_version(),
-            shard_key: manifest.shard_key,
-            recipe: manifest.recipe,
-            reclaim_after: manifest.reclaim_after,
-            name: manifest.name.clone(),
-            ..Pod::default()
-        };
+        let (uid, resource_version) = (Uid::from(self.uids.to_string()), self.next_version());
+        let pod = Pod { uid, resource_version, ..pod };
         let (truth, calls, ready_since, hang) = (Truth::Starting, Vec::new(), None, None);
         let object = Object { pod: pod.clone(), truth, calls, ready_since, hang, made: now };
-        self.objects.insert(manifest.name, object);
+        self.objects.insert(pod.name.clone(), object);
         self.log.push(Change::Seen(pod.clone()));
         Some(pod)
     }

@@ -11,7 +11,7 @@ use super::rng::Rng;
 use super::runner::Runner;
 use super::server::{Change, Server};
 use crate::config::Config;
-use crate::event::Event;
+use crate::event::{Creation, Event};
 use crate::types::{ImageKey, Pod, RequestId, ShardKey, Uid};
 
 /// An entry of the agenda.
@@ -28,6 +28,7 @@ pub(crate) struct Call {
     pub(crate) must_succeed: bool,
 }
 
+#[derive(Default)]
 pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) now: u64,
@@ -90,32 +91,23 @@ impl World {
             draw_kept(&mut rng, &images, &mut config);
         }
         let count = rng.between(2, 3) as usize;
-        let runners = (0..count).map(|_| draw_runner(&mut rng, &config, START, mutant)).collect();
+        let runners = (0..count).map(|_| draw_runner(&mut rng, &config, START)).collect();
         Self {
             now: START,
-            agenda: BTreeMap::new(),
-            entries: 0,
-            server: Server::default(),
             runners,
             tags: vec![0; images.len()],
             images,
-            calls: BTreeMap::new(),
-            next_call: 0,
             highest_limit: config.limits.max_pods,
             config,
-            outage: (0, 0),
-            faults_over: false,
-            settled: false,
             focus: if gentle { GENTLE } else { draw_focus(&mut rng) },
             slow: if gentle { 0 } else { rng.pick(&[5, 5, 30]) },
             pod_takes: rng.pick(&[2, 64, 64, 64]),
             quota,
             gentle,
-            counts: Counts::new(),
-            violation: None,
             mutant,
             trace,
             rng,
+            ..Self::default()
         }
     }
 
@@ -185,8 +177,8 @@ impl World {
             self.violate(format!("pods are left: {:?}", self.server.objects.keys()));
         }
         for runner in 0..self.runners.len() {
-            if !self.runners[runner].pool.pool.is_empty() {
-                self.violate(format!("runner {runner} remembers {:?}", self.runners[runner].pool.pool));
+            if !self.runners[runner].pool.is_empty() {
+                self.violate(format!("runner {runner} remembers {:?}", self.runners[runner].pool));
             }
         }
         if !self.calls.is_empty() {
@@ -199,7 +191,10 @@ impl World {
         self.log(|| format!("-> {index} {event:?}"));
         let runner = &mut self.runners[index];
         let local = runner.local(self.now);
-        let actions = runner.pool.step(event, local);
+        let actions = match self.mutant {
+            None => runner.pool.step(event, local),
+            Some(mutant) => mutant.step(&mut runner.pool, event, local),
+        };
         if actions.len() > 200 {
             self.violate("a storm of actions");
         }
@@ -235,7 +230,9 @@ impl World {
             if let Some(pod) = written {
                 self.see(runner, pod);
             }
-            self.note_answer(runner, &event);
+            if let Event::Created { result: Creation::Ok(uid), .. } = &event {
+                self.runners[runner].created.insert(uid.clone());
+            }
             self.feed(runner, event);
         }
     }

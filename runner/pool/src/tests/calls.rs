@@ -1,11 +1,9 @@
 //! Calls: which pod, in which order, and how they end.
 
-use std::collections::HashMap;
-
-use super::rig::{IMAGE, Rig, config, limits, other, overrides, seconds};
-use crate::config::{Config, Limits, Override};
-use crate::event::{Event, Rejection};
-use crate::types::{ImageKey, RequestId};
+use super::rig::{IMAGE, Rig, config, limits, other, seconds};
+use crate::config::{Config, ImageSettings, Limits};
+use crate::event::Rejection;
+use crate::types::{ImageKey, Lookup};
 
 fn warm(max_pods: u32, slots: &[u32]) -> Rig {
     Rig::with_pods(limits(max_pods, 2), slots)
@@ -39,21 +37,13 @@ fn a_deadline_ends_the_wait_on_the_timer() {
 }
 
 #[test]
-fn an_image_may_differ_and_zero_or_unknown_means_as_all() {
-    let table = HashMap::from([(
-        ImageKey::from(IMAGE),
-        Override { limits: Limits { max_pods: 2, waitlist: 1, ..Limits::default() }, recipe: None },
-    )]);
-    let all = Limits { queue: 3, ..config().limits };
-    let mut rig = Rig::new(Config { limits: all, overrides: overrides(table), ..config() });
-    rig.run("request 1 -> create 0; request 2 -> create 1"); // its own waitlist and number of pods
-    rig.run("request 3 ..; request 4 -> reject 4 QueueFull"); // the queue of all
-    let mut ask = |id| {
-        let (image, shard_key) = ("registry/unknown:v1".into(), "key".into());
-        let deadline = rig.now + seconds(300);
-        rig.step(Event::Request { id: RequestId(id), image, shard_key, deadline }).len()
-    };
-    assert_eq!([ask(10), ask(11), ask(12)], [1, 0, 0], "one pod, as for all");
+fn an_image_may_have_settings_of_its_own() {
+    let own = Limits { max_pods: 2, waitlist: 1, ..config().limits };
+    let own = ImageSettings { limits: own, recipe: config().recipe };
+    let overrides = Lookup::by(move |image: &ImageKey| (*image == IMAGE.into()).then(|| own.clone()));
+    let mut rig = Rig::new(Config { overrides, ..config() });
+    rig.run("request 1 -> create 0; request 2 -> create 1; request 3; request 4");
+    rig.run("call 10 other -> create 0; call 11 other; call 12 other"); // like all others
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::rig::{Rig, config, image, made, seconds};
 use crate::config::{Config, Limits};
-use crate::types::ShardKey;
 
 fn room_for(capacity: u32) -> Config {
     Config { capacity: Some(capacity), ..config() }
@@ -75,7 +74,7 @@ fn a_replacement_and_a_warm_up_take_nobodys_place() {
 fn pods_to_be_kept_are_started_when_there_is_a_place_and_spared_last() {
     let mut rig = with_two(room_for(2));
     rig.configure(Config {
-        kept_images: Arc::new([(image("f9"), ShardKey::from(&image("f9")))].into()),
+        kept_images: Arc::new([(image("f9"), "registry/f9:v1".into())].into()),
         limits: Limits { min_pods: 1, ttl: seconds(120), ..config().limits },
         ..room_for(2)
     });

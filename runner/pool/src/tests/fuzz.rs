@@ -31,8 +31,6 @@ fn draw_config(rng: &mut Rng) -> Config {
         ready_timeout: span(),
         pending_timeout: span(),
         skew: span(),
-        replace_after: span(),
-        stuck_after: span(),
         kept_images: Arc::new((0..rng.between(0, 1)).map(|_| (name(0).image, "key".into())).collect()),
         capacity,
         ..limits(1, 1)

@@ -60,15 +60,12 @@ fn no_history_breaks_a_rule() {
 /// Each planted fault, and words of the violations by which the model may notice it.
 const NOTICED: &[(Mutant, &[&str])] = &[
     (Mutant::IgnoresCancel, &["never come to rest"]),
-    (Mutant::ForgetsGrants, &["more calls in a pod than allowed"]),
-    (Mutant::ForgetsVanishedCalls, &["more calls in a pod than allowed"]),
+    (Mutant::IgnoresConcurrency, &["more calls in a pod than allowed"]),
     (Mutant::LosesRejections, &["got no answer by its deadline"]),
-    (Mutant::ExtendsDeadlines, &["got no answer by its deadline"]),
-    (Mutant::ReadiesAnotherPod, &["never ready"]),
+    (Mutant::BelievesPodsReady, &["never ready"]),
     (Mutant::WorksBeforeSync, &["before the existing ones are known"]),
-    (Mutant::AdoptsOnlyCurrent, &["pods are left"]),
+    (Mutant::IgnoresOldReleases, &["pods are left"]),
     (Mutant::DropsPushes, &["while in use"]),
-    (Mutant::DeletesWithoutNotice, &["while in use"]),
     (Mutant::DropsNotices, &["pods outdated"]),
     (Mutant::IgnoresGaps, &["while in use"]),
     (Mutant::OwnsEverything, &["not the owner"]),

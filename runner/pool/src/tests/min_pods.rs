@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::rig::{IMAGE, NOTHING, Rig, config, overrides, seconds};
-use crate::config::{Config, Limits, Override};
+use super::rig::{IMAGE, NOTHING, Rig, config, seconds};
+use crate::config::{Config, Limits};
 use crate::event::{Action, Event, OwnedShards};
-use crate::types::ShardKey;
+use crate::types::{Lookup, ShardKey};
 
 fn keeping(min_pods: u32, max_pods: u32) -> Config {
     let all = Limits { max_pods, min_pods, ..config().limits };
@@ -46,23 +46,10 @@ fn with_kept(config: Config, slots: &[u32]) -> Rig {
 }
 
 #[test]
-fn the_minimum_is_configured_for_all_or_for_one() {
-    let own = |min_pods, max_pods| Override {
-        limits: Limits { max_pods, min_pods, ..Limits::default() },
-        recipe: None,
-    };
-    let cases = [
-        (keeping(0, 3), Override::default(), 0),
-        (keeping(0, 3), own(2, 0), 2),
-        (keeping(1, 3), own(2, 0), 2),
-        (keeping(1, 3), Override::default(), 1),
-        (keeping(3, 2), Override::default(), 2),
-        (keeping(3, 3), own(0, 1), 1),
-        (Config { kept_images: Arc::default(), ..keeping(2, 3) }, own(2, 0), 0),
-    ];
-    for (all, one, expected) in cases {
-        let overrides = overrides(HashMap::from([(IMAGE.into(), one)]));
-        let mut rig = Rig::unsynced(Config { overrides, ..all });
+fn the_minimum_of_the_listed_images_is_started_up_to_the_limit() {
+    let unlisted = Config { kept_images: Arc::default(), ..keeping(2, 3) };
+    for (config, expected) in [(keeping(0, 3), 0), (keeping(1, 3), 1), (keeping(3, 2), 2), (unlisted, 0)] {
+        let mut rig = Rig::unsynced(config);
         assert_eq!(rig.act("synced").len(), expected);
         assert_eq!(rig.pool.is_empty(), expected == 0);
     }
@@ -82,7 +69,7 @@ fn the_key_decides_who_owns_and_is_written_into_the_pod() {
     let config =
         Config { kept_images: Arc::new([(IMAGE.into(), "registry/fn".into())].into()), ..keeping(2, 2) };
     let mut rig = Rig::unsynced(config.clone());
-    rig.step(Event::Own(OwnedShards::Of(Arc::new(|key: &ShardKey| key.as_str() == "registry/fn"))));
+    rig.step(Event::Own(OwnedShards::Of(Lookup::by(|key: &ShardKey| key.as_str() == "registry/fn"))));
     rig.run("synced -> create 0 + create 1");
 
     // One pod exists already, under another key.

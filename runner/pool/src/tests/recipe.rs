@@ -1,18 +1,9 @@
 //! A pod is outdated if a part differs and no differing part is newer.
 
 use super::rig::{NOTHING, Rig, config, limits, made, made_with};
+use crate::config::Config;
 use crate::event::Event;
 use crate::types::{ImageContent, Pod, PodRecipe};
-
-/// Whether the owner of `recipe` replaces a pod of `pod`.
-fn replaces(recipe: &PodRecipe, pod: &PodRecipe) -> bool {
-    let mut rig = Rig::with_pods(crate::Config { recipe: recipe.clone(), ..config() }, &[0]);
-    let seen = Pod { recipe: pod.clone(), ..rig.pod(0) };
-    rig.step(Event::Seen(seen));
-    let lines = rig.pass(120);
-    assert_eq!(pod.is_outdated_by(recipe), !lines.is_empty(), "{lines:?}");
-    lines == ["create 1"]
-}
 
 #[test]
 fn a_time_counts_only_where_its_part_differs() {
@@ -38,36 +29,36 @@ fn a_time_counts_only_where_its_part_differs() {
 }
 
 #[test]
-fn content_that_the_owner_does_not_know_is_no_difference() {
-    let pod = made_with("v1", 500, "old", 9000);
-    assert!(!pod.differs_from(&made("v1", 100)));
-    assert!(pod.is_outdated_by(&made("v2", 500)), "the configuration still counts");
-    assert!(!pod.is_outdated_by(&made("v2", 499)));
-}
-
-#[test]
-fn what_a_pod_does_not_say_is_the_oldest() {
-    let silent = PodRecipe::of("v1", None);
-    assert!(silent.is_outdated_by(&made_with("v1", 500, "new", 1)), "its content may be any");
-    assert!(silent.is_outdated_by(&PodRecipe::of("v2", None)));
+fn what_is_not_known_is_no_difference_for_the_owner_and_the_oldest_in_a_pod() {
+    let (silent, known) = (PodRecipe::of("v1", None), made_with("v1", 500, "new", 1));
     let content = ImageContent { digest: "old".into(), resolved: None };
     let timeless = PodRecipe { content: Some(content), ..made("v1", 500) };
-    assert!(timeless.is_outdated_by(&made_with("v1", 100, "new", 1)));
-    assert!(!made_with("v1", 500, "new", 1).is_outdated_by(&timeless));
+    for (pod, own, outdated) in [
+        (&made_with("v1", 500, "old", 9000), &made("v1", 100), false),
+        (&made_with("v1", 500, "old", 9000), &made("v2", 500), true), // the configuration still counts
+        (&made_with("v1", 500, "old", 9000), &made("v2", 499), false),
+        (&silent, &known, true), // its content may be any
+        (&silent, &PodRecipe::of("v2", None), true),
+        (&timeless, &made_with("v1", 100, "new", 1), true),
+        (&known, &timeless, false),
+    ] {
+        assert_eq!(pod.is_outdated_by(own), outdated, "{pod:?} {own:?}");
+    }
 }
 
 #[test]
 fn a_rolling_upgrade_does_not_flap() {
     // The upgraded runner has a later start and a new version. The other runner resolved the same
-    // content earlier or later.
+    // content earlier or later. Another upgraded runner was started later.
+    let (new, third) = (made_with("v2", 1000, "same", 1100), made_with("v2", 3000, "same", 9000));
     for resolved in [50, 5000] {
-        let (old, new) = (made_with("v1", 90, "same", resolved), made_with("v2", 1000, "same", 1100));
-        assert!(!replaces(&old, &new), "the old runner leaves the new one's pod alone");
-        assert!(replaces(&new, &old), "the new one replaces the old one's");
-        assert!(!replaces(&new, &new));
-        // Another upgraded runner, started later.
-        let third = made_with("v2", 3000, "same", 9000);
-        assert!(!replaces(&third, &new) && !replaces(&new, &third));
+        let old = made_with("v1", 90, "same", resolved);
+        assert!(old.is_outdated_by(&new) && !new.is_outdated_by(&old));
+        assert!(!new.is_outdated_by(&third) && !third.is_outdated_by(&new));
+        let mut rig = Rig::with_pods(Config { recipe: old, ..config() }, &[0]);
+        let pod = Pod { recipe: new.clone(), ..rig.pod(0) };
+        rig.step(Event::Seen(pod));
+        assert_eq!(rig.pass(120), NOTHING, "the old runner leaves the new one's pod alone");
     }
 }
 

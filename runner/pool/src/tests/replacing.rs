@@ -42,7 +42,9 @@ fn notice_makes_another_runner_push_what_it_uses_and_avoid_the_rest() {
 }
 
 #[test]
-fn one_at_a_time_and_not_while_a_pod_starts_or_there_are_too_many() {
+fn one_at_a_time_after_a_minute_of_ownership_and_not_while_a_pod_starts_or_there_are_too_many() {
+    Rig::with_pods(config(), &[0]).run("see 0 outdated; disown; own; pass 59; pass 61 -> create 1");
+
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.run("see 0 outdated; see 1 outdated; pass 60 -> create 2; created 2 ..; pass 50");
     rig.run("ready 2 -> push u0 +60"); // the other one stays
@@ -52,12 +54,6 @@ fn one_at_a_time_and_not_while_a_pod_starts_or_there_are_too_many() {
 
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 5]);
     rig.run("see 0 outdated; see 5 outdated; limit 1 ..; pass 60 -> push u5 +60"); // the surplus first
-}
-
-#[test]
-fn only_after_a_minute_of_ownership() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.run("see 0 outdated; disown; own; pass 59; pass 61 -> create 1");
 }
 
 #[test]

@@ -8,17 +8,15 @@
 //! Its functions have short names (`f0`). Its lines name no pods, and show no writes but deletes.
 //! `call 3 f1 -> grant 3` is a call of one of several functions.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Limits, Override, Overrides};
+use crate::config::{Config, Limits};
 use crate::event::{Action, Creation, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
-use crate::model::{Manifest, Server};
-use crate::pool::Pool;
+use crate::function::{FunctionStats, Pool};
+use crate::model::Server;
 use crate::types::{
-    ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey,
-    Time, Uid,
+    ImageContent, ImageKey, Lookup, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, Time,
+    Uid,
 };
 
 pub(crate) const IMAGE: &str = "registry/fn:v1";
@@ -53,11 +51,6 @@ pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64
 
 pub(crate) fn limits(max_pods: u32, waitlist: u32) -> Config {
     Config { limits: Limits { max_pods, waitlist, ..config().limits }, ..config() }
-}
-
-/// Overrides for exact image names.
-pub(crate) fn overrides(table: HashMap<ImageKey, Override>) -> Overrides {
-    Overrides::by(move |image| table.get(image).cloned().unwrap_or_default())
 }
 
 pub(crate) fn seconds(seconds: u64) -> Duration {
@@ -137,8 +130,8 @@ impl Rig {
                     return Some(vec![Event::Created { name, result }]);
                 }
                 let reclaim_after = Some(reclaim_after);
-                let manifest = Manifest { name: name.clone(), shard_key, recipe, reclaim_after };
-                let uid = server.create(manifest, 0).unwrap().uid;
+                let pod = Pod { name: name.clone(), shard_key, recipe, reclaim_after, ..Pod::default() };
+                let uid = server.create(pod, 0).unwrap().uid;
                 let pod = server.update(&uid, |object| object.pod.phase = Phase::Running).unwrap();
                 vec![Event::Created { name, result: Creation::Ok(uid) }, Event::Seen(pod)]
             }
@@ -214,7 +207,12 @@ impl Rig {
         let created = |result| Event::Created { name: name(slot), result };
         let event = match verb {
             "pass" => return self.pass(number).into_iter().filter(|line| line.contains(about)).collect(),
-            "counts" => return vec![self.counts().map(|count| count.to_string()).join(" ")],
+            // Ready and starting pods, calls in flight and waiting.
+            "counts" => {
+                let count = |all: &FunctionStats| [all.ready, all.starting, all.in_flight, all.waiting];
+                let counts = self.pool.stats().first().map_or([0; 4], count);
+                return vec![counts.map(|count| count.to_string()).join(" ")];
+            }
             "is" => {
                 assert!(self.pool.is_empty(), "{:?}", self.pool);
                 return Vec::new();
@@ -232,7 +230,7 @@ impl Rig {
                 let (of, patience) = text.split_once("within ").unwrap_or((text, "300"));
                 let image = if verb == "call" { image(of.trim_end()) } else { ImageKey::from(IMAGE) };
                 let deadline = self.now + seconds(patience.parse().unwrap());
-                Event::Request { id, shard_key: ShardKey::from(&image), image, deadline }
+                Event::Request { id, shard_key: image.as_str().into(), image, deadline }
             }
             "serve" => {
                 self.changes += 1;
@@ -270,8 +268,8 @@ impl Rig {
             "creation" => created(Creation::Unreachable),
             "deleted" => Event::Deleted { uid, result: outcome(text) },
             "pushed" => Event::Pushed { uid, result: outcome(text) },
-            "own" if first == "shard" => Event::Own(OwnedShards::Of(Arc::new(|_: &ShardKey| true))),
-            "own" if first == "other" => Event::Own(OwnedShards::Of(Arc::new(|_: &ShardKey| false))),
+            "own" if first == "shard" => Event::Own(OwnedShards::Of(Lookup::by(|_| true))),
+            "own" if first == "other" => Event::Own(OwnedShards::Of(Lookup::by(|_| false))),
             "own" => Event::Own(OwnedShards::All),
             "disown" => Event::Own(OwnedShards::None),
             "watch" => Event::WatchLost,
@@ -331,12 +329,6 @@ impl Rig {
         pod
     }
 
-    /// `[ready, starting, in flight, waiting]`.
-    pub(crate) fn counts(&self) -> [usize; 4] {
-        let stats = self.pool.stats();
-        stats.first().map_or([0; 4], |stats| [stats.ready, stats.starting, stats.in_flight, stats.waiting])
-    }
-
     fn show(&self, action: &Action) -> String {
         let from_now = |time: Time| {
             let millis = time.as_millis().cast_signed().wrapping_sub(self.now.as_millis().cast_signed());
@@ -349,12 +341,9 @@ impl Rig {
                 "reject {} {}",
                 id.0,
                 match error {
-                    Rejection::QueueFull { .. } => "QueueFull".to_owned(),
-                    Rejection::NoRoom => "NoRoom".to_owned(),
-                    Rejection::DeadlineExceeded => "DeadlineExceeded".to_owned(),
                     Rejection::PodFailed { reason } => format!("PodFailed {reason}"),
-                    Rejection::NotReady { waiting: None, .. } => "NotReady".to_owned(),
                     Rejection::NotReady { waiting: Some(reason), .. } => format!("NotReady {reason}"),
+                    other => format!("{other:?}").split(' ').next().unwrap().to_owned(),
                 }
             ),
             Action::Create { name, .. } => match &name.past {
@@ -375,13 +364,9 @@ impl Rig {
 }
 
 fn outcome(text: &str) -> WriteOutcome {
-    match text {
-        "Ok" => WriteOutcome::Ok,
-        "Conflict" => WriteOutcome::Conflict,
-        "Gone" => WriteOutcome::Gone,
-        "Unknown" => WriteOutcome::Unknown,
-        _ => WriteOutcome::Unreachable,
-    }
+    use WriteOutcome::{Conflict, Gone, Ok, Unknown, Unreachable};
+    let mut all = [Ok, Conflict, Gone, Unknown, Unreachable].into_iter();
+    all.find(|outcome| format!("{outcome:?}") == text).unwrap()
 }
 
 /// The image of a function with this short name.

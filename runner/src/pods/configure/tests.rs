@@ -26,7 +26,11 @@ fn current(cache: &str, complete: bool) -> CurrentSettings {
 
 async fn max_pods(events: &mut UnboundedReceiver<Event>) -> u32 {
     let Some(Event::Configure(config)) = events.recv().await else { panic!("no configuration") };
-    config.overrides.find(&ImageKey::from("example.com/f:v1")).limits.max_pods
+    limit(&config)
+}
+
+fn limit(config: &Config) -> u32 {
+    config.overrides.find(&ImageKey::from("example.com/f:v1")).unwrap().limits.max_pods
 }
 
 #[tokio::test]
@@ -44,7 +48,7 @@ async fn the_pool_hears_of_complete_settings_first_and_then_what_it_owns_and_war
     };
     let first = desired.config(&receiver.borrow(), &Resolved::default());
     let image = ImageKey::from("example.com/f:v1");
-    assert_eq!(first.overrides.find(&image).limits.max_pods, 1, "limits hold for the calls there are");
+    assert_eq!(limit(&first), 1, "limits hold for the calls there are");
     let (_, resolved) = watch::channel(Resolved::default());
     tokio::spawn(desired.follow(receiver, resolved, events));
     for _ in 0..3 {

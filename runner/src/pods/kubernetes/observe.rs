@@ -48,7 +48,7 @@ pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
         name,
         uid,
         resource_version,
-        shard_key: annotation(names::SHARD_KEY).map_or_else(|| ShardKey::from(&image), ShardKey::from),
+        shard_key: ShardKey::from(annotation(names::SHARD_KEY).unwrap_or(image.as_str())),
         terminating_since: metadata
             .deletion_timestamp
             .as_ref()
