@@ -133,8 +133,7 @@ impl Started {
         });
         let mut runners = Vec::new();
         for _ in 0..args.runners {
-            let shared = runner::Pods::Shared(pods.clone());
-            let started = runner::start(runner_flags.clone(), set, shared).await;
+            let started = runner::start(runner_flags.clone(), set, Some(pods.clone())).await;
             runners.push(
                 started.map_err(|error| Failure::with_code(format!("runner: {error}"), error.exit_code()))?,
             );

@@ -19,7 +19,6 @@ use porch_fn_flags::{EXIT_USAGE, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::{Hop, Inflight, Options, Server, inflight_limit, serve};
 use porch_fn_image::Image;
-use porch_fn_kubernetes::ConnectError;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, AtEnd, DrainTimes, drain};
@@ -29,13 +28,13 @@ use porch_fn_spans::Spans;
 use porch_fn_tls::{Acceptor, Files, Gauges, TlsError};
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use self::pods::PodParts;
 use crate::config::Flags;
-use crate::describe::Describe;
+use crate::describe::{Describe, MAX_ANSWERS};
 use crate::environment::environment;
 use crate::evaluate::Runner;
 use crate::exec::ExecRuntime;
@@ -43,8 +42,7 @@ use crate::exec::queue::Queue;
 use crate::metrics::Metrics;
 use crate::pods::Handle;
 use crate::pods::local::LocalCluster;
-use crate::settings::{CurrentSettings, changed};
-use crate::settings_file::FileError;
+use crate::settings::CurrentSettings;
 
 /// How long readiness waits for the API server.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -55,27 +53,10 @@ pub enum AppError {
     /// A port cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A file of settings cannot be used.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A flag has an invalid value, or needs another flag that is missing.
+    /// A flag has an invalid value, names a file that cannot be used, or needs something that is
+    /// missing.
     #[error("{0}")]
-    Flags(String),
-    /// TLS cannot be used with these files.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The runner cannot connect to the API server, which function pods need.
-    #[error("--pod-backend=kubernetes needs the API server: {0}; --disable-runtimes=pod runs without pods")]
-    Kubernetes(#[from] ConnectError),
-}
-
-/// Where the pod runtime's pods come from.
-#[derive(Debug)]
-pub enum Pods {
-    /// The flags choose where pods run.
-    Flags,
-    /// Local pods shared with other runners of this process. Their owner stops them.
-    Shared(LocalCluster),
+    Usage(String),
 }
 
 /// The inputs for starting the parts of a runner.
@@ -85,6 +66,7 @@ struct Wiring<'a> {
     set: &'a SetFlags,
     metrics: Arc<Metrics>,
     tasks: Tasks,
+    at_end: Vec<AtEnd>,
 }
 
 // === impl AppError ===
@@ -94,20 +76,28 @@ impl AppError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             AppError::Listen(_) => ExitCode::FAILURE,
-            _ => ExitCode::from(EXIT_USAGE),
+            AppError::Usage(_) => ExitCode::from(EXIT_USAGE),
         }
     }
 
     fn of_flag(flag: &str, error: impl Display) -> Self {
-        Self::Flags(format!("--{flag}: {error}"))
+        Self::Usage(format!("--{flag}: {error}"))
+    }
+}
+
+impl From<String> for AppError {
+    fn from(text: String) -> Self {
+        Self::Usage(text)
     }
 }
 
 /// Binds both ports and starts everything. `set` lists the flags that the user set explicitly.
+/// `shared` are local pods that runners of this process share, and that their owner stops; without
+/// them, the flags choose where pods run.
 ///
 /// # Errors
 /// [`AppError`], if a flag or file is invalid or a port is in use.
-pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppError> {
+pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -> Result<App, AppError> {
     let ready_by = Instant::now() + READY_WITHIN;
     if let Some(other) = flags.disable_runtimes.iter().find(|one| !["exec", "pod"].contains(&one.as_str())) {
         return Err(AppError::of_flag(
@@ -115,8 +105,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
             format!("there is no runtime {other:?}; exec and pod are accepted"),
         ));
     }
-    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size);
-    let limit = limit.map_err(AppError::Flags)?;
+    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
     let inflight = Inflight::new(limit, Hop::Runner);
     let (listener, address) = listen(flags.address, flags.port, "--port").await?;
     let mut registry = Registry::default();
@@ -127,15 +116,17 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
     let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
     let health = Health::new();
     let (signal, drain) = drain::channel();
-    let mut wiring = Wiring { flags: &flags, set, metrics, tasks: Tasks::new() };
-    let acceptor = wiring.acceptor(&mut registry)?;
+    let tracer = spans.as_ref().map(Spans::tracer);
+    let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
+    let at_end = flush.into_iter().collect();
+    let mut wiring = Wiring { flags: &flags, set, metrics, tasks: Tasks::new(), at_end };
+    let acceptor = wiring.acceptor(&mut registry).map_err(|error| error.to_string())?;
 
     let sources = wiring.sources()?;
     let allowed_images = Arc::clone(&sources.flags.allowed_images);
     // This comes before the first pods are known. A runner owns no image until it knows its peers.
     let (owned, ring) = wiring.join_peers(drain.clone()).await?;
-    let pods = flags.is_enabled("pod").then_some(pods);
-    let PodParts { current, runtime: pods, scope, synced, local } = wiring.pods(pods, sources, owned).await?;
+    let PodParts { current, runtime: pods, scope, synced } = wiring.pods(shared, sources, owned).await?;
     let exec = flags.is_enabled("exec").then(|| wiring.exec_runtime(&current)).transpose()?;
     if pods.is_none() && (exec.is_none() || !flags.config.exists()) {
         tracing::warn!(
@@ -151,8 +142,13 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
     wiring.tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
     let failures = Arc::default();
-    let describe = Describe::new(pool, exec.as_ref().map(|_| current), ring, Arc::clone(&failures));
-    let describe = ShardServer::new(describe);
+    let describe = ShardServer::new(Describe {
+        pods: pool,
+        exec: exec.as_ref().map(|_| current),
+        ring,
+        failures: Arc::clone(&failures),
+        answers: Semaphore::new(MAX_ANSWERS),
+    });
     let runner = Runner {
         exec,
         pods,
@@ -170,7 +166,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
         places: None,
         tell_load: true,
         observer: Some(served),
-        tracer: spans.as_ref().map(Spans::tracer),
+        tracer,
     };
     let server = Server::new(Arc::new(runner), &health, options);
     let handler = move |request: http::Request<_>| {
@@ -185,7 +181,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
     };
     let listening = serve::Options { max_age: None, max_connections: flags.max_connections.get() };
     let serve = serve::serve(listener, acceptor, listening, handler, drain);
-    let Wiring { mut tasks, .. } = wiring;
+    let Wiring { mut tasks, at_end, .. } = wiring;
     tasks.keep(tracing::info_span!("serve"), serve);
     match synced {
         None => health.set("", true),
@@ -194,9 +190,6 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
         }
     }
     let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
-    let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
-    let stop = local.map(|local| -> AtEnd { Box::new(move || async move { local.stop().await }.boxed()) });
-    let at_end = flush.into_iter().chain(stop).collect();
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
@@ -217,14 +210,11 @@ fn config_page(current: &watch::Receiver<CurrentSettings>, prefix: &str) -> Page
         let image = image.map(|image| percent_decode_str(image).decode_utf8_lossy());
         let image = image.filter(|image| !image.is_empty()).ok_or("write /config?image=IMAGE".to_owned());
         let image = image.and_then(|image| Image::parse(&image, &prefix).map_err(|error| error.to_string()));
-        let page = match image {
-            Ok(image) => {
-                let page = porch_fn_settings::page(&current.borrow().settings, &image);
-                Ok(format!("{page:#}\n"))
-            }
-            Err(error) => Err(json!({ "error": error }).to_string()),
-        };
-        ready(page).boxed()
+        let page = image.map(|image| {
+            let page = porch_fn_settings::page(&current.borrow().settings, &image);
+            format!("{page:#}\n")
+        });
+        ready(page.map_err(|error| json!({ "error": error }).to_string())).boxed()
     };
     Page { path: "/config", content_type: JSON, policy: None, content: Box::new(content) }
 }
@@ -269,16 +259,9 @@ impl Wiring<'_> {
         between.or(listening).map(|files| files.acceptor(&gauges, &mut self.tasks)).transpose()
     }
 
-    fn exec_runtime(&mut self, current: &watch::Receiver<CurrentSettings>) -> Result<ExecRuntime, AppError> {
+    fn exec_runtime(&self, current: &watch::Receiver<CurrentSettings>) -> Result<ExecRuntime, AppError> {
         let flags = self.flags;
         self.exists("functions", &flags.functions)?;
-        let (mut settings, metrics) = (current.clone(), Arc::clone(&self.metrics));
-        self.tasks.keep(tracing::info_span!("exec hash"), async move {
-            loop {
-                metrics.exec_hash.set(settings.borrow_and_update().exec_hash.cast_signed());
-                changed(&mut settings).await;
-            }
-        });
         let parallel = match flags.max_parallel_executions {
             0 => 2 * std::thread::available_parallelism().map_or(1, usize::from),
             set => set,

@@ -20,39 +20,35 @@ const MAX_IMAGES: usize = 1000;
 const MAX_RING: usize = 1000;
 /// Longest image name reported, in bytes.
 const MAX_IMAGE_BYTES: usize = 600;
-/// The most concurrent answers. A router asks every 2 s while somebody views the status page.
-const MAX_AT_ONCE: usize = 16;
+/// The most concurrent answers.
+pub(crate) const MAX_ANSWERS: usize = 16;
 
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Describe {
     /// The pod runtime's pool, and the scope of its pods.
-    pods: Option<(Handle, String)>,
+    pub(crate) pods: Option<(Handle, String)>,
     /// The settings, if the exec runtime is enabled.
-    exec: Option<watch::Receiver<CurrentSettings>>,
+    pub(crate) exec: Option<watch::Receiver<CurrentSettings>>,
     /// With `--peers`: the runners on the ring.
-    ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
+    pub(crate) ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
     /// Recent calls that failed.
-    failures: Arc<Failures>,
-    at_once: Semaphore,
+    pub(crate) failures: Arc<Failures>,
+    /// One permit for each concurrent answer. A router asks every 2 s while somebody views the
+    /// status page.
+    pub(crate) answers: Semaphore,
 }
 
 // === impl Describe ===
 
 impl Describe {
-    /// A service that reports these parts.
-    pub(crate) fn new(
-        pods: Option<(Handle, String)>,
-        exec: Option<watch::Receiver<CurrentSettings>>,
-        ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
-        failures: Arc<Failures>,
-    ) -> Self {
-        Self { pods, exec, ring, failures, at_once: Semaphore::new(MAX_AT_ONCE) }
-    }
-
     fn response(&self, stats: Vec<FunctionStats>) -> DescribeResponse {
         let (images, truncated) = images(stats);
         let ring = self.ring.as_ref().map(|ring| Arc::clone(&ring.borrow()));
+        let failures = self.failures.all().into_iter().map(|failure| {
+            let failures::Failure { at_ms, count, image, code, text, .. } = failure;
+            Failure { at_ms, count, image, code: code.to_owned(), text }
+        });
         let exec_hash = self.exec.as_ref().map(|current| format!("{:012x}", current.borrow().exec_hash));
         DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -63,7 +59,7 @@ impl Describe {
             ring: ring.iter().flat_map(|ring| ring.iter()).take(MAX_RING).map(ToString::to_string).collect(),
             images,
             truncated,
-            failures: self.failures.all().into_iter().map(failure).collect(),
+            failures: failures.collect(),
         }
     }
 }
@@ -71,7 +67,7 @@ impl Describe {
 #[tonic::async_trait]
 impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
-        let Ok(_permit) = self.at_once.try_acquire() else {
+        let Ok(_permit) = self.answers.try_acquire() else {
             return Err(Status::resource_exhausted(
                 "too many ask at once what this runner holds: retry later",
             ));
@@ -87,12 +83,10 @@ impl Shard for Describe {
 /// The busiest images, sorted by name, and whether more exist.
 fn images(mut stats: Vec<FunctionStats>) -> (Vec<ImagePods>, bool) {
     let truncated = stats.len() > MAX_IMAGES;
-    if truncated {
-        let weight = |one: &FunctionStats| (one.in_flight + one.waiting, one.ready + one.starting);
-        stats.sort_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.image.cmp(&b.image)));
-        stats.truncate(MAX_IMAGES);
-        stats.sort_by(|a, b| a.image.cmp(&b.image));
-    }
+    let weight = |one: &FunctionStats| (one.in_flight + one.waiting, one.ready + one.starting);
+    stats.sort_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.image.cmp(&b.image)));
+    stats.truncate(MAX_IMAGES);
+    stats.sort_by(|a, b| a.image.cmp(&b.image));
     (stats.iter().map(image).collect(), truncated)
 }
 
@@ -106,11 +100,6 @@ fn image(stats: &FunctionStats) -> ImagePods {
         in_flight: number(stats.in_flight),
         waiting: number(stats.waiting),
     }
-}
-
-fn failure(failure: failures::Failure) -> Failure {
-    let failures::Failure { at_ms, count, image, code, text, .. } = failure;
-    Failure { at_ms, count, image, code: code.to_owned(), text }
 }
 
 #[cfg(test)]
@@ -136,7 +125,7 @@ mod tests {
     }
 
     fn bare() -> Describe {
-        Describe::new(None, None, None, Arc::default())
+        Describe { pods: None, exec: None, ring: None, failures: Arc::default(), answers: Semaphore::new(1) }
     }
 
     #[test]
@@ -145,7 +134,7 @@ mod tests {
         let failures = Arc::new(Failures::default());
         failures.note("f:v1", "", "INTERNAL", "boom\nmore");
         let (_, exec) = watch::channel(current(CacheConfig::default(), true));
-        let describe = Describe::new(None, Some(exec), Some(watch::channel(ring).1), failures);
+        let describe = Describe { exec: Some(exec), ring: Some(watch::channel(ring).1), failures, ..bare() };
         let response = describe.response(vec![stats("f:v1", 4, 5)]);
         let pods = ImagePods {
             image: "f:v1".to_owned(),

@@ -4,10 +4,8 @@
 pub(crate) mod queue;
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::sync::Arc;
 
-use http::HeaderMap;
 use porch_fn_grpc::{Call, Reply};
 use porch_fn_image::Image;
 use porch_fn_proto::Chunks;
@@ -60,15 +58,11 @@ impl ExecRuntime {
         waits.granted();
         drop(waiting);
         let (_evaluates, span) = (self.metrics.evaluates(Runtime::Exec), call.span.stage(span::EVALUATION));
-        Some(self.run(image, &path, resource_list, &span.injected(&call.headers)).await)
-    }
-
-    async fn run(&self, image: &str, path: &Path, resource_list: Chunks, headers: &HeaderMap) -> Reply {
-        let environment = Environment::Only(self.environment.clone());
-        let program = Program::new(path, std::iter::empty::<&str>(), environment);
-        let program = program.with_variables(trace_context::environment(headers));
+        let mut variables = self.environment.clone();
+        variables.extend(trace_context::environment(&span.injected(&call.headers)));
+        let program = Program::new(path, std::iter::empty::<&str>(), Environment::Only(variables));
         // The server drops this future at the deadline, which ends the process.
         let ran = run(&program, resource_list, &outcome::limits(self.max_message), None).await;
-        outcome::reply(outcome::judge_exit, image, ran, self.max_message, ()).await
+        Some(outcome::reply(outcome::judge_exit, image, ran, self.max_message, ()).await)
     }
 }

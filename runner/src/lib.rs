@@ -18,6 +18,6 @@ pub mod pods;
 mod settings;
 mod settings_file;
 
-pub use app::{AppError, Pods, start};
+pub use app::{AppError, start};
 pub use config::{Flags, PodBackend, PodConnect};
 pub use porch_fn_lifecycle::App;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use porch_fn_runner::{AppError, Flags, Pods, start};
+use porch_fn_runner::{AppError, Flags, start};
 use wrapper_server::process::adopt_orphans;
 
 #[global_allocator]
@@ -16,5 +16,5 @@ async fn main() -> ExitCode {
     };
     porch_fn_telemetry::init(flags.log_level);
     adopt_orphans();
-    porch_fn_lifecycle::run("porch-fn-runner", start(flags, &set, Pods::Flags), AppError::exit_code).await
+    porch_fn_lifecycle::run("porch-fn-runner", start(flags, &set, None), AppError::exit_code).await
 }

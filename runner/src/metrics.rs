@@ -157,13 +157,9 @@ impl Metrics {
 
     /// Creates series with the value zero, so that Prometheus sees the first event as an increase.
     fn begin_at_zero(&self) {
-        for runtime in [Runtime::Exec, Runtime::Pod].map(Runtime::label) {
-            for gauges in [&self.waiting, &self.running] {
-                drop(gauges.get_or_create(&runtime));
-            }
-            for histograms in [&self.waiting_seconds, &self.running_seconds] {
-                drop(histograms.get_or_create(&runtime));
-            }
+        for runtime in [Runtime::Exec, Runtime::Pod] {
+            drop(self.waits(runtime));
+            drop(Stage::enter(runtime, &self.running, &self.running_seconds, false));
         }
         for reason in ["broken", "full", "refused", "vanished"] {
             drop(self.retries.get_or_create(&[("reason", reason)]));

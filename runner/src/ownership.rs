@@ -30,13 +30,13 @@ const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct Ownership {
     own: Arc<str>,
-    /// The runners on the ring: none before the first answer.
+    /// The runners on the ring, sorted: none before the first answer.
     pub(crate) ring: watch::Sender<Arc<[Arc<str>]>>,
     /// The images that this runner owns: none before the first answer.
     pub(crate) owned: watch::Sender<OwnedShards>,
     metrics: Arc<Metrics>,
-    /// The runners on the ring; `None` before the first answer.
-    names: Option<BTreeSet<Arc<str>>>,
+    /// Whether this runner is on the ring; `None` before the first answer.
+    is_listed: Option<bool>,
     /// When to warn that this runner is not among its peers.
     warn_at: Option<Instant>,
     /// Whether the runner drains. It then leaves the list of peers, which is normal.
@@ -54,7 +54,7 @@ impl Ownership {
             ring: watch::Sender::new(Arc::default()),
             owned: watch::Sender::new(OwnedShards::None),
             metrics,
-            names: None,
+            is_listed: None,
             warn_at: None,
             draining: false,
         }
@@ -75,7 +75,7 @@ impl Ownership {
                     self.warn_at = None;
                     tracing::warn!(
                         own = %self.own,
-                        members = self.names.as_ref().map_or(0, BTreeSet::len),
+                        members = self.ring.borrow().len(),
                         "this runner has not been among --peers for a minute and owns no function: it serves, but \
                          collects and replaces no pods; see --shard-address"
                     );
@@ -90,16 +90,15 @@ impl Ownership {
 
     fn update(&mut self, membership: &LiveMembership) {
         let names: BTreeSet<_> = membership.usable().map(Arc::<str>::from).collect();
-        if self.names.as_ref() == Some(&names) {
+        if self.is_listed.is_some() && names.iter().eq(self.ring.borrow().iter()) {
             return;
         }
-        let ring = Ring::new(names.iter().cloned());
         let (members, listed) = (names.len(), names.contains(&*self.own));
-        let was_listed = self.names.as_ref().map(|names| names.contains(&*self.own));
+        let was_listed = self.is_listed.replace(listed);
         if listed {
             tracing::info!(members, "peers changed");
             self.warn_at = None;
-            let own = self.own.clone();
+            let (own, ring) = (self.own.clone(), Ring::new(names.iter().cloned()));
             let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&*own);
             self.owned.send_replace(OwnedShards::Of(Lookup::by(owns)));
         } else if was_listed != Some(false) {
@@ -107,9 +106,8 @@ impl Ownership {
             self.warn_at = (!self.draining).then(|| Instant::now() + UNLISTED_WITHIN);
             self.owned.send_replace(OwnedShards::None);
         }
-        let ring: Arc<[_]> = names.iter().cloned().collect();
+        let ring: Arc<[_]> = names.into_iter().collect();
         self.metrics.ring(members, listed, fingerprint(&ring));
         self.ring.send_replace(ring);
-        self.names = Some(names);
     }
 }

@@ -104,8 +104,9 @@ impl PodRuntime {
         let mut again = None;
         while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
-            let granted = self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await;
-            let (connection, mut lease) = match granted {
+            let running = (framed.clone(), call.deadline);
+            let granted = self.pool.acquire(image.clone(), shard_key.clone(), wait_until, running).await;
+            let (connection, lease) = match granted {
                 Ok(granted) => granted,
                 Err(PodError::Vanished) => {
                     gone += 1;
@@ -119,7 +120,6 @@ impl PodRuntime {
             };
             waits.granted();
             drop(waiting);
-            lease.begin(framed.clone(), call.deadline);
             if let Some(why) = again.take() {
                 self.metrics.tried_again(why);
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use porch_fn_pool::Time;
 use porch_fn_settings::{CacheConfig, ExecConfig, Flags, FunctionConfigs, Settings};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -47,6 +48,8 @@ pub(crate) struct Sources {
     pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
     /// How often the runner checks whether the executables of FunctionConfigs exist.
     pub(crate) look_every: Duration,
+    /// The metric of [`CurrentSettings::exec_hash`].
+    pub(crate) exec_hash: Gauge,
 }
 
 // === impl Sources ===
@@ -106,6 +109,7 @@ impl Sources {
         let time = self.cache_changed.max(changed.map(Time::from_millis));
         let settings = Settings::new(self.flags.clone(), cache, Arc::clone(&exec), functions, Path::is_file);
         let exec_hash = exec_hash(&exec, &settings);
+        self.exec_hash.set(exec_hash.cast_signed());
         CurrentSettings { settings: Arc::new(settings), exec_hash, time, complete }
     }
 }
@@ -183,6 +187,7 @@ pub(crate) mod tests {
             exec: watch::channel(Arc::default()).1,
             functions: watch::channel(Some(Arc::default())).1,
             look_every: Duration::from_secs(10),
+            exec_hash: Gauge::default(),
         }
     }
 

@@ -14,15 +14,6 @@ use porch_fn_files::{FileSource, read};
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why a file cannot be used: an I/O error, or the line and column or the entry that is wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("--{flag} {path}: {reason}")]
-pub struct FileError {
-    flag: &'static str,
-    path: PathBuf,
-    reason: String,
-}
-
 /// Parses a text. The error describes the problem.
 pub(crate) type Parse<T> = Box<dyn Fn(&str) -> Result<T, String> + Send>;
 
@@ -42,18 +33,19 @@ impl<T> SettingsFile<T> {
     /// Reads the file once.
     ///
     /// # Errors
-    /// When it cannot be read or used.
-    pub(crate) fn load(&self) -> Result<T, FileError> {
+    /// When it cannot be read or used: the flag, the file, and an I/O error, or the line and column
+    /// or the entry that is wrong.
+    pub(crate) fn load(&self) -> Result<T, String> {
         self.value(&read(&self.path, MAX_BYTES).map_err(|error| self.error(error))?)
     }
 
-    fn value(&self, content: &[u8]) -> Result<T, FileError> {
+    fn value(&self, content: &[u8]) -> Result<T, String> {
         let text = str::from_utf8(content).map_err(|_| self.error("stream did not contain valid UTF-8"))?;
         (self.parse)(text).map_err(|reason| self.error(format!("{reason}; {}", self.expected)))
     }
 
-    fn error(&self, reason: impl Display) -> FileError {
-        FileError { flag: self.flag, path: self.path.clone(), reason: reason.to_string() }
+    fn error(&self, reason: impl Display) -> String {
+        format!("--{} {}: {reason}", self.flag, self.path.display())
     }
 }
 
@@ -62,13 +54,13 @@ impl<T> SettingsFile<T> {
 impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile<T> {
     type Content = Option<Bytes>;
     type Value = Arc<T>;
-    type Error = FileError;
+    type Error = String;
 
     fn name(&self) -> String {
         format!("settings of --{}", self.flag)
     }
 
-    fn read(&self, last: Option<&Option<Bytes>>) -> Result<Option<Bytes>, FileError> {
+    fn read(&self, last: Option<&Option<Bytes>>) -> Result<Option<Bytes>, String> {
         let existed = last.is_some_and(Option::is_some);
         match read(&self.path, MAX_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound && !existed => Ok(None),
@@ -76,7 +68,7 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
         }
     }
 
-    fn parse(&self, content: &Option<Bytes>) -> Result<Arc<T>, FileError> {
+    fn parse(&self, content: &Option<Bytes>) -> Result<Arc<T>, String> {
         content.as_ref().map_or_else(|| Ok(Arc::default()), |content| self.value(content).map(Arc::new))
     }
 

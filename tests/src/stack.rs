@@ -50,8 +50,7 @@ impl Stack {
         let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args).expect("flags");
         let mut started = Vec::new();
         for _ in 0..runners {
-            let shared = runner::Pods::Shared(pods.clone());
-            started.push(runner::start(flags.clone(), &set, shared).await.expect("a runner"));
+            started.push(runner::start(flags.clone(), &set, Some(pods.clone())).await.expect("a runner"));
         }
         let router = start_router(started.iter().map(runner::App::address), &[]).await;
         let admin = router.admin_address();

@@ -37,7 +37,9 @@ impl Wiring<'_> {
         let flags = self.flags;
         let (templates, connect_pods) = (templates(flags)?, connect_pods(flags)?);
         let (images, credentials) = self.registries()?;
-        let client = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
+        let client = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await.map_err(|error| {
+            format!("--pod-backend=kubernetes needs the API server: {error}; --disable-runtimes=pod runs without pods")
+        })?;
         let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(&client)).await;
         let ahead = ahead.ok().flatten().unwrap_or_default();
         let follow_clock = clock::follow(client.clone(), Arc::clone(&self.metrics));
@@ -130,14 +132,14 @@ impl Wiring<'_> {
 }
 
 /// The templates that the flags choose.
-fn templates(flags: &Flags) -> Result<Templates, AppError> {
+fn templates(flags: &Flags) -> Result<Templates, String> {
     if let Some(name) = given(&flags.function_pod_template) {
         return Ok(Templates::ConfigMap(name));
     }
     let Some(wrapper_image) = given(&flags.wrapper_server_image) else {
         let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
                     their own with --function-pod-template; --disable-runtimes=pod runs without pods";
-        return Err(AppError::Flags(text.to_owned()));
+        return Err(text.to_owned());
     };
     Ok(Templates::Objects {
         pod: flags.base_pod_template_name.clone(),
@@ -148,7 +150,7 @@ fn templates(flags: &Flags) -> Result<Templates, AppError> {
 }
 
 /// How pods are reached. The domain is checked here, since it is part of every Service's name.
-fn connect_pods(flags: &Flags) -> Result<Connect, AppError> {
+fn connect_pods(flags: &Flags) -> Result<Connect, String> {
     if flags.pod_connect == PodConnect::PodIp {
         return Ok(Connect::PodIp);
     }
@@ -158,8 +160,7 @@ fn connect_pods(flags: &Flags) -> Result<Connect, AppError> {
     if HostPort::parse(&name, 1).is_ok_and(|host| host.host == name) {
         return Ok(Connect::Service { suffix });
     }
-    let text = format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name");
-    Err(AppError::Flags(text))
+    Err(format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name"))
 }
 
 fn given(text: &str) -> Option<String> {

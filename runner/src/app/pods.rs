@@ -5,27 +5,24 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use jiff::SignedDuration;
 use porch_fn_discovery::{HostPort, Target};
 use porch_fn_lifecycle::drain;
 use porch_fn_pool::{Config, Event, OwnedShards};
 use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval};
 
-use super::{AppError, Pods, Wiring};
+use super::{AppError, Wiring};
 use crate::config::{Flags, PodBackend};
-use crate::metrics::Metrics;
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::local::{LocalBackend, LocalCluster, LocalOptions};
-use crate::pods::{Backend, Catalog, Driver, Handle, ImageCommands, PodRuntime};
+use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
 
 /// Local pods and runners share one clock, so a small skew is enough.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
-/// How often the pool's metrics are updated. Each update iterates over all functions.
-const COUNT_POOL_EVERY: Duration = Duration::from_secs(3);
 
 /// The pod runtime, if there is one, and what belongs to it.
 pub(super) struct PodParts {
@@ -36,8 +33,6 @@ pub(super) struct PodParts {
     pub(super) scope: String,
     /// Becomes true when the existing pods are known; `None` if they are known from the start.
     pub(super) synced: Option<watch::Receiver<bool>>,
-    /// The runner's own local pods, which are stopped last.
-    pub(super) local: Option<LocalCluster>,
 }
 
 /// The two ends of the channel to a pool.
@@ -63,7 +58,7 @@ impl Wiring<'_> {
         if flags.shard_address.is_empty() {
             let text =
                 "--peers needs --shard-address, this runner's own address among them (POD_IP in a pod)";
-            return Err(AppError::Flags(text.to_owned()));
+            return Err(AppError::Usage(text.to_owned()));
         }
         let own = HostPort::parse(&flags.shard_address, flags.port);
         let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
@@ -77,26 +72,27 @@ impl Wiring<'_> {
         Ok((owned, Some(ring)))
     }
 
-    /// Starts the pod runtime that the flags choose, with the settings of `sources`. Starts none if
-    /// `pods` is `None`.
+    /// Starts the pod runtime that the flags choose, with the settings of `sources`. If it is
+    /// enabled, it runs the `shared` pods.
     pub(super) async fn pods(
         &mut self,
-        pods: Option<Pods>,
+        shared: Option<LocalCluster>,
         sources: Sources,
         owned: Owned,
     ) -> Result<PodParts, AppError> {
-        match (pods, backend(self.flags)) {
-            (Some(Pods::Shared(cluster)), _) => Ok(self.local_pods(&cluster, sources, owned)),
-            (Some(Pods::Flags), PodBackend::Local) => {
+        match (shared, backend(self.flags)) {
+            (_, PodBackend::None) | (None, PodBackend::Auto) => {
+                let current = self.follow_settings(sources);
+                Ok(PodParts { current, runtime: None, scope: String::new(), synced: None })
+            }
+            (Some(cluster), _) => Ok(self.local_pods(&cluster, sources, owned)),
+            (None, PodBackend::Local) => {
                 let cluster = local_cluster(self.flags)?;
                 let parts = self.local_pods(&cluster, sources, owned);
-                Ok(PodParts { local: Some(cluster), ..parts })
+                self.at_end.push(Box::new(move || async move { cluster.stop().await }.boxed()));
+                Ok(parts)
             }
-            (Some(Pods::Flags), PodBackend::Kubernetes) => self.kubernetes_pods(sources, owned).await,
-            _ => {
-                let current = self.follow_settings(sources);
-                Ok(PodParts { current, runtime: None, scope: String::new(), synced: None, local: None })
-            }
+            (None, PodBackend::Kubernetes) => self.kubernetes_pods(sources, owned).await,
         }
     }
 
@@ -129,8 +125,6 @@ impl Wiring<'_> {
         let config = desired.config(&current.borrow(), &Resolved::default());
         let (driver, pool) = Driver::new(config, backend, clock_ahead, received, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool"), driver.run());
-        let count = count_pool(pool.clone(), Arc::clone(&self.metrics));
-        self.tasks.keep(tracing::info_span!("pool metrics"), count);
         let follow = desired.follow(current.clone(), resolved, events);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
         let runtime = PodRuntime {
@@ -141,7 +135,7 @@ impl Wiring<'_> {
             max_retries: flags.max_grpc_retries,
             metrics: Arc::clone(&self.metrics),
         };
-        PodParts { current, runtime: Some(runtime), scope, synced: None, local: None }
+        PodParts { current, runtime: Some(runtime), scope, synced: None }
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {
@@ -159,29 +153,19 @@ pub(super) fn events() -> Events {
     (sender, receiver)
 }
 
-/// Updates the metrics from the pool, forever.
-async fn count_pool(pool: Handle, metrics: Arc<Metrics>) {
-    let mut ticks = interval(COUNT_POOL_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        metrics.pool(&pool.stats().await);
-    }
-}
-
-/// Where pods are to run.
+/// Where pods are to run; `Auto` outside of a cluster.
 fn backend(flags: &Flags) -> PodBackend {
     let in_cluster = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     match flags.pod_backend {
+        _ if !flags.is_enabled("pod") => PodBackend::None,
         PodBackend::Auto if flags.kubeconfig.is_some() || in_cluster() => PodBackend::Kubernetes,
         chosen => chosen,
     }
 }
 
-fn local_cluster(flags: &Flags) -> Result<LocalCluster, AppError> {
-    let Some(path) = &flags.local_functions else {
-        return Err(AppError::Flags("--pod-backend=local needs --local-functions FILE".to_owned()));
-    };
+fn local_cluster(flags: &Flags) -> Result<LocalCluster, String> {
+    let path = flags.local_functions.as_ref();
+    let path = path.ok_or("--pod-backend=local needs --local-functions FILE")?;
     Ok(LocalCluster::new(LocalOptions {
         wrapper: vec![flags.wrapper_server.clone().into_os_string()],
         max_message: flags.max_request_body_size,

@@ -30,9 +30,9 @@ impl Wiring<'_> {
         let (private, private_tls) = (flags.enable_private_registries, flags.enable_private_registries_tls);
         let platform = match flags.platform.as_str() {
             "" => Platform::default(),
-            text => Platform::parse(text).map_err(AppError::Flags)?,
+            text => Platform::parse(text)?,
         };
-        check_insecure(&flags.insecure_registries).map_err(AppError::Flags)?;
+        check_insecure(&flags.insecure_registries)?;
         let file = match &flags.image_metadata {
             Some(path) => ImageCommands::metadata(path, &flags.default_image_prefix)?,
             None => ImageCommands::default(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use porch_fn_files::WatchedFiles;
 use porch_fn_image::AllowedImages;
 use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Setting, Source};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
 use super::{AppError, Wiring};
@@ -26,13 +27,12 @@ impl Wiring<'_> {
 
     /// Whether the file or directory that `--flag` names exists. If the user set the flag, a
     /// missing file is an error.
-    pub(super) fn exists(&self, flag: &str, path: &Path) -> Result<bool, AppError> {
+    pub(super) fn exists(&self, flag: &str, path: &Path) -> Result<bool, String> {
         if path.exists() {
             return Ok(true);
         }
         if self.set.contains(flag) {
-            let text = format!("--{flag} {}: no such file or directory", path.display());
-            return Err(AppError::Flags(text));
+            return Err(format!("--{flag} {}: no such file or directory", path.display()));
         }
         tracing::info!(path = %path.display(), "the default of --{flag} does not exist");
         Ok(false)
@@ -63,13 +63,18 @@ impl Wiring<'_> {
             // Only the Kubernetes backend has FunctionConfigs.
             functions: watch::channel(Some(Arc::default())).1,
             look_every: self.reread_every().max(SHORTEST_LOOK),
+            exec_hash: if flags.is_enabled("exec") {
+                self.metrics.exec_hash.clone()
+            } else {
+                Gauge::default()
+            },
         })
     }
 
     fn follow_file<T: Default + PartialEq + Send + Sync + 'static>(
         &mut self,
         file: SettingsFile<T>,
-    ) -> Result<watch::Receiver<Arc<T>>, AppError> {
+    ) -> Result<watch::Receiver<Arc<T>>, String> {
         let flag = file.flag;
         let file = if self.exists(flag, &file.path)? {
             WatchedFiles::read(file)?

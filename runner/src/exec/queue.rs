@@ -15,24 +15,12 @@ pub(crate) struct Queue {
     places: Semaphore,
     pub(super) parallel: usize,
     pub(super) max_waiting: usize,
-    /// By image; only images with waiting calls.
     lines: Mutex<HashMap<String, Line>>,
 }
 
-/// The waiting calls of one image.
-#[derive(Debug, Default)]
-struct Line {
-    /// The call that waits for a place holds this lock. The image's other calls wait for the lock.
-    first: Arc<AsyncMutex<()>>,
-    length: usize,
-}
-
-/// A call in a line. Dropping this value removes the call from the line.
-struct Waiting<'a> {
-    queue: &'a Queue,
-    image: &'a str,
-    first: Arc<AsyncMutex<()>>,
-}
+/// The waiting calls of one image; each has a clone. The first call waits for a place and holds the
+/// lock. The others wait for the lock.
+type Line = Arc<AsyncMutex<()>>;
 
 /// The most allowed calls of the image already wait.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,35 +38,18 @@ impl Queue {
         if let Ok(place) = self.places.try_acquire() {
             return Ok(place);
         }
-        let waiting = self.enter(image)?;
-        let _first = waiting.first.lock().await;
+        let line = self.enter(image)?;
+        let _first = line.lock().await;
         // The semaphore is never closed.
         self.places.acquire().await.map_err(|_| Full)
     }
 
-    fn enter<'a>(&'a self, image: &'a str) -> Result<Waiting<'a>, Full> {
-        if self.max_waiting == 0 {
-            return Err(Full);
-        }
+    fn enter(&self, image: &str) -> Result<Line, Full> {
         let mut lines = self.lines.lock();
+        // One of a line's references is here.
+        lines.retain(|_, line| Arc::strong_count(line) > 1);
         let line = lines.entry(image.to_owned()).or_default();
-        if line.length == self.max_waiting {
-            return Err(Full);
-        }
-        line.length += 1;
-        Ok(Waiting { queue: self, image, first: Arc::clone(&line.first) })
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut lines = self.queue.lines.lock();
-        if let Some(line) = lines.get_mut(self.image) {
-            line.length -= 1;
-            if line.length == 0 {
-                lines.remove(self.image);
-            }
-        }
+        if Arc::strong_count(line) > self.max_waiting { Err(Full) } else { Ok(Arc::clone(line)) }
     }
 }
 
@@ -150,7 +121,8 @@ mod tests {
             order.extend(calls.running.first().map(|(image, number, _)| (*image, *number)));
         }
         assert_eq!(order, [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]);
-        assert!(queue.lines.lock().is_empty());
+        let _only = queue.enter("d").unwrap();
+        assert_eq!(queue.lines.lock().len(), 1, "lines without calls are forgotten");
         assert!(Queue::new(usize::MAX, 0).place("a").now_or_never().unwrap().is_ok());
     }
 }

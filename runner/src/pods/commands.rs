@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::backend::Catalog;
 use super::configure::{OriginChange, OriginOf, Origins};
 use crate::settings::CurrentSettings;
-use crate::settings_file::{FileError, SettingsFile};
+use crate::settings_file::SettingsFile;
 
 #[derive(Deserialize, Default)]
 struct File {
@@ -45,13 +45,13 @@ impl ImageCommands {
     ///
     /// # Errors
     /// If the file cannot be read or has the wrong form.
-    pub fn local(path: &Path, prefix: &str) -> Result<Self, FileError> {
+    pub fn local(path: &Path, prefix: &str) -> Result<Self, String> {
         let expected = "expected functions: [{image: IMAGE, command: [PROGRAM, ARG, ...]}]";
         Self::read("local-functions", path, prefix, "command", expected)
     }
 
     /// Reads the file of `--image-metadata`.
-    pub(crate) fn metadata(path: &Path, prefix: &str) -> Result<Self, FileError> {
+    pub(crate) fn metadata(path: &Path, prefix: &str) -> Result<Self, String> {
         let expected = "expected images: [{image: IMAGE, entrypoint: [PROGRAM, ARG, ...]}]";
         Self::read("image-metadata", path, prefix, "entrypoint", expected)
     }
@@ -62,7 +62,7 @@ impl ImageCommands {
         prefix: &str,
         field: &'static str,
         expected: &'static str,
-    ) -> Result<Self, FileError> {
+    ) -> Result<Self, String> {
         let prefix = prefix.to_owned();
         let parse = Box::new(move |text: &str| Self::parse(text, &prefix, field));
         SettingsFile { flag, path: path.to_owned(), parse, expected }.load()

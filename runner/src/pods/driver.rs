@@ -15,7 +15,7 @@ use porch_fn_pool::{
 };
 use porch_fn_proto::Chunks;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock::now_ahead;
 use crate::metrics::Metrics;
@@ -52,6 +52,8 @@ pub(crate) struct Lease {
     running: Option<(Chunks, Instant)>,
 }
 
+/// How often the pool's metrics are updated. Each update iterates over all functions.
+const COUNT_EVERY: Duration = Duration::from_secs(3);
 /// A call dropped within this time before its deadline counts as late. The caller has the same
 /// deadline and may cancel slightly earlier.
 const EARLY: Duration = Duration::from_millis(100);
@@ -59,8 +61,9 @@ const EARLY: Duration = Duration::from_millis(100);
 // === impl Handle ===
 
 impl Handle {
-    /// Waits for a pod of `image`, which the call may use until the lease is dropped. Dropping the
-    /// future cancels the request.
+    /// Waits until `deadline` for a pod of `image`, which the call may use until the lease is
+    /// dropped. Dropping the future cancels the request. `running` is the message that the pod will
+    /// run, and the call's deadline: if the call misses it, the pod may be the cause.
     ///
     /// # Errors
     /// When there is no pod for the call.
@@ -69,6 +72,7 @@ impl Handle {
         image: ImageKey,
         shard_key: ShardKey,
         deadline: Instant,
+        running: (Chunks, Instant),
     ) -> Result<(Arc<Connection>, Lease), PodError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (answer, granted) = oneshot::channel();
@@ -79,6 +83,7 @@ impl Handle {
         // The pool has already removed a rejected call. The driver has already finished a call
         // whose pod vanished.
         lease.finished = granted.is_err();
+        lease.running = Some(running);
         Ok((granted?, lease))
     }
 
@@ -93,12 +98,6 @@ impl Handle {
 // === impl Lease ===
 
 impl Lease {
-    /// Records the message that the pod is about to run. If the call misses its deadline, the pod
-    /// may be the cause.
-    pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
-        self.running = Some((message, deadline));
-    }
-
     /// Returns the pod to the pool, with the call's verdict on the pod.
     pub(crate) fn finish(mut self, verdict: Verdict) {
         self.finished = true;
@@ -154,7 +153,7 @@ impl<B: Backend> Driver<B> {
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
         let driver = Self {
-            clock: Clock::new(clock_ahead),
+            clock: Clock { origin: Instant::now(), origin_time: now_ahead(clock_ahead) },
             pool: Pool::new(config),
             backend,
             events,
@@ -168,9 +167,11 @@ impl<B: Backend> Driver<B> {
 
     /// Runs until every handle is gone.
     pub(crate) async fn run(mut self) {
+        let mut ticks = interval(COUNT_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let timer = self.pool.next_timer().map(|due| self.clock.instant(due));
-            // The three sources need no priority: the pool accepts events in any order.
+            // The sources need no priority: the pool accepts events in any order.
             let event = tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command),
@@ -178,6 +179,10 @@ impl<B: Backend> Driver<B> {
                 },
                 Some(event) = self.events.recv() => Some(event),
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Some(Event::Tick),
+                _ = ticks.tick() => {
+                    self.metrics.pool(&self.pool.stats());
+                    None
+                }
             };
             if let Some(event) = event {
                 self.step(event);
@@ -280,11 +285,6 @@ struct Clock {
 }
 
 impl Clock {
-    /// `ahead` is how far the clock of the pods is ahead of this machine's.
-    fn new(ahead: SignedDuration) -> Self {
-        Self { origin: Instant::now(), origin_time: now_ahead(ahead) }
-    }
-
     fn now(&self) -> Time {
         self.time(Instant::now())
     }

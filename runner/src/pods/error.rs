@@ -3,8 +3,9 @@
 
 use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
-use porch_fn_pool::Rejection;
-use porch_fn_registry::{RegistryError, ResolveError};
+use porch_fn_pool::Rejection::{self, DeadlineExceeded, NoRoom, NotReady, PodFailed, QueueFull};
+use porch_fn_registry::RegistryError;
+use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
 use tonic::Code;
 
 /// Why the pod runtime has no wrapper's answer to return.
@@ -56,11 +57,11 @@ impl PodError {
     /// The `reason` label in metrics of a call that got no pod.
     pub(super) fn kind(&self) -> &'static str {
         match self {
-            Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
-            Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
-            Self::Rejected(Rejection::NoRoom) => "no_room",
-            Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
-            Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
+            Self::Rejected(QueueFull { .. }) => "queue_full",
+            Self::Rejected(DeadlineExceeded) => "deadline",
+            Self::Rejected(NoRoom) => "no_room",
+            Self::Rejected(PodFailed { .. }) => "pod_failed",
+            Self::Rejected(NotReady { .. }) => "pod_not_ready",
             Self::Stopped => "stopped",
             _ => "pods_broke",
         }
@@ -74,25 +75,20 @@ impl PodError {
                 let text = format!("unable to evaluate {image} with pod evaluator: {error}");
                 Reply::failed(Code::InvalidArgument, &text)
             }
-            Self::Unresolved { source, .. } => match source {
-                ResolveError::NoMatch | ResolveError::Registry(RegistryError::NotFound) => {
-                    Reply::failed(Code::NotFound, &no_client())
-                }
-                ResolveError::Registry(_) => Reply::failed(Code::Unknown, &no_client()),
-            },
+            Self::Unresolved { source: NoMatch | Registry(RegistryError::NotFound), .. } => {
+                Reply::failed(Code::NotFound, &no_client())
+            }
+            // grpc-go turns an error without a status into this code.
+            Self::Unresolved { .. } | Self::Rejected(PodFailed { .. }) => {
+                Reply::failed(Code::Unknown, &no_client())
+            }
             Self::Vanished | Self::Stopped => Reply::shed(Code::Unavailable, &no_client()),
-            Self::Rejected(rejection) => match rejection {
-                Rejection::QueueFull { .. } => Reply::shed(Code::ResourceExhausted, &no_client()),
-                Rejection::DeadlineExceeded => {
-                    let text = format!("function evaluation timed out for {image}: {self}");
-                    Reply::failed(Code::DeadlineExceeded, &text)
-                }
-                Rejection::NotReady { .. } | Rejection::NoRoom => {
-                    Reply::failed(Code::DeadlineExceeded, &no_client())
-                }
-                // grpc-go turns an error without a status into this code.
-                Rejection::PodFailed { .. } => Reply::failed(Code::Unknown, &no_client()),
-            },
+            Self::Rejected(QueueFull { .. }) => Reply::shed(Code::ResourceExhausted, &no_client()),
+            Self::Rejected(NotReady { .. } | NoRoom) => Reply::failed(Code::DeadlineExceeded, &no_client()),
+            Self::Rejected(DeadlineExceeded) => {
+                let text = format!("function evaluation timed out for {image}: {self}");
+                Reply::failed(Code::DeadlineExceeded, &text)
+            }
             Self::Refused(refused) => refused.clone().into(),
             Self::Broken => wrap_failure(Reply::failed(Code::Unavailable, &self.to_string()), image),
             Self::TooLarge { .. } => {

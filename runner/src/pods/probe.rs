@@ -7,7 +7,6 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, Channel, Connection, Sender};
 use porch_fn_lifecycle::tasks::pass_on_panic;
@@ -56,8 +55,7 @@ pub(super) struct Probes {
 
 #[derive(Debug, Default)]
 struct Running {
-    /// Each task returns the UID of its pod.
-    tasks: JoinSet<Uid>,
+    tasks: JoinSet<()>,
     by_pod: HashMap<Uid, AbortHandle>,
 }
 
@@ -66,16 +64,11 @@ impl Probes {
     pub(super) fn start(&self, uid: Uid, name: &PodName, probe: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock();
         while let Some(ended) = running.tasks.try_join_next() {
-            // A newer probe of the same pod may have replaced it.
-            if let Ok(uid) = &ended
-                && running.by_pod.get(uid).is_some_and(AbortHandle::is_finished)
-            {
-                running.by_pod.remove(uid);
-            }
             pass_on_panic(ended);
         }
-        let (span, pod) = (tracing::info_span!("probe", image = %name.image, slot = name.slot), uid.clone());
-        let handle = running.tasks.spawn(probe.map(|()| pod).instrument(span));
+        running.by_pod.retain(|_, probe| !probe.is_finished());
+        let span = tracing::info_span!("probe", image = %name.image, slot = name.slot);
+        let handle = running.tasks.spawn(probe.instrument(span));
         if let Some(earlier) = running.by_pod.insert(uid, handle) {
             earlier.abort();
         }

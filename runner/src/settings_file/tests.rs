@@ -46,7 +46,7 @@ fn errors_name_flag_and_file() {
         (b"- 1\n- [\n", ["line", "; expected a list of numbers"]),
     ] {
         fs::write(path(&directory), text).unwrap();
-        let error = file(&directory).load().unwrap_err().to_string();
+        let error = file(&directory).load().unwrap_err();
         assert!(error.starts_with(&format!("--numbers {}: ", path(&directory).display())), "{error}");
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }

@@ -1,22 +1,22 @@
 //! Wires the wrapper-server, and runs it as a process.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use porch_fn_flags::Ignored;
-use porch_fn_grpc::Server;
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::serve;
+use porch_fn_grpc::{Places, Server};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, DrainTimes};
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 
 use crate::config::Flags;
 use crate::health_probe;
@@ -41,7 +41,13 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
     }
-    let wrapper = Wrapper::new(program, flags.max_request_body_size, flags.flatten_log);
+    let wrapper =
+        Wrapper { program, max_message: flags.max_request_body_size, flatten_log: flags.flatten_log };
+    let max_calls = flags.max_concurrent_calls;
+    let refusal = format!(
+        "{max_calls} calls already run in this function's pod: retry later, raise \
+         --max-parallel-pods-per-function, or raise the wrapper-server's --max-concurrent-calls"
+    );
     let options = porch_fn_grpc::Options {
         max_message: flags.max_request_body_size,
         default_timeout: flags.request_timeout.into(),
@@ -49,7 +55,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
         max_timeout: Duration::MAX,
         // `places` already limits the bytes in flight.
         inflight: None,
-        places: Some(Wrapper::places(flags.max_concurrent_calls)),
+        places: Some(Places::new(max_calls, refusal)),
         tell_load: false,
         observer: None,
         tracer: None,
@@ -105,7 +111,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let code = runtime.block_on(serve_until_stopped(&flags));
-    // A read of a standard input that is not a pipe cannot be cancelled, and would block the exit.
+    // Calls end with their tasks. An output that is still being judged must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
@@ -119,15 +125,12 @@ async fn serve_until_stopped(flags: &Flags) -> ExitCode {
 
 /// Returns when the other end of standard input is closed.
 async fn stdin_closed() {
-    // Tokio's own stdin blocks a thread, which would delay the exit.
-    let pipe = std::io::stdin().as_fd().try_clone_to_owned().and_then(pipe::Receiver::from_owned_fd);
-    match pipe {
-        Ok(pipe) => end_of(pipe).await,
-        Err(_no_pipe) => end_of(tokio::io::stdin()).await,
-    }
-}
-
-async fn end_of(mut input: impl AsyncRead + Unpin) {
-    let mut ignored = [0; 256];
-    while matches!(input.read(&mut ignored).await, Ok(1..)) {}
+    let (sender, closed) = oneshot::channel::<()>();
+    // In a thread of its own, since a read cannot be cancelled, and Tokio waits for its threads.
+    thread::spawn(move || {
+        // An error ends it too.
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        drop(sender);
+    });
+    let _ = closed.await;
 }

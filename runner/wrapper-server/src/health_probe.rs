@@ -21,9 +21,6 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 /// The binary acts as the probe if it is started under this name.
 pub(crate) const NAME: &str = "grpc-health-probe";
 
-/// Largest answer in bytes. The answer of a health check has seven.
-const MAX_ANSWER: usize = 100;
-
 /// Asks a gRPC server for its health.
 ///
 /// Exit codes: 0 SERVING, 1 wrong flags, 2 no connection, 3 no answer, 4 not SERVING.
@@ -81,22 +78,17 @@ async fn check(flags: Flags) -> Result<(), Failure> {
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connected.map_err(|error| no_connection(&error))?;
     let answered = timeout(flags.rpc_timeout.into(), call(stream, flags.service)).await;
-    let problem = match answered {
-        Err(_) => "no answer within -rpc-timeout".to_owned(),
-        Ok(Err(error)) => {
-            format!("the call was interrupted, or the server does not speak HTTP/2: {error}")
+    let answered = answered.map_err(|_| (3, "no answer within -rpc-timeout".to_owned()))?;
+    let interrupted = "the call was interrupted, or the server does not speak HTTP/2";
+    match answered.map_err(|error| (3, format!("{interrupted}: {error}")))? {
+        Some(ServingStatus::Serving) => Ok(()),
+        Some(status) => Err((4, format!("the server is not healthy: {}", status.as_str_name()))),
+        None => {
+            let refused = "the server refuses the call: it does not know that service, or implements no gRPC health \
+                           (grpc.health.v1.Health)";
+            Err((3, refused.to_owned()))
         }
-        Ok(Ok(None)) => {
-            "the server refuses the call: it does not know that service, or implements no gRPC health \
-             (grpc.health.v1.Health)"
-                .to_owned()
-        }
-        Ok(Ok(Some(ServingStatus::Serving))) => return Ok(()),
-        Ok(Ok(Some(status))) => {
-            return Err((4, format!("the server is not healthy: {}", status.as_str_name())));
-        }
-    };
-    Err((3, problem))
+    }
 }
 
 fn no_connection(error: &io::Error) -> Failure {
@@ -117,9 +109,9 @@ async fn call(stream: TcpStream, service: String) -> Result<Option<ServingStatus
     body.send_data(frame(message.into()).contiguous(), true)?;
     let mut body = response.await?.into_body();
     let mut answer = Vec::new();
+    // Flow control limits this to 64 KiB, since no capacity is released.
     while let Some(data) = body.data().await {
-        answer.extend(data?.into_iter().take(MAX_ANSWER));
-        answer.truncate(MAX_ANSWER);
+        answer.extend_from_slice(&data?);
     }
     // If the status is an error there is no message, and the status itself adds nothing.
     let answer = answer.get(PREFIX_LEN..).and_then(|answer| HealthCheckResponse::decode(answer).ok());

@@ -21,4 +21,3 @@ pub use app::{run, start};
 pub use config::Flags;
 pub use go_text::{go_exit_text, go_os_error, go_quote};
 pub use porch_fn_lifecycle::App;
-pub use service::Wrapper;

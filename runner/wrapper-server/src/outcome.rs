@@ -34,8 +34,9 @@ pub struct Evaluated {
     pub warning: Option<String>,
 }
 
-/// [`judge`] or [`judge_exit`].
-pub type Judge = fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Status>;
+/// [`judge`] or [`judge_exit`]: judges a process of the function with this name in quotes, within
+/// the limits of this many bytes of a message.
+pub type Judge = fn(&str, Finished, usize) -> Result<Evaluated, Status>;
 
 /// The limits that keep an answer within a gRPC message of `max_message` bytes.
 pub fn limits(max_message: usize) -> Limits {
@@ -59,14 +60,10 @@ const FIELD_OVERHEAD: usize = 5;
 /// How much of an image's name is quoted, in bytes. It is the caller's input.
 const IMAGE_LIMIT: usize = 1024;
 
-/// Judges a call of the function `image` that was run within [`limits`] of `max_message`.
-///
-/// Reads the whole output, which takes about 30 ms of CPU time per MiB.
-pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -> Result<Evaluated, Status> {
-    let function = go_quote(&bounded(image, IMAGE_LIMIT));
-    let Finished { status, stdout, stderr } =
-        ran.map_err(|error| not_finished(&function, &error, max_message))?;
-
+/// Judges a process by its output. Reads the whole output, which takes about 30 ms of CPU time per
+/// MiB.
+pub fn judge(function: &str, finished: Finished, max_message: usize) -> Result<Evaluated, Status> {
+    let Finished { status, stdout, stderr } = finished;
     let results = match resource_list::check(&stdout) {
         Ok(results) if status.success() => results,
         Ok(results) => {
@@ -90,16 +87,10 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
 /// Like [`judge`], but by the exit code alone, like Porch's exec runtime: the output of a function
 /// that succeeded is not read, but an empty one is an error. The text for a function that failed
 /// begins like Porch's, with exit code and stderr. The results in its output follow.
-pub fn judge_exit(
-    image: &str,
-    ran: Result<Finished, RunError>,
-    max_message: usize,
-) -> Result<Evaluated, Status> {
-    let function = go_quote(&bounded(image, IMAGE_LIMIT));
-    let Finished { status, stdout, stderr } =
-        ran.map_err(|error| not_finished(&function, &error, max_message))?;
+pub fn judge_exit(function: &str, finished: Finished, max_message: usize) -> Result<Evaluated, Status> {
+    let Finished { status, stdout, stderr } = finished;
     if !status.success() {
-        let failure = not_executed(&function, &go_exit_text(status), &stderr.into_text());
+        let failure = not_executed(function, &go_exit_text(status), &stderr.into_text());
         return Err(match resource_list::check(&stdout) {
             Ok(results) if !results.text.is_empty() => {
                 Status::internal(format!("{} with structured results: {results}", failure.message()))
@@ -108,7 +99,7 @@ pub fn judge_exit(
         });
     }
     if stdout.is_empty() {
-        return Err(not_executed(&function, "it wrote nothing to standard output", &stderr.into_text()));
+        return Err(not_executed(function, "it wrote nothing to standard output", &stderr.into_text()));
     }
     Ok(evaluated(stdout, stderr, None, max_message))
 }
@@ -117,8 +108,9 @@ pub fn judge_exit(
 /// milliseconds and would delay other calls.
 const JUDGED_INLINE: usize = 64 * 1024;
 
-/// Judges a call and returns its answer. Large outputs are judged in a thread for blocking work.
-/// `held` is dropped only after judging, even if this future is dropped earlier.
+/// The answer to a call of the function `image` that was run within [`limits`] of `max_message`.
+/// Large outputs are judged in a thread for blocking work. `held` is dropped only after judging,
+/// even if this future is dropped earlier.
 pub async fn reply(
     judge: Judge,
     image: &str,
@@ -126,12 +118,14 @@ pub async fn reply(
     max_message: usize,
     held: impl Send + 'static,
 ) -> Reply {
-    let judged = if ran.as_ref().map_or(0, |finished| finished.stdout.len()) <= JUDGED_INLINE {
-        judge(image, ran, max_message)
-    } else {
-        let image = image.to_owned();
-        let judged = spawn_blocking(move || (judge(&image, ran, max_message), held).0).await;
-        judged.unwrap_or_else(|_| Err(Status::internal("the function's output could not be judged")))
+    let function = go_quote(&bounded(image, IMAGE_LIMIT));
+    let judged = match ran {
+        Err(error) => Err(not_finished(&function, &error, max_message)),
+        Ok(finished) if finished.stdout.len() <= JUDGED_INLINE => judge(&function, finished, max_message),
+        Ok(finished) => {
+            let judged = spawn_blocking(move || (judge(&function, finished, max_message), held).0).await;
+            judged.unwrap_or_else(|_| Err(Status::internal("the function's output could not be judged")))
+        }
     };
     match judged {
         Ok(Evaluated { resource_list, log, warning }) => {
@@ -152,9 +146,9 @@ fn evaluated(stdout: Bytes, stderr: Stderr, warning: Option<String>, max_message
 
 fn not_finished(function: &str, error: &RunError, max_message: usize) -> Status {
     match error {
-        RunError::Lookup(_) | RunError::Io { .. } => not_executed(function, &error.to_string(), ""),
+        RunError::Failed(reason) => not_executed(function, reason, ""),
         // The function was ended at once, so the length of its whole output is not known.
-        RunError::StdoutTooLarge { .. } => Status::resource_exhausted(format!(
+        RunError::StdoutTooLarge => Status::resource_exhausted(format!(
             "grpc: trying to send message larger than max ({} vs. {max_message}): the output of function {function} \
              is too long; raise --max-request-body-size of router, runner and wrapper-server, and Porch's \
              --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value",

@@ -14,25 +14,22 @@ mod program;
 mod reaper;
 mod stderr;
 
-use std::borrow::Cow;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 
-use bytes::{BufMut as _, Bytes};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::go_text::go_os_error;
 use group::Group;
 
-pub use program::{Environment, LookupError, Program};
+pub use program::{Environment, Program};
 pub use reaper::{adopt_orphans, collect_orphans};
 pub(crate) use stderr::MARKER_LIMIT;
 pub use stderr::Stderr;
@@ -65,26 +62,16 @@ pub struct Finished {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// There is no such program.
-    #[error(transparent)]
-    Lookup(#[from] LookupError),
     /// Stdout grew past its limit; the process was ended at once.
-    #[error("the function wrote more than {limit} bytes to stdout; raise --max-request-body-size")]
-    StdoutTooLarge {
-        /// [`Limits::stdout`].
-        limit: usize,
-    },
+    #[error("the function wrote too much to stdout; raise --max-request-body-size")]
+    StdoutTooLarge,
     /// The deadline passed; the process was ended.
     #[error("context deadline exceeded")]
     Deadline,
-    /// The system refused to start the program, or an operation on a pipe or the process failed.
-    #[error("{operation}: {}", go_os_error(source))]
-    Io {
-        /// The operation that failed.
-        operation: Cow<'static, str>,
-        /// The system's reason.
-        source: io::Error,
-    },
+    /// There is no such program, the system refused to start it, or an operation on a pipe or the
+    /// process failed: what failed, and the reason.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Runs `program` once, with the chunks of `stdin` as its input.
@@ -108,7 +95,7 @@ pub async fn run(
     let mut stderr = Stderr::new(*limits);
 
     let finished = async {
-        let exit = async { group.leader_exit().await.map_err(io_error("waiting for the function's exit")) };
+        let exit = async { group.leader_exit().await.map_err(failed("waiting for the function's exit")) };
         tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
     };
     // The ends of stdin and stderr do not end a call, because a process left behind may keep these
@@ -121,11 +108,13 @@ pub async fn run(
         biased;
         finished = finished => finished?.0,
         Err(failed) = alongside => return Err(failed),
-        () = passed(deadline) => return Err(RunError::Deadline),
+        () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+            return Err(RunError::Deadline);
+        }
     };
 
-    let status = group.end().map_err(io_error("reaping the function's process"))?;
-    read_rest_of_stderr(pipes.stderr, &mut stderr).map_err(io_error("reading the function's stderr"))?;
+    let status = group.end().map_err(failed("reaping the function's process"))?;
+    read_rest_of_stderr(pipes.stderr, &mut stderr).map_err(failed("reading the function's stderr"))?;
     Ok(Finished { status, stdout, stderr })
 }
 
@@ -142,36 +131,27 @@ async fn write_stdin(
             {
                 break;
             }
-            Err(error) => return Err(io_error("writing the function's stdin")(error)),
+            Err(error) => return Err(failed("writing the function's stdin")(error)),
         }
     }
     Ok(())
 }
 
 async fn read_stdout(pipe: &mut pipe::Receiver, limit: usize) -> Result<Bytes, RunError> {
-    const FIRST: usize = 64 * 1024;
+    // As much as a pipe holds.
+    let mut stdout = Vec::with_capacity(64 * 1024);
     // One extra byte distinguishes an output of exactly the limit from a larger output.
-    let most = limit.saturating_add(1);
-    let mut stdout = Vec::new();
-    loop {
-        if stdout.len() == stdout.capacity() {
-            let capacity = stdout.len().saturating_mul(2).max(FIRST).min(most);
-            stdout.reserve_exact(capacity - stdout.len());
-        }
-        let spare = stdout.capacity() - stdout.len();
-        let read = pipe.read_buf(&mut (&mut stdout).limit(spare)).await;
-        if read.map_err(io_error("reading the function's stdout"))? == 0 {
-            return Ok(stdout.into());
-        }
-        if stdout.len() > limit {
-            return Err(RunError::StdoutTooLarge { limit });
-        }
+    let mut most = pipe.take((limit as u64).saturating_add(1));
+    most.read_to_end(&mut stdout).await.map_err(failed("reading the function's stdout"))?;
+    if stdout.len() > limit {
+        return Err(RunError::StdoutTooLarge);
     }
+    Ok(stdout.into())
 }
 
 async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(), RunError> {
-    let mut buffer = Vec::with_capacity(STDERR_BUFFER);
-    while pipe.read_buf(&mut buffer).await.map_err(io_error("reading the function's stderr"))? > 0 {
+    let mut buffer = Vec::with_capacity(8 * 1024);
+    while pipe.read_buf(&mut buffer).await.map_err(failed("reading the function's stderr"))? > 0 {
         stderr.push(&buffer);
         buffer.clear();
     }
@@ -184,36 +164,18 @@ fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<
     // this.
     const MOST: u64 = 1024 * 1024;
     // Tokio would read only after its driver has reported the pipe as readable.
-    let mut rest = File::from(pipe.into_nonblocking_fd()?).take(MOST);
-    let mut buffer = [0; STDERR_BUFFER];
-    loop {
-        match rest.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(read) => stderr.push(&buffer[..read]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    let mut pipe = File::from(pipe.into_nonblocking_fd()?).take(MOST);
+    let mut rest = Vec::new();
+    let read = pipe.read_to_end(&mut rest);
+    stderr.push(&rest);
+    match read {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
     }
 }
 
-const STDERR_BUFFER: usize = 8 * 1024;
-
-async fn passed(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => pending().await,
-    }
-}
-
-/// Becomes readable once the process has exited. Does not reap it.
-#[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
-fn pidfd(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
-}
-
-fn io_error(operation: &'static str) -> impl Fn(io::Error) -> RunError {
-    move |source| RunError::Io { operation: operation.into(), source }
+fn failed(operation: impl Display) -> impl Fn(io::Error) -> RunError {
+    move |error| RunError::Failed(format!("{operation}: {}", go_os_error(&error)))
 }
 
 #[cfg(test)]

@@ -16,15 +16,10 @@ mod events;
 mod results;
 
 use crate::go_text::go_quote;
-use events::{Events, Node, Text, Value};
+use events::{Events, Node, Value, readable};
 
 pub(crate) use results::bounded;
 pub use results::{MESSAGE_LIMIT, PART_LIMIT, Results, TEXT_LIMIT};
-
-/// Why an output is not a `ResourceList`. Positions are those in the function's stdout.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Invalid(String);
 
 /// Checks a function's output and returns the results in it.
 ///
@@ -32,17 +27,17 @@ pub struct Invalid(String);
 /// flow style (JSON), the parser keeps one item at a time, at up to 70 times its size.
 ///
 /// # Errors
-/// [`Invalid`], with the position of the fault.
-pub fn check(output: &[u8]) -> Result<Results, Invalid> {
-    let text = Text::new(output)?;
-    let mut events = Events::new(&text);
-    let Some(root) = events.document()? else { return Err(Invalid(EMPTY.to_owned())) };
+/// Why it is not a `ResourceList`, with the position of the fault in the function's stdout.
+pub fn check(output: &[u8]) -> Result<Results, String> {
+    let (text, prefix) = readable(output)?;
+    let mut events = Events::new(&text, prefix);
+    let Some(root) = events.document()? else { return Err(EMPTY.to_owned()) };
     let results = resource_list(&mut events, &root)?;
     events.end()?;
     Ok(results)
 }
 
-fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results, Invalid> {
+fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results, String> {
     root.must_be("mapping", "the function's stdout")?;
     let (mut kind, mut items, mut function_config, mut results) = (None, false, false, None);
     events.each_entry(|events, key, node| match key {
@@ -77,7 +72,7 @@ fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results
         Some("ResourceList") => Ok(results.unwrap_or_default()),
         other => {
             let other = go_quote(other.unwrap_or_default());
-            Err(Invalid(format!("input was of unexpected kind {other}; expected ResourceList")))
+            Err(format!("input was of unexpected kind {other}; expected ResourceList"))
         }
     }
 }

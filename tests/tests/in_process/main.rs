@@ -11,7 +11,7 @@ mod runner;
 mod settings;
 mod wrapper;
 
-use porch_fn_runner::{App, Flags, Pods, start};
+use porch_fn_runner::{App, Flags, start};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::Sandbox;
 
@@ -31,7 +31,7 @@ impl Runner {
         let executables = sandbox.executables(functions);
         let args = own.iter().map(Into::into).chain(executables).chain(flags.iter().map(Into::into));
         let (flags, set) = porch_fn_flags::parse_with_set::<Flags>(args).unwrap();
-        let app = start(flags, &set, Pods::Flags).await.unwrap();
+        let app = start(flags, &set, None).await.unwrap();
         let client = Client::new(app.address());
         Self { sandbox, app, client }
     }

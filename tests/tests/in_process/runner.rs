@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use porch_fn_proto::evaluator::EvaluateFunctionRequest;
-use porch_fn_runner::{Flags, Pods, start};
+use porch_fn_runner::{Flags, start};
 use porch_fn_tests::caller::{Caller, request};
 use porch_fn_tests::process::eventually;
 use tonic::Code;
@@ -231,7 +231,7 @@ async fn flags_that_do_not_go_together_are_refused() {
         let kubernetes = kubernetes.iter().filter(|_| in_kubernetes);
         let args = own.iter().chain(kubernetes).chain(flags).map(Into::into);
         let (flags, set) = porch_fn_flags::parse_with_set::<Flags>(args).unwrap();
-        let error = start(flags, &set, Pods::Flags).await.unwrap_err().to_string();
+        let error = start(flags, &set, None).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}: {expected}");
     }
 }

@@ -45,7 +45,10 @@ pub(crate) async fn follow(
     let mut ranges = HashSet::new();
     let mut following = FuturesUnordered::new();
     loop {
-        let wanted = wanted(&current.borrow_and_update(), warm_up);
+        let now = current.borrow_and_update().clone();
+        // None before the settings are complete.
+        let wanted = if now.complete { now.settings.ranges(warm_up) } else { Vec::new() };
+        let wanted: HashSet<_> = wanted.into_iter().collect();
         if wanted != ranges {
             ranges = wanted;
             resolved.send_if_modified(|known| {
@@ -64,11 +67,6 @@ pub(crate) async fn follow(
             Some(()) = following.next() => {}
         }
     }
-}
-
-/// The ranges to resolve now; none before the settings are complete.
-fn wanted(current: &CurrentSettings, warm_up: bool) -> HashSet<Range> {
-    if current.complete { current.settings.ranges(warm_up).into_iter().collect() } else { HashSet::new() }
 }
 
 /// Keeps the image of one range up to date, forever. After a failure the known image stays.

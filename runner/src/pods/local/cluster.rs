@@ -2,6 +2,7 @@
 //! events.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
@@ -12,7 +13,7 @@ use porch_fn_pool::{
     Creation, Event, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
     WriteOutcome,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
@@ -37,8 +38,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     pods: HashMap<Uid, LocalPod>,
-    /// The last number used in a UID or a version.
-    last_number: u64,
+    last_version: u64,
     subscribers: Vec<mpsc::UnboundedSender<Event>>,
     supervisors: JoinSet<()>,
     stopping: bool,
@@ -49,8 +49,8 @@ struct LocalPod {
     pod: Pod,
     /// The address of the pod's wrapper, and the connection that all runners share.
     wrapper: Option<(SocketAddr, Arc<Connection>)>,
-    /// Signals the supervisor to end the process.
-    stop: watch::Sender<bool>,
+    /// The supervisor ends the process once this is dropped.
+    runs: Option<oneshot::Sender<Infallible>>,
 }
 
 // === impl LocalCluster ===
@@ -85,7 +85,7 @@ impl LocalCluster {
         let mut supervisors = {
             let mut state = self.0.state.lock();
             state.stopping = true;
-            state.pods.values().for_each(|local| _ = local.stop.send_replace(true));
+            state.pods.values_mut().for_each(|local| drop(local.runs.take()));
             std::mem::take(&mut state.supervisors)
         };
         while supervisors.join_next().await.is_some() {}
@@ -109,20 +109,21 @@ impl LocalCluster {
         if state.pods.values().any(|local| local.pod.name == name) {
             return Creation::Exists;
         }
-        let uid = Uid::from(format!("local-{}", state.next_number()));
+        let resource_version = state.next_version();
+        let uid = Uid::from(format!("local-{}", resource_version.as_str()));
         let span = tracing::info_span!("pod", image = %name.image, slot = name.slot);
         let pod = Pod {
             name,
             uid: uid.clone(),
-            resource_version: state.next_version(),
+            resource_version,
             shard_key,
             recipe,
             reclaim_after: Some(reclaim_after),
             ..Pod::default()
         };
         state.send(&Event::Seen(pod.clone()));
-        let (stop, stopped) = watch::channel(false);
-        state.pods.insert(uid.clone(), LocalPod { pod, wrapper: None, stop });
+        let (runs, stopped) = oneshot::channel();
+        state.pods.insert(uid.clone(), LocalPod { pod, wrapper: None, runs: Some(runs) });
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
@@ -135,7 +136,7 @@ impl LocalCluster {
         let mut state = self.0.state.lock();
         let outcome = state.write(uid, judged, |local| {
             local.pod.terminating_since = Some(now() + process::GRACE);
-            local.stop.send_replace(true);
+            drop(local.runs.take());
         });
         // The process of a failed pod has already ended.
         if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
@@ -184,7 +185,12 @@ fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
 
 /// Follows one process from its start to its end. Holds a weak reference: dropping the cluster
 /// drops its supervisors, which end their processes.
-async fn supervise(cluster: Weak<Inner>, uid: Uid, command: Vec<String>, stopped: watch::Receiver<bool>) {
+async fn supervise(
+    cluster: Weak<Inner>,
+    uid: Uid,
+    command: Vec<String>,
+    stopped: oneshot::Receiver<Infallible>,
+) {
     let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
     let listening = |address| {
         if let Some(inner) = cluster.upgrade() {
@@ -249,13 +255,9 @@ impl State {
         self.send(&Event::Gone(uid.clone()));
     }
 
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
-    }
-
     fn next_version(&mut self) -> ResourceVersion {
-        ResourceVersion::from(self.next_number().to_string())
+        self.last_version += 1;
+        ResourceVersion::from(self.last_version.to_string())
     }
 
     fn send(&mut self, event: &Event) {

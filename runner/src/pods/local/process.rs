@@ -1,5 +1,6 @@
 //! The process of one local pod: a wrapper-server that ends when the runner ends.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::watch;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use wrapper_server::go_exit_text;
 use wrapper_server::process::collect_orphans;
@@ -30,18 +31,18 @@ pub struct LocalOptions {
     pub functions: ImageCommands,
 }
 
-/// How long a pod may take to drain before its calls are ended.
+/// How long a pod may take to drain before it ends its calls.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// After that, how long the pod may take to end its functions and itself.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Starts a wrapper for `command`, reports its address, and returns when the wrapper has ended.
-/// Returns `None` if `stopped` requested the end, otherwise the reason.
+/// Returns `None` if it was stopped by dropping the sender of `stopped`, otherwise the reason.
 pub(super) async fn run(
     options: &LocalOptions,
     command: &[String],
-    mut stopped: watch::Receiver<bool>,
+    stopped: oneshot::Receiver<Infallible>,
     listening: impl FnOnce(SocketAddr),
 ) -> Option<String> {
     let mut child = match start(options, command) {
@@ -53,7 +54,7 @@ pub(super) async fn run(
     // Keeps stdin open, which `wait` would close. When this process or this future ends, the
     // wrapper's stdin closes, so the wrapper ends its functions and itself. A killed wrapper would
     // leave its functions running.
-    let stdin = child.stdin.take();
+    let _stdin = child.stdin.take();
     let mut stdout = child.stdout.take();
     let ended = async {
         if let Some(address) = first_address(stdout.as_mut()).await {
@@ -61,8 +62,6 @@ pub(super) async fn run(
         }
         child.wait().await
     };
-    // A lost sender means that the cluster was dropped, which also stops the process.
-    let stop_asked = async { drop(stopped.wait_for(|&stopped| stopped).await) };
     let failure = tokio::select! {
         ended = ended => Some(match ended {
             Ok(status) => format!(
@@ -71,11 +70,11 @@ pub(super) async fn run(
             ),
             Err(error) => format!("its process cannot be waited for: {error}"),
         }),
-        () = stop_asked => None,
+        Err(_) = stopped => {
+            stop(&mut child).await;
+            None
+        }
     };
-    if failure.is_none() {
-        stop(&mut child, stdin).await;
-    }
     // The functions of a wrapper that was killed are now children of this process.
     collect_orphans();
     failure
@@ -91,6 +90,7 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .arg("--port=0")
         .arg(format!("--max-request-body-size={}", options.max_message))
         .arg(format!("--verbosity={}", options.log_level))
+        .arg(format!("--drain-timeout={}s", GRACE.as_secs()))
         .arg("--exit-with-stdin")
         .arg("--")
         .args(command)
@@ -111,18 +111,13 @@ async fn first_address(stdout: Option<&mut ChildStdout>) -> Option<SocketAddr> {
     line.trim_end().rsplit(' ').next()?.parse().ok()
 }
 
-async fn stop(child: &mut Child, stdin: Option<ChildStdin>) {
+async fn stop(child: &mut Child) {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {
         // The process may have just ended, so an error is ignored.
         let _ = kill_process(pid, Signal::TERM);
     }
-    if timeout(GRACE, child.wait()).await.is_ok() {
-        return;
-    }
-    tracing::warn!("local pod did not drain in time; its calls are ended");
-    drop(stdin);
-    if timeout(LAST_GRACE, child.wait()).await.is_err() {
+    if timeout(GRACE + LAST_GRACE, child.wait()).await.is_err() {
         tracing::warn!("local pod did not end and is killed");
         let _ = child.kill().await;
     }

@@ -1,5 +1,6 @@
 //! The codes and texts for a function's exit and output, as Porch knows them.
 
+use porch_fn_grpc::message_of;
 use tonic::Code;
 
 use super::*;
@@ -15,11 +16,11 @@ async fn ran(script: &str, max_message: usize) -> Result<Finished, RunError> {
 }
 
 async fn evaluate(script: &str, max_message: usize) -> Result<Evaluated, Status> {
-    judge(IMAGE, ran(script, max_message).await, max_message)
+    judge(&go_quote(IMAGE), ran(script, max_message).await.unwrap(), max_message)
 }
 
 async fn execute(script: &str) -> Result<Evaluated, Status> {
-    judge_exit(IMAGE, ran(script, MAX).await, MAX)
+    judge_exit(&go_quote(IMAGE), ran(script, MAX).await.unwrap(), MAX)
 }
 
 #[track_caller]
@@ -95,13 +96,18 @@ async fn any_other_end_is_internal() {
 async fn a_call_without_an_end_has_its_code_and_text() {
     let program = Program::new("no-such-function", [""; 0], Environment::Inherit);
     let not_found = "Failed to execute function \"IMAGE\": exec: \"no-such-function\": executable file not found in $PATH ()";
-    fails(judge(IMAGE, run(&program, [], &limits(MAX), None).await, MAX), Code::Internal, not_found);
     let too_long = "grpc: trying to send message larger than max (1001 vs. 1000): the output of function \"IMAGE\" is too \
                     long; raise --max-request-body-size of router, runner and wrapper-server, and Porch's \
                     --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value";
-    fails(evaluate("yes", 1000).await, Code::ResourceExhausted, too_long);
-    let deadline = judge(IMAGE, Err(RunError::Deadline), MAX);
-    fails(deadline, Code::DeadlineExceeded, "context deadline exceeded");
+    for (ran, code, text) in [
+        (run(&program, [], &limits(MAX), None).await, Code::Internal, not_found),
+        (ran("yes", 1000).await, Code::ResourceExhausted, too_long),
+        (Err(RunError::Deadline), Code::DeadlineExceeded, "context deadline exceeded"),
+    ] {
+        let reply = reply(judge, IMAGE, ran, 1000, ()).await;
+        let message = message_of(reply.status_headers());
+        assert_eq!((reply.code(), message), (code, text.replace("IMAGE", IMAGE)));
+    }
 }
 
 #[tokio::test]
@@ -135,7 +141,7 @@ async fn answer_and_log_fit_into_one_message() {
     // As much as fits, and one byte more.
     let of = |length: usize| format!("{OK}; head -c {} /dev/zero | tr '\\0' '#'", length - 29);
     assert!(size(&evaluate(&of(5_995), 6_000).await.unwrap()) <= 6_000);
-    assert_eq!(evaluate(&of(5_996), 6_000).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(matches!(ran(&of(5_996), 6_000).await, Err(RunError::StdoutTooLarge)));
 }
 
 #[tokio::test]
@@ -149,6 +155,6 @@ async fn messages_are_bounded() {
             assert!(failure.message().contains(text), "{text}");
         }
     }
-    let failure = judge(&"\u{1}".repeat(MAX), Err(RunError::StdoutTooLarge { limit: MAX }), MAX).unwrap_err();
-    assert!(failure.message().len() < 4 * IMAGE_LIMIT + 1_000);
+    let reply = reply(judge, &"\u{1}".repeat(MAX), Err(RunError::StdoutTooLarge), MAX, ()).await;
+    assert!(message_of(reply.status_headers()).len() < 4 * IMAGE_LIMIT + 1_000);
 }

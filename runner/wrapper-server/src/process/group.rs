@@ -8,13 +8,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
 use super::reaper::InFlight;
-use super::{Program, RunError, io_error, pidfd};
+use super::{Program, RunError, failed};
 
 /// A running process group. Dropping it kills every process in it and spawns a task that reaps
 /// them.
@@ -47,12 +48,10 @@ impl Group {
     /// Starts `program` as the leader of a new group.
     pub(super) fn start(program: &Program) -> Result<(Self, Pipes), RunError> {
         let mut command = program.command()?;
-        let call = InFlight::begin();
-        call.mark(&mut command);
-        let mut child = command.spawn().map_err(|source| {
-            let operation = format!("fork/exec {}", command.get_program().display()).into();
-            RunError::Io { operation, source }
-        })?;
+        let call = InFlight::begin(&mut command);
+        let mut child = command
+            .spawn()
+            .map_err(|error| failed(format!("fork/exec {}", command.get_program().display()))(error))?;
         let pgid = Pid::from_child(&child);
         call.started(pgid);
         match attach(&mut child, pgid) {
@@ -60,11 +59,11 @@ impl Group {
                 let leader = Leader { child, pgid, pidfd, call };
                 Ok((Self { leader: Some(leader), runtime: Handle::current() }, pipes))
             }
-            Err(source) => {
+            Err(error) => {
                 kill(pgid);
                 // A process that was just killed does not block its parent.
                 let _ = child.wait();
-                Err(io_error("watching the function's process (needs Linux 5.3 or newer)")(source))
+                Err(failed("watching the function's process (needs Linux 5.3 or newer)")(error))
             }
         }
     }
@@ -72,7 +71,7 @@ impl Group {
     /// Waits until the leader has exited, without reaping it.
     pub(super) async fn leader_exit(&self) -> io::Result<()> {
         match &self.leader {
-            Some(leader) => leader.exit().await,
+            Some(leader) => leader.pidfd.readable().await.map(|_ready| ()),
             None => Ok(()),
         }
     }
@@ -96,7 +95,7 @@ impl Drop for Group {
             // A killed process takes a moment to die. The task ends with it, and the runtime owns
             // it.
             self.runtime.spawn(async move {
-                if leader.exit().await.is_ok() && leader.child.wait().is_ok() {
+                if leader.pidfd.readable().await.is_ok() && leader.child.wait().is_ok() {
                     leader.call.end(&Handle::current());
                 }
             });
@@ -104,19 +103,12 @@ impl Drop for Group {
     }
 }
 
-// === impl Leader ===
-
-impl Leader {
-    async fn exit(&self) -> io::Result<()> {
-        self.pidfd.readable().await.map(|_ready| ())
-    }
-}
-
 fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> {
     fn piped<T: Into<OwnedFd>>(end: Option<T>) -> io::Result<OwnedFd> {
         end.map(Into::into).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
-    let pidfd = pidfd(pid)?;
+    #[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
+    let pidfd = AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)?;
     let pipes = Pipes {
         stdin: pipe::Sender::from_owned_fd(piped(child.stdin.take())?)?,
         stdout: pipe::Receiver::from_owned_fd(piped(child.stdout.take())?)?,

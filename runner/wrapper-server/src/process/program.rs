@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::RunError;
 use crate::go_text::{go_os_error, go_quote};
 
 /// A program with its arguments and environment, ready to be started any number of times.
@@ -17,11 +18,12 @@ use crate::go_text::{go_os_error, go_quote};
 #[derive(Debug, Clone)]
 pub struct Program {
     name: OsString,
-    executable: Result<PathBuf, LookupError>,
+    /// Or why there is none, in the words of Go's `os/exec`.
+    executable: Result<PathBuf, String>,
     args: Vec<OsString>,
     environment: Environment,
-    /// Additional variables for one call.
-    variables: Vec<(OsString, OsString)>,
+    /// More variables, for one call.
+    pub(crate) variables: Vec<(OsString, OsString)>,
 }
 
 /// The environment variables that a program sees.
@@ -31,14 +33,6 @@ pub enum Environment {
     Inherit,
     /// Only these names and values.
     Only(Vec<(OsString, OsString)>),
-}
-
-/// Why no executable was found, in the words of Go's `os/exec`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("exec: {}: {reason}", go_quote(name))]
-pub struct LookupError {
-    name: String,
-    reason: String,
 }
 
 impl Program {
@@ -56,22 +50,16 @@ impl Program {
         Self { name, executable, args, environment, variables: Vec::new() }
     }
 
-    /// Returns the same program with additional variables.
-    #[must_use]
-    pub fn with_variables(self, variables: Vec<(OsString, OsString)>) -> Self {
-        Self { variables, ..self }
-    }
-
     /// The absolute path of the executable.
     ///
     /// # Errors
-    /// A [`LookupError`] if there is none.
-    pub fn executable(&self) -> Result<&Path, LookupError> {
-        self.executable.as_deref().map_err(Clone::clone)
+    /// [`RunError::Failed`] if there is none.
+    pub fn executable(&self) -> Result<&Path, RunError> {
+        self.executable.as_deref().map_err(|reason| RunError::Failed(reason.clone()))
     }
 
     /// A command that leads a process group of its own, with pipes for stdin, stdout and stderr.
-    pub(super) fn command(&self) -> Result<Command, LookupError> {
+    pub(super) fn command(&self) -> Result<Command, RunError> {
         let mut command = Command::new(self.executable()?);
         command.arg0(&self.name).args(&self.args).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -83,8 +71,8 @@ impl Program {
     }
 }
 
-fn look_up(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, LookupError> {
-    let failed = |reason: String| Err(LookupError { name: name.to_string_lossy().into_owned(), reason });
+fn look_up(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, String> {
+    let failed = |reason: String| Err(format!("exec: {}: {reason}", go_quote(&name.to_string_lossy())));
     if name.as_encoded_bytes().contains(&b'/') {
         return match check_executable(Path::new(name)).and_then(|()| std::path::absolute(name)) {
             Ok(executable) => Ok(executable),
@@ -163,8 +151,7 @@ mod tests {
             ),
         ] {
             let found = look_up(name.as_ref(), path.map(AsRef::as_ref));
-            let found =
-                found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| error.to_string());
+            let found = found.map(|path| path.to_string_lossy().into_owned());
             let expected = expected.cloned().map_err(|reason| format!("exec: \"{name}\": {reason}"));
             assert_eq!(found, expected);
         }

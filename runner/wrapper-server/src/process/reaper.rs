@@ -20,7 +20,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
-use std::future::pending;
 use std::io::{self, Read as _, Seek as _};
 use std::process::Command;
 use std::sync::{LazyLock, OnceLock};
@@ -30,15 +29,13 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
-use tokio::time::timeout;
-
-use super::pidfd;
+use tokio::time::sleep;
 
 /// Names the call in the environment of its processes.
 const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
-/// Longest time to the next sweep while orphans are left.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a killed orphan may take to die before the next sweep.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 /// Largest number of passes over the children in one sweep.
 const MAX_PASSES: usize = 100;
 
@@ -90,8 +87,8 @@ struct Calls {
     /// Children from before the first call: a pod's template may start something before the
     /// wrapper.
     inherited: HashSet<Pid>,
-    /// Whether a task waits for the deaths of killed orphans.
-    awaits_deaths: bool,
+    /// Whether a task sweeps until no orphan is left.
+    is_sweeping: bool,
 }
 
 #[derive(Debug)]
@@ -102,6 +99,7 @@ struct Begun {
 }
 
 /// The result of a pass for one child.
+#[derive(PartialEq, Eq)]
 enum Orphan {
     Reaped,
     /// Killed and not reaped yet, or to be checked again.
@@ -118,23 +116,20 @@ pub(super) struct InFlight {
 // === impl InFlight ===
 
 impl InFlight {
-    /// Begins a call. Must be called before the call's first process starts.
-    pub(super) fn begin() -> Self {
+    /// Begins the call whose first process `command` will start, and names the call in the
+    /// environment of its processes. A function may run wrappers of its own, so the name contains
+    /// the number of this process too.
+    pub(super) fn begin(command: &mut Command) -> Self {
         let mut calls = REAPER.calls.lock();
         calls.last += 1;
         let number = calls.last;
         calls.in_flight.insert(number, Begun { at: ticks_now(), leader: None });
-        Self { number }
-    }
-
-    /// Names the call in the environment of its processes. A function may run wrappers of its own,
-    /// so the name contains the number of this process too.
-    pub(super) fn mark(&self, command: &mut Command) {
         // Only if the reaper runs, because adding a variable makes the standard library copy all
         // others.
         if REAPER.children.get().is_some() {
-            command.env(CALL_VARIABLE, format!("{}.{}", getpid(), self.number));
+            command.env(CALL_VARIABLE, format!("{}.{number}", getpid()));
         }
+        Self { number }
     }
 
     /// Records the call's first process, which the call itself reaps.
@@ -161,59 +156,41 @@ impl Drop for InFlight {
 // === impl Reaper ===
 
 impl Reaper {
-    /// Sweeps, and spawns a task that sweeps until nothing is left: after each death that it
-    /// awaits, and at least every [`SWEEP_INTERVAL`]. A killed process takes a moment to die, and
-    /// then its own children become ours.
+    /// Sweeps, and spawns a task that sweeps until nothing is left. A killed process takes a moment
+    /// to die, and then its own children become ours.
     ///
     /// SIGCHLD would report every death, but Tokio never removes a signal handler, and each later
     /// call would pay for it.
     fn collect(&'static self, runtime: &Handle) {
-        if self.sweep().is_none() || std::mem::replace(&mut self.calls.lock().awaits_deaths, true) {
+        if !self.sweep() || std::mem::replace(&mut self.calls.lock().is_sweeping, true) {
             return;
         }
         runtime.spawn(async move {
-            while let Some(left) = self.sweep() {
-                let death = async {
-                    match pidfd(left) {
-                        Ok(exit) => drop(exit.readable().await),
-                        // The end of another call has reaped it, or there are no more file
-                        // descriptors.
-                        Err(_) => pending().await,
-                    }
-                };
-                let _ = timeout(SWEEP_INTERVAL, death).await;
+            while self.sweep() {
+                sleep(SWEEP_INTERVAL).await;
             }
-            self.calls.lock().awaits_deaths = false;
+            self.calls.lock().is_sweeping = false;
             // A call that ended in between has started no task.
             self.collect(&Handle::current());
         });
     }
 
-    /// Reaps the orphans that have ended, and kills those of finished calls. Returns the youngest
-    /// process that may be left.
-    fn sweep(&self) -> Option<Pid> {
-        let children = self.children.get()?;
+    /// Reaps the orphans that have ended, and kills those of finished calls. Returns whether any
+    /// process may be left.
+    fn sweep(&self) -> bool {
+        let Some(children) = self.children.get() else { return false };
         // The lock also keeps other readers away from the file and its position.
         let mut calls = self.calls.lock();
-        let mut left = None;
         // The children of a reaped orphan become ours. The limit stops the loop if a function keeps
         // creating processes.
         for _ in 0..MAX_PASSES {
-            left = None;
-            let mut reaped = None;
-            for pid in numbers_in(children).ok()? {
-                match calls.reap_or_kill(pid) {
-                    Orphan::Reaped => reaped = Some(pid),
-                    Orphan::Left => left = Some(pid),
-                    Orphan::Spared => {}
-                }
+            let pids = numbers_in(children).unwrap_or_default();
+            let orphans: Vec<_> = pids.into_iter().map(|pid| calls.reap_or_kill(pid)).collect();
+            if !orphans.contains(&Orphan::Reaped) {
+                return orphans.contains(&Orphan::Left);
             }
-            if reaped.is_none() {
-                break;
-            }
-            left = left.or(reaped);
         }
-        left
+        true
     }
 }
 
@@ -241,14 +218,12 @@ impl Calls {
             None => return Orphan::Left,
             Some(true) => {}
         }
-        match kill_process(pid, Signal::KILL) {
-            Ok(()) => Orphan::Left,
-            Err(error) => {
-                // The process has changed its user, so this process may not kill it.
-                tracing::debug!(%pid, %error, "could not kill a process that a call left behind");
-                Orphan::Spared
-            }
+        if let Err(error) = kill_process(pid, Signal::KILL) {
+            // The process has changed its user, so this process may not kill it.
+            tracing::debug!(%pid, %error, "could not kill a process that a call left behind");
+            return Orphan::Spared;
         }
+        Orphan::Left
     }
 
     /// Whether the call of the process is over; `None` if that is not known yet.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
-use super::{EMPTY, Invalid};
+use super::EMPTY;
 
 /// The limit of Go's YAML library. (The parser itself rejects flow collections at 255.)
 const MAX_DEPTH: usize = 10_000;
@@ -23,31 +23,25 @@ impl fmt::Display for Position {
     }
 }
 
-/// An output that the parser can read.
-pub(super) struct Text<'a> {
-    yaml: Cow<'a, str>,
-    /// Number of characters added before the first line.
-    prefix: usize,
-}
-
-impl<'a> Text<'a> {
-    pub(super) fn new(output: &'a [u8]) -> Result<Self, Invalid> {
-        let line_of = |end: usize| output[..end].split(|&byte| byte == b'\n').count();
-        let text = std::str::from_utf8(output).map_err(|error| {
-            let line = line_of(error.valid_up_to());
-            Invalid(format!("invalid UTF-8 in line {line}: the function must write UTF-8 to stdout"))
-        })?;
-        if let Some((at, character)) = control_character(text) {
-            let (code, line) = (u32::from(character), line_of(at));
-            return Err(Invalid(format!(
-                "control characters are not allowed, U+{code:04X} in line {line}: it must be escaped in double quotes"
-            )));
-        }
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        if !text.starts_with('{') {
-            return Ok(Self { yaml: text.into(), prefix: 0 });
-        }
-        Ok(Self { yaml: format!("{PREFIX}{text}").into(), prefix: PREFIX.len() })
+/// An output as a text that the parser can read, with the number of characters that were added
+/// before the first line.
+pub(super) fn readable(output: &[u8]) -> Result<(Cow<'_, str>, usize), String> {
+    let line_of = |end: usize| output[..end].split(|&byte| byte == b'\n').count();
+    let text = std::str::from_utf8(output).map_err(|error| {
+        let line = line_of(error.valid_up_to());
+        format!("invalid UTF-8 in line {line}: the function must write UTF-8 to stdout")
+    })?;
+    if let Some((at, character)) = text.char_indices().find(|&(_, character)| !is_allowed(character)) {
+        let (code, line) = (u32::from(character), line_of(at));
+        return Err(format!(
+            "control characters are not allowed, U+{code:04X} in line {line}: it must be escaped in double quotes"
+        ));
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.starts_with('{') {
+        Ok((format!("{PREFIX}{text}").into(), PREFIX.len()))
+    } else {
+        Ok((text.into(), 0))
     }
 }
 
@@ -56,20 +50,10 @@ impl<'a> Text<'a> {
 /// size.
 const PREFIX: &str = "--- ";
 
-/// The first character that YAML does not allow in a document, and its offset.
-fn control_character(text: &str) -> Option<(usize, char)> {
-    let bytes = text.as_bytes();
-    // In UTF-8 one byte more follows 0xc2, and two more follow 0xef.
-    let at = (0..bytes.len()).find(|&at| match bytes[at] {
-        b'\t' | b'\n' | b'\r' => false,
-        ..0x20 | 0x7f => true,
-        // U+0080 to U+009F but for NEL.
-        0xc2 => bytes[at + 1] < 0xa0 && bytes[at + 1] != 0x85,
-        // U+FFFE and U+FFFF.
-        0xef => bytes[at + 1] == 0xbf && bytes[at + 2] >= 0xbe,
-        _ => false,
-    })?;
-    Some((at, text[at..].chars().next()?))
+/// Whether YAML allows the character in a document. U+0085 is a line end.
+fn is_allowed(character: char) -> bool {
+    matches!(character, '\t' | '\n' | '\r' | '\u{85}')
+        || !(character.is_control() || matches!(character, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// The beginning of a node. A list or a mapping continues in the next events.
@@ -88,7 +72,7 @@ pub(super) enum Value<'a> {
 
 impl Node<'_> {
     /// Checks that the node, which is `part` of the output, is of the type `expected`.
-    pub(super) fn must_be(&self, expected: &'static str, part: &'static str) -> Result<(), Invalid> {
+    pub(super) fn must_be(&self, expected: &'static str, part: &'static str) -> Result<(), String> {
         let found = match self.value {
             Value::Null => "null",
             Value::Text(_) => "scalar",
@@ -99,7 +83,7 @@ impl Node<'_> {
         if found == expected {
             return Ok(());
         }
-        Err(Invalid(format!("{part} must be a {expected}, found a {found} at {}", self.at)))
+        Err(format!("{part} must be a {expected}, found a {found} at {}", self.at))
     }
 }
 
@@ -112,38 +96,35 @@ pub(super) struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    pub(super) fn new(text: &'a Text<'_>) -> Self {
-        Self { parser: Parser::new_from_str(&text.yaml), prefix: text.prefix, depth: 0 }
+    /// The events of a [`readable`] text.
+    pub(super) fn new(text: &'a str, prefix: usize) -> Self {
+        Self { parser: Parser::new_from_str(text), prefix, depth: 0 }
     }
 
     /// The root of the first document, if there is a document.
-    pub(super) fn document(&mut self) -> Result<Option<Node<'a>>, Invalid> {
-        loop {
-            match self.next()? {
-                (Event::StreamStart, _) => {}
-                (Event::DocumentStart(_), _) => return self.node(),
-                _ => return Ok(None),
-            }
+    pub(super) fn document(&mut self) -> Result<Option<Node<'a>>, String> {
+        // The start of the stream.
+        self.next()?;
+        match self.next()? {
+            (Event::DocumentStart(_), _) => self.node(),
+            _ => Ok(None),
         }
     }
 
     /// Checks that nothing follows the root.
-    pub(super) fn end(&mut self) -> Result<(), Invalid> {
-        loop {
-            match self.next()? {
-                (Event::StreamEnd, _) => return Ok(()),
-                (Event::DocumentStart(_), at) => {
-                    return Err(Invalid(format!(
-                        "expected exactly one object, got another at {at}: only the ResourceList may go to stdout"
-                    )));
-                }
-                _ => {}
-            }
+    pub(super) fn end(&mut self) -> Result<(), String> {
+        // The end of the document.
+        self.next()?;
+        match self.next()? {
+            (Event::DocumentStart(_), at) => Err(format!(
+                "expected exactly one object, got another at {at}: only the ResourceList may go to stdout"
+            )),
+            _ => Ok(()),
         }
     }
 
     /// Skips the rest of `node`, which was just begun.
-    pub(super) fn skip(&mut self, node: &Node<'a>) -> Result<(), Invalid> {
+    pub(super) fn skip(&mut self, node: &Node<'a>) -> Result<(), String> {
         if matches!(node.value, Value::List | Value::Mapping) {
             let outside = self.depth - 1;
             while self.depth > outside {
@@ -157,8 +138,8 @@ impl<'a> Events<'a> {
     /// skip it.
     pub(super) fn each_element(
         &mut self,
-        mut element: impl FnMut(&mut Self, Node<'a>) -> Result<(), Invalid>,
-    ) -> Result<(), Invalid> {
+        mut element: impl FnMut(&mut Self, Node<'a>) -> Result<(), String>,
+    ) -> Result<(), String> {
         while let Some(node) = self.node()? {
             element(self, node)?;
         }
@@ -169,8 +150,8 @@ impl<'a> Events<'a> {
     /// value or skip it. A key that is not a scalar is an empty text.
     pub(super) fn each_entry(
         &mut self,
-        mut entry: impl FnMut(&mut Self, &str, Node<'a>) -> Result<(), Invalid>,
-    ) -> Result<(), Invalid> {
+        mut entry: impl FnMut(&mut Self, &str, Node<'a>) -> Result<(), String>,
+    ) -> Result<(), String> {
         while let Some(key) = self.node()? {
             self.skip(&key)?;
             let Some(value) = self.node()? else { return Ok(()) };
@@ -180,7 +161,7 @@ impl<'a> Events<'a> {
     }
 
     /// The beginning of the next node, or nothing at the end of the collection.
-    fn node(&mut self) -> Result<Option<Node<'a>>, Invalid> {
+    fn node(&mut self) -> Result<Option<Node<'a>>, String> {
         let (event, at) = self.next()?;
         let value = match event {
             Event::Scalar(text, ScalarStyle::Plain, ..)
@@ -197,17 +178,17 @@ impl<'a> Events<'a> {
         Ok(Some(Node { value, at }))
     }
 
-    fn next(&mut self) -> Result<(Event<'a>, Position), Invalid> {
+    fn next(&mut self) -> Result<(Event<'a>, Position), String> {
         let (event, span) = match self.parser.next_event() {
             Some(Ok(next)) => next,
             Some(Err(error)) => {
                 let (at, problem) = (self.position(error.marker()), error.info());
-                return Err(Invalid(format!(
+                return Err(format!(
                     "invalid YAML at {at}: {problem}: only the ResourceList may go to stdout, all else to stderr"
-                )));
+                ));
             }
             // The parser returns `None` only after the end of the stream.
-            None => return Err(Invalid(EMPTY.to_owned())),
+            None => return Err(EMPTY.to_owned()),
         };
         let at = self.position(&span.start);
         match event {
@@ -216,7 +197,7 @@ impl<'a> Events<'a> {
             _ => {}
         }
         if self.depth > MAX_DEPTH {
-            return Err(Invalid(format!("invalid YAML at {at}: nested more than {MAX_DEPTH} levels deep")));
+            return Err(format!("invalid YAML at {at}: nested more than {MAX_DEPTH} levels deep"));
         }
         Ok((event, at))
     }

@@ -6,7 +6,6 @@ use std::fmt;
 
 use porch_fn_text::cut;
 
-use super::Invalid;
 use super::events::{Events, Node, Value};
 
 /// Largest text of all kept results, in bytes. Further results are only counted.
@@ -49,7 +48,7 @@ const SEPARATOR: &str = "\n\n";
 impl Results {
     /// Reads the value of the key `results`, which may be a list or a mapping with the list under
     /// `items`.
-    pub(super) fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, Invalid> {
+    pub(super) fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, String> {
         let mut results = Self::default();
         let mut read_list = |events: &mut Events<'a>, list: &Node<'a>| {
             list.must_be("list", "results")?;
@@ -102,7 +101,7 @@ impl fmt::Display for Results {
 }
 
 impl Entry {
-    fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, Invalid> {
+    fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, String> {
         let mut entry = Self::default();
         if matches!(node.value, Value::Alias) {
             // A repeat of an earlier result, which is not available here.
@@ -153,7 +152,7 @@ pub(crate) fn bounded(text: &str, limit: usize) -> String {
 }
 
 /// The text of a scalar, empty for null and for an alias.
-fn text(node: &Node<'_>, part: &'static str, limit: usize) -> Result<String, Invalid> {
+fn text(node: &Node<'_>, part: &'static str, limit: usize) -> Result<String, String> {
     match &node.value {
         Value::Text(text) => Ok(bounded(text, limit)),
         Value::Null | Value::Alias => Ok(String::new()),

@@ -32,7 +32,7 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
     });
     let args = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
     let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args.iter().map(Into::into)).unwrap();
-    let runner = runner::start(flags, &set, runner::Pods::Shared(pods)).await.unwrap();
+    let runner = runner::start(flags, &set, Some(pods)).await.unwrap();
     let target = format!("--runners=static:///{}", runner.address());
     let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
     let router = start(porch_fn_flags::parse::<Flags>(args.iter().map(Into::into)).unwrap()).await.unwrap();
