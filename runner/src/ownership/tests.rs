@@ -44,7 +44,7 @@ impl Runner {
     /// Discovery lists `endpoints`.
     async fn answer(&self, endpoints: &[&str]) {
         self.snapshots.send_modify(|snapshot| {
-            snapshot.generation += 1;
+            snapshot.is_answered = true;
             snapshot.endpoints = endpoints.iter().map(ToString::to_string).collect();
         });
         self.after(Duration::ZERO).await;
