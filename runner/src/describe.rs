@@ -110,7 +110,7 @@ fn image(stats: &FunctionStats) -> ImagePods {
 
 fn failure(failure: failures::Failure) -> Failure {
     let failures::Failure { at_ms, count, image, code, text, .. } = failure;
-    Failure { at_ms, count, image, code: code.to_owned(), text }
+    Failure { at_ms, count, image, code, text }
 }
 
 #[cfg(test)]
