@@ -61,11 +61,7 @@ impl RouteError {
             RouteError::NoImage => Code::InvalidArgument,
             RouteError::NotAllowed(_) => Code::PermissionDenied,
             RouteError::Refused(_) => Code::ResourceExhausted,
-            RouteError::NoRunner(_)
-            | RouteError::NotTaken
-            | RouteError::Broken
-            | RouteError::BrokenTwice
-            | RouteError::Budget => Code::Unavailable,
+            _ => Code::Unavailable,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_ring::fingerprint;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -42,20 +42,15 @@ pub(crate) enum Spill {
     Failed,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: Outcome,
-}
-
 /// One label and its value.
-type Label = [(&'static str, &'static str); 1];
+type Label<V = &'static str> = [(&'static str, V); 1];
 
 /// Counters of the forwarding path and gauges of membership.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     calls: Family<Label, Counter>,
     seconds: Histogram,
-    attempts: Family<OutcomeLabel, Counter>,
+    attempts: Family<Label<Outcome>, Counter>,
     off_owner: Counter,
     spills: Family<Label, Counter>,
     retries: Family<Label, Counter>,
@@ -160,7 +155,7 @@ impl Metrics {
     }
 
     pub(crate) fn record_attempt(&self, outcome: Outcome) {
-        self.attempts.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.attempts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a call that was answered by a runner other than the image's owner.

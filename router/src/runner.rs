@@ -42,7 +42,7 @@ pub(crate) struct Runner {
 }
 
 /// What has happened to a runner. The lock is held for nanoseconds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Record {
     health: RunnerHealth,
     /// Discovery lists it.
@@ -71,15 +71,7 @@ impl Runner {
         connector: Option<Connector>,
         changed: Arc<watch::Sender<()>>,
     ) -> Result<Self, AddressError> {
-        let record = Record {
-            health: RunnerHealth::new(is_known),
-            listed: true,
-            calls: 0,
-            failures: 0,
-            lost: 0,
-            reported_at: None,
-            heard_at: None,
-        };
+        let record = Record { health: RunnerHealth::new(is_known), listed: true, ..Record::default() };
         Ok(Self {
             connection: Arc::new(Connection::new(Arc::clone(&address), options, connector)?),
             address,

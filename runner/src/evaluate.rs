@@ -166,7 +166,11 @@ mod tests {
         empty.message = porch_fn_proto::Chunks::default();
         assert_eq!(runner.evaluate(empty).await.code(), Code::InvalidArgument);
         let failed: Vec<_> = runner.failures.all().into_iter().map(|one| (one.image, one.code)).collect();
-        assert_eq!(failed, [("example.com/f:v1".to_owned(), "DEADLINE_EXCEEDED")], "nor one that went away");
+        assert_eq!(
+            failed,
+            [("example.com/f:v1".to_owned(), "DEADLINE_EXCEEDED".to_owned())],
+            "nor one that went away"
+        );
         let text = text();
         assert!(!text.contains("INVALID_ARGUMENT"), "{text}");
         for code in ["DEADLINE_EXCEEDED", "CANCELLED"] {

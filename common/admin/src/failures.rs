@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use porch_fn_text::cut;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries.
 const MAX_FAILURES: usize = 50;
@@ -16,18 +17,21 @@ const MAX_TEXT: usize = 200;
 const MAX_IMAGE: usize = 300;
 
 /// Calls that failed in the same way.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The last time, in milliseconds since 1970.
+    /// The last time, in milliseconds since 1970, by the clock of the reporting process.
     pub at_ms: u64,
     /// How many there were.
     pub count: u64,
-    /// The image, cut to a maximum length.
-    pub image: String,
+    /// On the status page, `router` or `runner`.
+    pub by: String,
     /// The runner where the call failed, if another server reports the failure.
     pub shard: String,
-    /// A gRPC code's name, or one word for a failure without a code.
-    pub code: &'static str,
+    /// The image, cut to a maximum length; empty when it is not known.
+    pub image: String,
+    /// A gRPC code's name, or `BROKEN`, `NOT_SENT`, `SHED` for an attempt after which the call
+    /// moved on.
+    pub code: String,
     /// The first line of the message, cut to a maximum length.
     pub text: String,
 }
@@ -38,17 +42,18 @@ pub struct Failures(Mutex<VecDeque<Failure>>);
 
 impl Failures {
     /// Records a failure at the current time.
-    pub fn note(&self, image: &str, shard: &str, code: &'static str, text: &str) {
+    pub fn note(&self, image: &str, shard: &str, code: &str, text: &str) {
         self.note_at(now_ms(), image, shard, code, text);
     }
 
-    fn note_at(&self, at_ms: u64, image: &str, shard: &str, code: &'static str, text: &str) {
+    fn note_at(&self, at_ms: u64, image: &str, shard: &str, code: &str, text: &str) {
         let mut failure = Failure {
             at_ms,
             count: 1,
-            image: cut(image, MAX_IMAGE, "").into_owned(),
+            by: String::new(),
             shard: shard.to_owned(),
-            code,
+            image: cut(image, MAX_IMAGE, "").into_owned(),
+            code: code.to_owned(),
             text: cut(first_line(text), MAX_TEXT, "").into_owned(),
         };
         let mut failures = self.lock();

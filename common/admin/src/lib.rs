@@ -79,23 +79,21 @@ impl Admin {
 
     async fn answer(&self, method: &Method, path: &str, query: &str) -> Response<Full<Bytes>> {
         if method != Method::GET && method != Method::HEAD {
-            return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
+            return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
         }
         match path {
-            "/healthz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/readyz" if self.health.is_serving() => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/readyz" => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting or draining\n".to_owned()),
+            "/healthz" => respond(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" if self.health.is_serving() => respond(StatusCode::OK, TEXT, "ok\n"),
+            "/readyz" => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting or draining\n"),
             "/metrics" => {
                 let Some(registry) = &self.registry else {
-                    let text = "metrics are turned off by OTEL_METRICS_EXPORTER=none\n".to_owned();
+                    let text = "metrics are turned off by OTEL_METRICS_EXPORTER=none\n";
                     return respond(StatusCode::NOT_FOUND, TEXT, text);
                 };
                 let mut text = String::new();
                 match encode(&mut text, registry) {
                     Ok(()) => respond(StatusCode::OK, OPENMETRICS, text),
-                    Err(_) => {
-                        respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n".to_owned())
-                    }
+                    Err(_) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n"),
                 }
             }
             path => {
@@ -120,8 +118,12 @@ impl Admin {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
+fn respond(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Full<Bytes>>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

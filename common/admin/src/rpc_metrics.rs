@@ -13,6 +13,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use scopeguard::guard;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -44,23 +45,10 @@ type Histograms = Family<Labels, Histogram>;
 #[derive(Debug)]
 pub struct RpcMetrics {
     duration: Histograms,
-    request_size: Histograms,
-    response_size: Histograms,
-    requests: Histograms,
-    responses: Histograms,
-}
-
-// === impl Labels ===
-
-impl Labels {
-    fn of(code: Code) -> Self {
-        Self {
-            rpc_system: "grpc",
-            rpc_service: "evaluator.FunctionEvaluator",
-            rpc_method: "EvaluateFunction",
-            rpc_grpc_status_code: code.into(),
-        }
-    }
+    /// Of requests, and of answers.
+    sizes: [Histograms; 2],
+    /// How many requests a call has, and how many answers.
+    counts: [Histograms; 2],
 }
 
 // === impl RpcMetrics ===
@@ -68,46 +56,29 @@ impl Labels {
 impl RpcMetrics {
     /// Registers the metrics of one side in `registry`, which must have no prefix.
     pub fn new(registry: &mut Registry, side: Side) -> Self {
-        let family = || Histograms::new_with_constructor(histogram as fn() -> Histogram);
-        let metrics = Self {
-            duration: family(),
-            request_size: family(),
-            response_size: family(),
-            requests: family(),
-            responses: family(),
-        };
+        let family = || Histograms::new_with_constructor(|| Histogram::new(BUCKETS));
         let registry = registry.sub_registry_with_prefix(match side {
             Side::Server => "rpc_server",
             Side::Client => "rpc_client",
         });
         let milliseconds = Unit::Other("milliseconds".to_owned());
-        registry.register_with_unit("duration", "Duration of calls", milliseconds, metrics.duration.clone());
-        let sizes = [
-            ("request_size", "Size of requests, inflated", &metrics.request_size),
-            ("response_size", "Size of answers", &metrics.response_size),
-        ];
-        for (name, help, family) in sizes {
-            registry.register_with_unit(name, help, Unit::Bytes, family.clone());
-        }
-        let counts = [
-            ("requests_per_rpc", "Requests of each call", &metrics.requests),
-            ("responses_per_rpc", "Answers of each call", &metrics.responses),
-        ];
-        for (name, help, family) in counts {
-            registry.register(name, help, family.clone());
-        }
-        metrics
+        let duration = family();
+        registry.register_with_unit("duration", "Duration of calls", milliseconds, duration.clone());
+        let sizes = [("request_size", "Size of requests, inflated"), ("response_size", "Size of answers")];
+        let sizes = sizes.map(|(name, help)| {
+            let sizes = family();
+            registry.register_with_unit(name, help, Unit::Bytes, sizes.clone());
+            sizes
+        });
+        let counts =
+            [("requests_per_rpc", "Requests of each call"), ("responses_per_rpc", "Answers of each call")];
+        let counts = counts.map(|(name, help)| {
+            let counts = family();
+            registry.register(name, help, counts.clone());
+            counts
+        });
+        Self { duration, sizes, counts }
     }
-}
-
-/// An outgoing call, counted when this is dropped.
-struct Sent<'a> {
-    metrics: &'a RpcMetrics,
-    request: usize,
-    deadline: Instant,
-    began: Instant,
-    /// The call's status code, and the size of its answer.
-    ended: Option<(Code, Option<usize>)>,
 }
 
 impl RpcMetrics {
@@ -119,10 +90,15 @@ impl RpcMetrics {
         deadline: Instant,
         call: impl Future<Output = Result<Reply, CallError>>,
     ) -> Result<Reply, CallError> {
-        let request = framed.len().saturating_sub(PREFIX_LEN);
-        let mut sent = Sent { metrics: self, request, deadline, began: Instant::now(), ended: None };
+        let (request, began) = (Some(framed.len().saturating_sub(PREFIX_LEN)), Instant::now());
+        // The call's status code, and the size of its answer.
+        let mut ended = guard(None, |ended| {
+            let dropped = if Instant::now() < deadline { Code::Cancelled } else { Code::DeadlineExceeded };
+            let (code, response) = ended.unwrap_or((dropped, None));
+            self.ended(code, request, response, began.elapsed());
+        });
         let answer = call.await;
-        sent.ended = Some(match &answer {
+        *ended = Some(match &answer {
             Ok(reply) => (reply.code(), reply.framed.len().checked_sub(PREFIX_LEN)),
             Err(error) => (error.code(), None),
         });
@@ -130,29 +106,20 @@ impl RpcMetrics {
     }
 }
 
-impl Drop for Sent<'_> {
-    fn drop(&mut self) {
-        let cut_off = if Instant::now() < self.deadline { Code::Cancelled } else { Code::DeadlineExceeded };
-        let (code, response) = self.ended.unwrap_or((cut_off, None));
-        self.metrics.ended(code, Some(self.request), response, self.began.elapsed());
-    }
-}
-
-fn histogram() -> Histogram {
-    Histogram::new(BUCKETS)
-}
-
 impl Observe for RpcMetrics {
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration) {
-        let labels = Labels::of(code);
+        let labels = Labels {
+            rpc_system: "grpc",
+            rpc_service: "evaluator.FunctionEvaluator",
+            rpc_method: "EvaluateFunction",
+            rpc_grpc_status_code: code.into(),
+        };
         self.duration.get_or_create(&labels).observe(took.as_secs_f64() * 1000.0);
-        for (size, sizes, counts) in
-            [(request, &self.request_size, &self.requests), (response, &self.response_size, &self.responses)]
-        {
+        for (index, size) in [request, response].into_iter().enumerate() {
             if let Some(size) = size {
-                sizes.get_or_create(&labels).observe(size as f64);
+                self.sizes[index].get_or_create(&labels).observe(size as f64);
             }
-            counts.get_or_create(&labels).observe(if size.is_some() { 1.0 } else { 0.0 });
+            self.counts[index].get_or_create(&labels).observe(if size.is_some() { 1.0 } else { 0.0 });
         }
     }
 }

@@ -1,14 +1,13 @@
-//! A DNS resolver with the system's configuration that also returns TTLs.
+//! A DNS resolver with the system's configuration.
 //!
-//! The C library returns no TTL and blocks a thread, so this module uses hickory. A wrong answer
-//! would empty or halve the ring, so this module works around three properties of hickory:
+//! The C library blocks a thread, so this module uses hickory. A wrong answer would empty or halve
+//! the ring, so this module works around three properties of hickory:
 //! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a
 //!   [`Lookup`] tells the two apart.
 //! - Along a search list it reports the last name's error, so a failure followed by "no such name"
 //!   looks like an empty answer. We walk the list ourselves: an answer is empty only if no name of
 //!   it failed.
-//! - Its cache is cleared before each lookup: it would hide changes until the TTL ends, and
-//!   [`MAX_VALID_FOR`] may be shorter.
+//! - Its cache is cleared before each lookup: it would hide changes until the TTL ends.
 
 #[cfg(test)]
 mod fake;
@@ -17,7 +16,6 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr as _;
-use std::time::Duration;
 
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup;
@@ -27,14 +25,6 @@ use hickory_resolver::proto::op::{Query, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
-
-/// Minimum time between two lookups of a name, so that a TTL of 0 does not cause a flood of
-/// queries.
-pub(crate) const MIN_VALID_FOR: Duration = Duration::from_secs(1);
-
-/// Maximum time between two lookups of a name. The usual TTL of cluster DNS is 30 s, which is too
-/// long for a new runner to wait for calls. A query every 10 s is no load for a DNS server.
-pub(crate) const MAX_VALID_FOR: Duration = Duration::from_secs(10);
 
 /// A resolver over `/etc/hosts`, `/etc/resolv.conf` (servers, search list, `ndots`) and DNS.
 ///
@@ -53,17 +43,12 @@ pub(crate) struct Lookup {
     /// IPv4 and IPv6 addresses, in any order, possibly repeated. `None`: the lookup of this family
     /// failed, and the other lookup returned addresses.
     pub(crate) addresses: [Option<Vec<IpAddr>>; 2],
-    /// The TTL of the answer. The caller applies [`MIN_VALID_FOR`] and [`MAX_VALID_FOR`].
-    pub(crate) valid_for: Duration,
     /// `false` if the answer was "no such name". Then there are no addresses either.
     pub(crate) name_exists: bool,
 }
 
-/// The addresses of one family of one name with their TTL. `None`: the name does not exist.
-type Records = Option<(Vec<IpAddr>, Duration)>;
-
-/// The name exists but has no records of this type.
-const NO_DATA: Records = Some((Vec::new(), MAX_VALID_FOR));
+/// The addresses of one family of one name. `None`: the name does not exist.
+type Records = Option<Vec<IpAddr>>;
 
 /// Why a lookup gave no answer.
 pub(crate) fn no_answer(host: &str) -> String {
@@ -123,14 +108,12 @@ impl DnsResolver {
         self.resolver.clear_cache();
         let (mut failure, mut name_exists) = (None, false);
         for name in self.candidates(host)? {
-            let mut lookup = Lookup { addresses: [None, None], valid_for: Duration::MAX, name_exists: true };
+            let mut lookup = Lookup { addresses: [None, None], name_exists: true };
             for (addresses, answer) in lookup.addresses.iter_mut().zip(self.lookup_name(&name).await) {
                 match answer {
                     Ok(records) => {
                         name_exists |= records.is_some();
-                        let (found, ttl) = records.unwrap_or((Vec::new(), Duration::MAX));
-                        lookup.valid_for = lookup.valid_for.min(ttl);
-                        *addresses = Some(found);
+                        *addresses = Some(records.unwrap_or_default());
                     }
                     Err(error) => {
                         tracing::debug!(%name, %error, "one of the two lookups failed");
@@ -143,12 +126,7 @@ impl DnsResolver {
             }
         }
         match failure {
-            // Without addresses no call can be served, so the next lookup is soon.
-            None => Ok(Lookup {
-                addresses: [Some(Vec::new()), Some(Vec::new())],
-                valid_for: MIN_VALID_FOR,
-                name_exists,
-            }),
+            None => Ok(Lookup { addresses: [Some(Vec::new()), Some(Vec::new())], name_exists }),
             Some(NetError::Timeout) => Err(no_answer(host)),
             Some(error) => {
                 Err(format!("the lookup of {host:?} failed ({error}); check the DNS server's own log"))
@@ -180,7 +158,7 @@ impl DnsResolver {
         let from_hosts = kinds.map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)));
         // A name in the hosts file is not looked up in DNS, like in the C library.
         if from_hosts.iter().any(Option::is_some) {
-            return from_hosts.map(|found| Ok(found.map_or(NO_DATA, |lookup| Some(records(&lookup)))));
+            return from_hosts.map(|found| Ok(Some(found.as_ref().map(records).unwrap_or_default())));
         }
         tokio::join!(self.query(name, kinds[0]), self.query(name, kinds[1])).into()
     }
@@ -189,18 +167,14 @@ impl DnsResolver {
         match self.resolver.lookup(name.clone(), kind).await {
             Ok(lookup) => Ok(Some(records(&lookup))),
             Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-                Ok(if none.response_code == ResponseCode::NXDomain { None } else { NO_DATA })
+                Ok((none.response_code != ResponseCode::NXDomain).then(Vec::new))
             }
             Err(error) => Err(error),
         }
     }
 }
 
-fn records(lookup: &lookup::Lookup) -> (Vec<IpAddr>, Duration) {
-    let records = lookup.answers();
-    // The TTLs of CNAME records count, too.
-    let ttl = records.iter().map(|record| record.ttl).min();
-    let addresses = records.iter().filter_map(|record| record.data.ip_addr());
-    let ttl = ttl.map_or(MAX_VALID_FOR, |seconds| Duration::from_secs(seconds.into()));
-    (addresses.map(|address| address.to_canonical()).collect(), ttl)
+fn records(lookup: &lookup::Lookup) -> Vec<IpAddr> {
+    let addresses = lookup.answers().iter().filter_map(|record| record.data.ip_addr());
+    addresses.map(|address| address.to_canonical()).collect()
 }

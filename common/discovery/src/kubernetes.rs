@@ -37,23 +37,16 @@ const LIVED: Duration = Duration::from_secs(5);
 const RIGHTS: &str =
     "grant this process's account get, list and watch on endpointslices.discovery.k8s.io in namespace";
 
-/// A Service whose pods are the endpoints.
-#[derive(Debug, Clone)]
-pub(super) struct ServiceRef {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    /// The port of the endpoints. The Service's own ports are ignored.
-    pub(super) port: u16,
-}
-
-/// Follows a Service's endpoints for ever.
-pub(super) async fn follow(service: ServiceRef, client: Client, publisher: Publisher) {
-    let mut watcher = Watcher { service, client, publisher, proven: BTreeSet::new(), warned: false };
+/// Follows the endpoints of the Service `name` for ever. They have this `port`: the Service's own
+/// ports are ignored.
+pub(super) async fn follow(namespace: String, name: String, port: u16, client: Client, publisher: Publisher) {
+    let proven = BTreeSet::new();
+    let mut watcher = Watcher { namespace, name, port, client, publisher, proven, warned: false };
     loop {
         // Boxed, because the client's futures are large.
         if let Err(error) = watcher.round().boxed().await {
             let text = match error.code() {
-                Some(403) => format!("the API server forbids it: {RIGHTS} {}", watcher.service.namespace),
+                Some(403) => format!("the API server forbids it: {RIGHTS} {}", watcher.namespace),
                 _ => Causes(&error).to_string(),
             };
             sleep(watcher.publisher.record_failure(&text)).await;
@@ -62,7 +55,9 @@ pub(super) async fn follow(service: ServiceRef, client: Client, publisher: Publi
 }
 
 struct Watcher {
-    service: ServiceRef,
+    namespace: String,
+    name: String,
+    port: u16,
     client: Client,
     publisher: Publisher,
     /// Addresses that have been ready before and are still listed.
@@ -75,8 +70,7 @@ impl Watcher {
     /// Follows the endpoints until it is time to list again. Each round tries EndpointSlices first,
     /// because the rights may have been granted since.
     async fn round(&mut self) -> Result<(), FollowError> {
-        let ServiceRef { namespace, name, .. } = self.service.clone();
-        let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+        let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
         match self.follow(slices, of_slice).await {
             Err(error) if error.code() == Some(403) => {}
             ended => {
@@ -85,13 +79,14 @@ impl Watcher {
             }
         }
         if !std::mem::replace(&mut self.warned, true) {
-            let discovery = self.publisher.label();
+            let discovery = &*self.publisher.label;
             tracing::warn!(
                 discovery,
-                "EndpointSlices are forbidden, trying endpoints instead: {RIGHTS} {namespace}"
+                "EndpointSlices are forbidden, trying endpoints instead: {RIGHTS} {}",
+                self.namespace
             );
         }
-        let endpoints = ListParams::default().fields(&format!("metadata.name={name}"));
+        let endpoints = ListParams::default().fields(&format!("metadata.name={}", self.name));
         self.follow(endpoints, of_endpoints).await
     }
 
@@ -106,14 +101,14 @@ impl Watcher {
         K: Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     {
         let resync = Instant::now() + RESYNC.mul_f64(1.0 - 0.2 * fastrand::f64());
-        let api: Api<K> = Api::namespaced(self.client.clone(), &self.service.namespace);
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut follower = Follower::new(api, selection, TIMEOUT, |_| ());
         let mut known = BTreeMap::new();
         let (mut hint, mut check) = (None, resync);
         loop {
             let change = tokio::select! {
                 change = follower.next() => change?,
-                () = sleep_until(check), if self.publisher.is_failing() => {
+                () = sleep_until(check), if self.publisher.failing.is_some() => {
                     if follower.is_watching() {
                         self.publisher.record_success(hint.clone());
                     }
@@ -133,10 +128,10 @@ impl Watcher {
                 Change::Expired => continue,
             }
             let candidates: Vec<_> = known.values().flatten().copied().collect();
-            self.publisher.publish(endpoints_of(&candidates, self.service.port, &mut self.proven));
+            self.publisher.publish(endpoints_of(&candidates, self.port, &mut self.proven));
             hint = if known.is_empty() { self.missing().await } else { None };
             // After a failure, a successful list does not prove that watches work.
-            if !self.publisher.is_failing() {
+            if self.publisher.failing.is_none() {
                 self.publisher.record_success(hint.clone());
             }
         }
@@ -145,7 +140,7 @@ impl Watcher {
     /// Returns a hint if the Service does not exist, because this looks like a Service without
     /// endpoints. `None` if the Service exists or the request failed.
     async fn missing(&self) -> Option<Arc<str>> {
-        let ServiceRef { namespace, name, .. } = &self.service;
+        let Self { namespace, name, .. } = self;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
         let service = bounded(services.get_opt(name)).await.ok()?;
         let hint = || {

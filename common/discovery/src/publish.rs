@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use porch_fn_backoff::{Backoff, spread};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// Mean pauses after failures: they double from the first to the second value.
@@ -17,8 +16,9 @@ const RETRY_TO: Duration = Duration::from_secs(10);
 /// The servers of a target at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Number of sets so far. 0 means that there was no answer yet, so `endpoints` is empty.
-    pub generation: u64,
+    /// Whether there was an answer, possibly an empty one. After it, a router may serve. Without
+    /// one `endpoints` is empty.
+    pub is_answered: bool,
     /// `host:port`, with IPv6 addresses in brackets; sorted, without duplicates.
     pub endpoints: Arc<[String]>,
     /// The last error: there was no answer, or the target does not exist. A change of only this
@@ -30,66 +30,40 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub(super) struct Publisher {
     /// The target, for the log.
-    label: String,
+    pub(super) label: String,
     sender: Arc<watch::Sender<Snapshot>>,
-    failing: Option<Failing>,
-    /// The hint of the last success.
-    hint: Option<Arc<str>>,
-}
-
-/// Consecutive failures.
-#[derive(Debug)]
-struct Failing {
-    since: Instant,
-    attempts: u32,
-    backoff: Backoff,
-}
-
-impl Snapshot {
-    /// Whether there was an answer, possibly an empty one. After it, a router may serve.
-    pub fn is_answered(&self) -> bool {
-        self.generation > 0
-    }
+    /// The pauses of a series of failures.
+    pub(super) failing: Option<Backoff>,
 }
 
 impl Publisher {
     pub(super) fn new(label: String, sender: Arc<watch::Sender<Snapshot>>) -> Self {
-        Self { label, sender, failing: None, hint: None }
-    }
-
-    /// The target, for the log.
-    pub(super) fn label(&self) -> &str {
-        &self.label
-    }
-
-    pub(super) fn is_failing(&self) -> bool {
-        self.failing.is_some()
+        Self { label, sender, failing: None }
     }
 
     /// Ends a series of failures. `hint` is the reason why there are no endpoints, if it is known.
     pub(super) fn record_success(&mut self, hint: Option<Arc<str>>) {
-        if let Some(failing) = self.failing.take() {
-            let (attempts, after) = (failing.attempts, failing.since.elapsed());
-            info!(discovery = %self.label, attempts, ?after, "discovery works again");
+        if self.failing.take().is_some() {
+            info!(discovery = %self.label, "discovery works again");
         }
-        if let (Some(hint), None) = (&hint, &self.hint) {
-            warn!(discovery = %self.label, "no endpoints: {hint}");
+        if let Some(text) = &hint
+            && self.sender.borrow().last_error != hint
+        {
+            warn!(discovery = %self.label, "no endpoints: {text}");
         }
-        self.hint.clone_from(&hint);
         self.set_error(hint);
     }
 
     /// Counts a failure; the last set stays. Returns the pause before the next attempt.
     pub(super) fn record_failure(&mut self, error: &dyn Display) -> Duration {
-        let failing = self.failing.get_or_insert_with(|| {
+        let backoff = self.failing.get_or_insert_with(|| {
             let kept = self.sender.borrow().endpoints.len();
             warn!(discovery = %self.label, %error, kept, "discovery fails: keeping the last endpoints");
-            Failing { since: Instant::now(), attempts: 0, backoff: Backoff::new(RETRY_FROM, RETRY_TO) }
+            Backoff::new(RETRY_FROM, RETRY_TO)
         });
-        failing.attempts = failing.attempts.saturating_add(1);
         // The pause is random, so that many routers do not query a recovering server at the same
         // moment.
-        let wait = spread(failing.backoff.next_pause(), 0.5..1.5);
+        let wait = spread(backoff.next_pause(), 0.5..1.5);
         self.set_error(Some(error.to_string().into()));
         wait
     }
@@ -105,14 +79,11 @@ impl Publisher {
     pub(super) fn publish(&mut self, endpoints: Arc<[String]>) {
         self.sender.send_if_modified(|snapshot| {
             let before = std::mem::replace(&mut snapshot.endpoints, endpoints);
-            if snapshot.is_answered() && snapshot.endpoints == before {
+            if std::mem::replace(&mut snapshot.is_answered, true) && snapshot.endpoints == before {
                 return false;
             }
-            let added = missing_from(&before, &snapshot.endpoints);
-            let removed = missing_from(&snapshot.endpoints, &before);
-            let endpoints = snapshot.endpoints.len();
-            info!(discovery = %self.label, endpoints, added, removed, "endpoints changed");
-            snapshot.generation += 1;
+            let (before, endpoints) = (before.len(), snapshot.endpoints.len());
+            info!(discovery = %self.label, before, endpoints, "endpoints changed");
             true
         });
     }
@@ -121,9 +92,4 @@ impl Publisher {
 /// Sorts the endpoints and removes duplicates.
 pub(super) fn sorted(endpoints: impl Iterator<Item = String>) -> Arc<[String]> {
     endpoints.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// How many of `new` are not in `old`; both are sorted.
-fn missing_from(old: &[String], new: &[String]) -> usize {
-    new.iter().filter(|endpoint| old.binary_search(endpoint).is_err()).count()
 }

@@ -1,13 +1,13 @@
 //! Keeps a target's set of servers up to date.
 //!
 //! One task per target queries its source and publishes complete sets through a `watch` channel. A
-//! slow reader gets only the newest set. A DNS name is looked up again when the TTL ends; a Service
+//! slow reader gets only the newest set. A DNS name is looked up again every few seconds; a Service
 //! is watched.
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,18 @@ use porch_fn_kubernetes::{ConnectError, connect};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::dns::{DnsResolver, Lookup, MAX_VALID_FOR, MIN_VALID_FOR, no_answer};
-use crate::kubernetes::{self, ServiceRef};
+use crate::dns::{DnsResolver, Lookup, no_answer};
+use crate::kubernetes;
 use crate::publish::{Publisher, Snapshot, sorted};
 use crate::target::{HostPort, Target};
 
 /// Timeout of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two lookups of a name. The TTL does not count: that of cluster DNS is often 30 s,
+/// which is too long for a new runner to wait for calls.
+const LOOKUP_PAUSE: Duration = Duration::from_secs(5);
+/// The same while the name has no addresses, because no call can be served then.
+const EMPTY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why discovery cannot start. The user can fix it.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +70,7 @@ pub async fn watch(
     let publisher = Publisher::new(target.to_string(), Arc::clone(&sender));
     let fixed = |hosts: &[HostPort]| -> BoxFuture<'static, ()> {
         let endpoints = sorted(hosts.iter().map(ToString::to_string));
-        sender.send_replace(Snapshot { generation: 1, endpoints, last_error: None });
+        sender.send_replace(Snapshot { is_answered: true, endpoints, last_error: None });
         std::future::pending().boxed()
     };
     let updates = match target {
@@ -83,10 +88,9 @@ pub async fn watch(
             run.boxed()
         }
         Target::Kubernetes { namespace, service, port } => {
-            let failed = |source| SetupError::Kubernetes { target: publisher.label().to_owned(), source };
+            let failed = |source| SetupError::Kubernetes { target: publisher.label.clone(), source };
             let client = connect(kubeconfig, program).await.map_err(failed)?;
-            let service = ServiceRef { namespace, name: service, port };
-            kubernetes::follow(service, client, publisher).boxed()
+            kubernetes::follow(namespace, service, port, client, publisher).boxed()
         }
     };
     let task = async move {
@@ -118,12 +122,13 @@ impl Addresses {
         for (known, answered) in self.known.iter_mut().zip(lookup.addresses) {
             *known = answered.unwrap_or_else(|| std::mem::take(known));
         }
-        let endpoint = |address: &IpAddr| HostPort { host: address.to_string(), port: *port }.to_string();
+        let endpoint = |address: &IpAddr| SocketAddr::new(*address, *port).to_string();
         let endpoints = sorted(self.known.iter().flatten().map(endpoint));
         let hint = (!lookup.name_exists)
             .then(|| format!("the name {host:?} does not exist in DNS; correct the target").into());
+        let pause = if endpoints.is_empty() { EMPTY_PAUSE } else { LOOKUP_PAUSE };
         self.publisher.record_success(hint);
         self.publisher.publish(endpoints);
-        lookup.valid_for.clamp(MIN_VALID_FOR, MAX_VALID_FOR)
+        pause
     }
 }

@@ -337,8 +337,7 @@ mod tests {
         let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS, None).unwrap();
         let mut sender = connection.sender().await.unwrap();
         let _hangs = listener.accept().await.unwrap();
-        let request =
-            Request::get(connection.origin()).body(Body::message(Vec::new().into_iter().collect(), None));
+        let request = Request::get(connection.origin()).body(Body::from(tonic::body::Body::empty()));
         let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
         assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();

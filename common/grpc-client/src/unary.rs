@@ -170,7 +170,7 @@ pub async fn call(
 fn request(connection: &Connection, headers: &HeaderMap, framed: &Chunks) -> Request<Body> {
     let mut uri = connection.origin().clone().into_parts();
     uri.path_and_query = Some(PathAndQuery::from_static(EVALUATE_FUNCTION_PATH));
-    let mut request = Request::new(Body::message(framed.clone(), None));
+    let mut request = Request::new(Body::message(framed.clone(), None, Charge::default()));
     *request.method_mut() = Method::POST;
     // `from_parts` needs scheme, authority and path. All are set, so it does not fail.
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();

@@ -10,22 +10,21 @@ use porch_fn_proto::Chunks;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use super::inflight::Charge;
+use super::inflight::{Charge, hold};
 use crate::streams::{asked_for_more, is_no_call};
 
-/// A message as slices with its trailers, or a body of tonic's generated code (health).
+/// The one body.
 #[derive(Debug)]
-pub struct Body(Kind);
-
-#[derive(Debug)]
-enum Kind {
+pub enum Body {
+    /// A message as slices, with its trailers.
     Message(Message),
+    /// A body of tonic's generated code, such as that of health.
     Tonic(tonic::body::Body),
 }
 
 /// A message as slices, and its trailers.
 #[derive(Debug)]
-struct Message {
+pub struct Message {
     parts: std::vec::IntoIter<Bytes>,
     trailers: Option<HeaderMap>,
     charge: Charge,
@@ -40,22 +39,18 @@ struct Message {
 const SMALL: usize = 16 * 1024;
 
 impl Body {
-    /// Sends `framed` slice by slice, then `trailers` if there are any.
-    pub fn message(framed: Chunks, trailers: Option<HeaderMap>) -> Self {
-        Self::charged(framed, trailers, Charge::default())
-    }
-
-    /// The same, and holds `charge` until the last slice has been sent or the stream has ended.
-    pub fn charged(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
+    /// Sends `framed` slice by slice, then `trailers` if there are any. Holds `charge` until the
+    /// last slice has been sent or the stream has ended.
+    pub fn message(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
         let mut held_back = None;
         let large = framed.len() > SMALL && trailers.is_some();
         let mut parts: Vec<_> = framed.into_iter().collect();
         if large && let Some(last) = parts.pop() {
             let (sent, hears) = oneshot::channel();
             held_back = Some(hears);
-            parts.push(Bytes::from_owner(Last { bytes: last, _sent: sent }));
+            parts.push(hold(last, sent));
         }
-        Self(Kind::Message(Message { parts: parts.into_iter(), trailers, charge, held_back }))
+        Self::Message(Message { parts: parts.into_iter(), trailers, charge, held_back })
     }
 }
 
@@ -79,21 +74,9 @@ impl Message {
     }
 }
 
-/// The last slice of a message.
-struct Last {
-    bytes: Bytes,
-    _sent: oneshot::Sender<()>,
-}
-
-impl AsRef<[u8]> for Last {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl From<tonic::body::Body> for Body {
     fn from(body: tonic::body::Body) -> Self {
-        Self(Kind::Tonic(body))
+        Self::Tonic(body)
     }
 }
 
@@ -105,9 +88,9 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match &mut self.0 {
-            Kind::Message(message) => message.poll_frame(context).map(|frame| frame.map(Ok)),
-            Kind::Tonic(body) => {
+        match &mut *self {
+            Self::Message(message) => message.poll_frame(context).map(|frame| frame.map(Ok)),
+            Self::Tonic(body) => {
                 is_no_call();
                 Pin::new(body).poll_frame(context)
             }
@@ -115,9 +98,9 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
-            Kind::Message(Message { parts, trailers, .. }) => parts.len() == 0 && trailers.is_none(),
-            Kind::Tonic(body) => body.is_end_stream(),
+        match self {
+            Self::Message(Message { parts, trailers, .. }) => parts.len() == 0 && trailers.is_none(),
+            Self::Tonic(body) => body.is_end_stream(),
         }
     }
 }

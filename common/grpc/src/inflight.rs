@@ -273,7 +273,7 @@ impl Charge {
     /// rest.
     pub(super) fn ride_on(mut self, bytes: Bytes) -> Bytes {
         self.shrink(self.bytes.saturating_sub(bytes.len()));
-        if self.bytes == 0 { bytes } else { Bytes::from_owner(Charged { bytes, _charge: self }) }
+        if self.bytes == 0 { bytes } else { hold(bytes, self) }
     }
 }
 
@@ -285,13 +285,18 @@ impl Drop for Charge {
     }
 }
 
-struct Charged {
+struct Holding<T> {
     bytes: Bytes,
-    _charge: Charge,
+    _held: T,
 }
 
-impl AsRef<[u8]> for Charged {
+impl<T> AsRef<[u8]> for Holding<T> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// `bytes`, whose last copy drops `held`.
+pub(crate) fn hold<T: Send + 'static>(bytes: Bytes, held: T) -> Bytes {
+    Bytes::from_owner(Holding { bytes, _held: held })
 }

@@ -25,7 +25,7 @@ pub async fn listen(
     flag: &'static str,
 ) -> Result<(TcpListener, SocketAddr), ListenError> {
     allow_open_files();
-    let bound = match address {
+    match address {
         Some(address) => bind(SocketAddr::new(address, port), flag).await,
         // A dual-stack socket. If the kernel has no IPv6, IPv4 is used.
         None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), flag).await {
@@ -34,13 +34,7 @@ pub async fn listen(
             }
             bound => bound,
         },
-    }?;
-    let address = bound.local_addr().map_err(|source| ListenError {
-        address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
-        flag,
-        source,
-    })?;
-    Ok((bound, address))
+    }
 }
 
 /// Raises the soft limit of open files to the hard one, like Go's runtime: each connection needs
@@ -51,8 +45,11 @@ pub fn allow_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address).await.map_err(|source| ListenError { address, flag, source })
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let failed = |source| ListenError { address, flag, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 #[cfg(test)]

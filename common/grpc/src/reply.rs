@@ -65,7 +65,7 @@ impl Reply {
 
     /// As an HTTP/2 response.
     pub fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::charged(self.framed, self.trailers, self.charge));
+        let mut response = Response::new(Body::message(self.framed, self.trailers, self.charge));
         *response.headers_mut() = self.headers;
         response
     }

@@ -4,40 +4,31 @@
 //! A task keeps a [`Watch`] as long as it has work. [`Signal::drained`] returns when the last watch
 //! is dropped.
 
-use std::convert::Infallible;
-
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 /// The end that starts the drain.
 #[derive(Debug)]
-pub struct Signal {
-    draining: watch::Sender<bool>,
-    done: mpsc::Receiver<Infallible>,
-}
+pub struct Signal(watch::Sender<bool>);
 
 /// The end that is notified of the drain. The drain is not finished until every watch is dropped.
 #[derive(Debug, Clone)]
-pub struct Watch {
-    draining: watch::Receiver<bool>,
-    _held: mpsc::Sender<Infallible>,
-}
+pub struct Watch(watch::Receiver<bool>);
 
 /// A connected pair.
 pub fn channel() -> (Signal, Watch) {
-    let (draining, heard) = watch::channel(false);
-    let (held, done) = mpsc::channel(1);
-    (Signal { draining, done }, Watch { draining: heard, _held: held })
+    let (signal, watch) = watch::channel(false);
+    (Signal(signal), Watch(watch))
 }
 
 impl Signal {
     /// Notifies every watch of the drain. Does not wait.
     pub fn drain(&self) {
-        self.draining.send_replace(true);
+        self.0.send_replace(true);
     }
 
     /// Returns when every [`Watch`] has been dropped.
-    pub async fn drained(&mut self) {
-        while self.done.recv().await.is_some() {}
+    pub async fn drained(&self) {
+        self.0.closed().await;
     }
 }
 
@@ -45,6 +36,6 @@ impl Watch {
     /// Returns when draining has begun, at once if it already has.
     pub async fn draining(&mut self) {
         // An error means that the signal was dropped: the process ends, which is a drain too.
-        let _ = self.draining.wait_for(|&draining| draining).await;
+        let _ = self.0.wait_for(|&draining| draining).await;
     }
 }

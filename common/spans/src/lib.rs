@@ -15,7 +15,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector};
+use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use porch_fn_telemetry::span::Tracer;
 use prometheus_client::registry::Registry;
@@ -104,19 +104,13 @@ fn exporter(timeout: Duration) -> Result<SpanExporter, Box<dyn Error>> {
 /// Whose spans these are. What `OTEL_SERVICE_NAME` says comes before `OTEL_RESOURCE_ATTRIBUTES`,
 /// and that before `name`.
 fn resource(given: Option<&str>, name: &'static str, version: &'static str) -> Resource {
-    let key = "service.name";
-    let attributes = EnvResourceDetector::new().detect();
-    let named = attributes.iter().any(|(attribute, _)| attribute.as_str() == key);
-    let mut resource = Resource::builder();
-    if !attributes.iter().any(|(attribute, _)| attribute.as_str() == "service.version") {
-        resource = resource.with_attribute(KeyValue::new("service.version", version));
+    let defaults = [KeyValue::new("service.name", name), KeyValue::new("service.version", version)];
+    let variable = Box::new(EnvResourceDetector::new());
+    let mut resource = Resource::builder().with_attributes(defaults).with_detector(variable);
+    if let Some(given) = given {
+        resource = resource.with_service_name(given.to_owned());
     }
-    match given {
-        Some(given) => resource.with_service_name(given.to_owned()),
-        None if named => resource,
-        None => resource.with_service_name(name),
-    }
-    .build()
+    resource.build()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use porch_fn_lifecycle::tasks::Tasks;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::sync::watch;
@@ -47,13 +47,8 @@ pub enum TlsError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// The name that the runners' certificates must have is not valid.
-    #[error("--tls-server-name {name:?} is neither a DNS name nor an IP address")]
-    Name {
-        /// The flag's value.
-        name: String,
-        /// The reason.
-        source: InvalidDnsNameError,
-    },
+    #[error("--tls-server-name {0:?} is neither a DNS name nor an IP address")]
+    Name(String),
 }
 
 /// A certificate, its key, and the CA for the other side's certificate.
@@ -168,10 +163,8 @@ impl Files {
         gauges: &Gauges,
         tasks: &mut Tasks,
     ) -> Result<Connector, TlsError> {
-        let checked = |name: &str| {
-            ServerName::try_from(name.to_owned())
-                .map_err(|source| TlsError::Name { name: name.to_owned(), source })
-        };
+        let checked =
+            |name: &str| ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()));
         let name = name.map(checked).transpose()?;
         Ok(Connector { config: self.follow(Self::client, gauges, tasks)?, name })
     }

@@ -1,7 +1,6 @@
 //! When certificates expire, and whether the current files are in use: connections outlive both, so
 //! nothing else shows it before the next rollout.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -12,15 +11,12 @@ use x509_cert::der::{Decode, SliceReader};
 /// Metrics of the files that TLS flags name. Without such flags there are none.
 #[derive(Debug, Clone, Default)]
 pub struct Gauges {
-    expiry: Family<FlagsLabel, Gauge>,
-    valid: Family<FlagsLabel, Gauge>,
+    expiry: Family<Label, Gauge>,
+    valid: Family<Label, Gauge>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FlagsLabel {
-    /// What the flags begin with: `tls` or `listen-tls`.
-    flags: &'static str,
-}
+/// `flags`: what the flags begin with, `tls` or `listen-tls`.
+type Label = [(&'static str, &'static str); 1];
 
 impl Gauges {
     /// Registers them in `registry`, whose prefix says whose they are.
@@ -56,8 +52,8 @@ impl Gauges {
     }
 }
 
-fn label(flags: &'static str) -> FlagsLabel {
-    FlagsLabel { flags: flags.trim_start_matches('-') }
+fn label(flags: &'static str) -> Label {
+    [("flags", flags.trim_start_matches('-'))]
 }
 
 /// In seconds since 1970.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use porch_fn_grpc::{Call, Reply, code_name, message_of};
 use porch_fn_grpc_client::unary::Lost;
 use porch_fn_ring::spill::{Limits, choose};
-use scopeguard::{ScopeGuard, guard};
+use scopeguard::guard;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -173,20 +173,36 @@ impl<'a> Attempts<'a> {
         let span = self.call.span.call();
         span.text("server.address", &runner.address);
         span.number("porch_fn.attempt", self.total);
-        // If the attempt is dropped close to the call's deadline, the runner did not answer in
-        // time. The caller's clock may be a little ahead of ours.
+        let why = match spill {
+            _ if self.total > 1 => "retry",
+            None => "owner",
+            Some(Spill::Unhealthy) => "owner unhealthy",
+            Some(Spill::Failed | Spill::Load) => "spill",
+        };
         let close = deadline.saturating_duration_since(began) / 10;
-        let unanswered = guard((), |()| {
-            let late = Instant::now() + close >= deadline;
-            let code = if late { Code::DeadlineExceeded } else { Code::Cancelled };
-            span.ended(code);
-            if late {
+        let mut ended = guard(None, |ended| {
+            // If the attempt is dropped close to the call's deadline, the runner did not answer in
+            // time. The caller's clock may be a little ahead of ours.
+            let (outcome, code) = ended.unwrap_or_else(|| {
+                if Instant::now() + close < deadline {
+                    return ("cancelled", Code::Cancelled);
+                }
+                let code = Code::DeadlineExceeded;
                 self.note(runner, code_name(code), "no answer when the call's time was up");
                 self.record_failure(runner);
-            }
-            let outcome = if late { "deadline" } else { "cancelled" };
-            let (image, runner) = (self.key, &runner.address);
-            tracing::debug!(image, %runner, attempt = self.total, outcome, "attempt ended");
+                ("deadline", code)
+            });
+            span.ended(code);
+            tracing::debug!(
+                image = self.key,
+                runner = %runner.address,
+                why,
+                attempt = self.total,
+                outcome,
+                code = code_name(code),
+                took = ?began.elapsed(),
+                "attempt ended"
+            );
         });
         let _in_flight = runner.enter();
         let (limit, metrics) = (self.router.options.max_message, &self.router.metrics.client);
@@ -204,25 +220,9 @@ impl<'a> Attempts<'a> {
                 }
             }
         };
-        ScopeGuard::into_inner(unanswered);
-        span.text("porch_fn.outcome", attempt.outcome().as_str());
-        span.ended(attempt.code());
-        let why = match spill {
-            _ if self.total > 1 => "retry",
-            None => "owner",
-            Some(Spill::Unhealthy) => "owner unhealthy",
-            Some(Spill::Failed | Spill::Load) => "spill",
-        };
-        tracing::debug!(
-            image = self.key,
-            runner = %runner.address,
-            why,
-            attempt = self.total,
-            outcome = attempt.outcome().as_str(),
-            code = code_name(attempt.code()),
-            took = ?began.elapsed(),
-            "attempt ended"
-        );
+        let outcome = attempt.outcome().as_str();
+        span.text("porch_fn.outcome", outcome);
+        *ended = Some((outcome, attempt.code()));
         attempt
     }
 

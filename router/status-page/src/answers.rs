@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use porch_fn_admin::failures::Failure;
 use porch_fn_proto::shard::{DescribeResponse, ImagePods};
 use porch_fn_text::cut;
-use serde::{Deserialize, Serialize};
 
 /// Images remembered of all runners together.
 pub(crate) const MAX_IMAGES: usize = 10_000;
@@ -16,34 +16,6 @@ pub(crate) const MAX_OF_ONE: usize = 1000;
 pub(crate) const MAX_FAILURES: usize = 200;
 /// Longest name and text, in bytes.
 pub(crate) const MAX_TEXT: usize = 600;
-
-/// Calls that failed in the same way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailureInfo {
-    /// The last time, in milliseconds since 1970, by the clock of the reporting process.
-    pub at_ms: u64,
-    /// How many there were.
-    pub count: u64,
-    /// `router` or `runner`.
-    pub by: String,
-    /// The runner where the call failed; empty if no runner is involved.
-    pub shard: String,
-    /// The image; empty when it is not known.
-    pub image: String,
-    /// A gRPC code, or `BROKEN`, `NOT_SENT`, `SHED` for an attempt after which the call moved on.
-    pub code: String,
-    /// The first line of the message.
-    pub text: String,
-}
-
-/// One runner's report.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Report {
-    pub(crate) version: String,
-    pub(crate) exec_hash: String,
-    /// The members of the ring, sorted, if it follows its peers.
-    pub(crate) ring: Option<Vec<String>>,
-}
 
 /// An image's pods and calls, on all runners together.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -57,10 +29,10 @@ pub(crate) struct ImageReport {
 /// All answers of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// By address. `None` is an older version.
-    pub(crate) runners: HashMap<String, Option<Report>>,
+    /// By address, without images and failures. `None` is an older version.
+    pub(crate) runners: HashMap<String, Option<DescribeResponse>>,
     pub(crate) images: HashMap<String, ImageReport>,
-    pub(crate) failures: Vec<FailureInfo>,
+    pub(crate) failures: Vec<Failure>,
     /// Some images were left out.
     pub(crate) truncated: bool,
 }
@@ -68,26 +40,25 @@ pub(crate) struct Answers {
 impl Answers {
     /// Adds the answer of the runner at `address`; an older version has none.
     pub(crate) fn add(&mut self, address: &str, answer: Option<DescribeResponse>) {
-        let Some(answer) = answer else {
+        let Some(mut answer) = answer else {
             self.runners.insert(address.to_owned(), None);
             return;
         };
-        let ring = answer.ring.iter().take(MAX_OF_ONE).map(|member| bounded(member)).collect();
-        let report = Report {
-            version: bounded(&answer.version),
-            exec_hash: bounded(&answer.exec_hash),
-            ring: answer.has_peers.then_some(ring),
-        };
-        self.runners.insert(address.to_owned(), Some(report));
+        let (images, failures) = (std::mem::take(&mut answer.images), std::mem::take(&mut answer.failures));
+        answer.ring.truncate(MAX_OF_ONE);
+        let texts = [&mut answer.version, &mut answer.exec_hash, &mut answer.pods_scope];
+        for text in texts.into_iter().chain(&mut answer.ring) {
+            *text = bounded(text);
+        }
         self.truncated |= answer.truncated;
         // A runner without a pods scope shares its pods with no other runner.
-        let place =
-            if answer.pods_scope.is_empty() { address.to_owned() } else { bounded(&answer.pods_scope) };
+        let place = if answer.pods_scope.is_empty() { address } else { &answer.pods_scope };
         let place: Arc<str> = place.into();
-        for image in answer.images.iter().take(MAX_OF_ONE) {
+        self.runners.insert(address.to_owned(), Some(answer));
+        for image in images.iter().take(MAX_OF_ONE) {
             self.add_image(&place, image);
         }
-        self.failures.extend(answer.failures.into_iter().take(MAX_OF_ONE).map(|failure| FailureInfo {
+        self.failures.extend(failures.into_iter().take(MAX_OF_ONE).map(|failure| Failure {
             at_ms: failure.at_ms,
             count: failure.count,
             by: "runner".to_owned(),

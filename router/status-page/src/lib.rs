@@ -25,7 +25,6 @@ use porch_fn_ring::Ring;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub use self::answers::FailureInfo;
 use self::ask::ask;
 pub use self::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo, Shards};
 pub use self::status::{ImageStatus, RingStatus, ShardStatus, Status, Totals};

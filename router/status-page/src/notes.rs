@@ -35,8 +35,8 @@ pub(crate) fn notes(shards: &[ShardInfo], answers: &Answers) -> Vec<String> {
         ));
     }
     // Both are sorted.
-    let differs = |ring: &Vec<String>| !ring.iter().eq(shards.iter().map(|shard| &shard.address));
-    let others = reports.iter().filter(|report| report.ring.as_ref().is_some_and(differs)).count();
+    let differs = |ring: &[String]| !ring.iter().eq(shards.iter().map(|shard| &shard.address));
+    let others = reports.iter().filter(|report| report.has_peers && differs(&report.ring)).count();
     if others > 0 {
         notes.push(format!(
             "{others} of {} runners see other members on the ring than this router. This is normal for a moment \

@@ -9,7 +9,7 @@ use porch_fn_ring::Ring;
 use serde::{Deserialize, Serialize};
 use tonic::Code;
 
-use crate::answers::{Answers, FailureInfo, MAX_FAILURES};
+use crate::answers::{Answers, MAX_FAILURES};
 use crate::notes::notes;
 use crate::picture::{shares, slices};
 use crate::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo};
@@ -34,7 +34,7 @@ pub struct Status {
     /// Pods and calls of all images, including images beyond the limit of `images`.
     pub totals: Totals,
     /// Recent failures, the latest first.
-    pub failures: Vec<FailureInfo>,
+    pub failures: Vec<Failure>,
     /// Problems that an operator should look into, as text.
     pub notes: Vec<String>,
     /// Discovery's last error. Discovery keeps the last known runners until it recovers.
@@ -183,23 +183,16 @@ fn owner(image: &str, keys: &HashSet<String>, ring: &Ring) -> String {
 }
 
 /// The router's own failures and the runners', the latest first.
-fn all_failures(own: Vec<Failure>, answers: &Answers) -> Vec<FailureInfo> {
+fn all_failures(own: Vec<Failure>, answers: &Answers) -> Vec<Failure> {
     let mut all = answers.failures.clone();
     let time_up = code_name(Code::DeadlineExceeded);
     // If a call timed out at a runner, the runner's entry has more detail than the router's.
     let reported = |own: &Failure| {
-        let same = |known: &FailureInfo| known.shard == own.shard && known.image == own.image;
+        let same = |known: &Failure| known.shard == own.shard && known.image == own.image;
         own.code == time_up && answers.failures.iter().any(|known| known.code == time_up && same(known))
     };
-    all.extend(own.into_iter().filter(|own| !reported(own)).map(|failure| FailureInfo {
-        at_ms: failure.at_ms,
-        count: failure.count,
-        by: "router".to_owned(),
-        shard: failure.shard,
-        image: failure.image,
-        code: failure.code.to_owned(),
-        text: failure.text,
-    }));
+    let own = own.into_iter().filter(|own| !reported(own));
+    all.extend(own.map(|failure| Failure { by: "router".to_owned(), ..failure }));
     all.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then_with(|| a.image.cmp(&b.image)));
     all.truncate(MAX_FAILURES);
     all

@@ -118,12 +118,13 @@ fn failures_of_all_are_one_list_and_a_timeout_stands_in_it_once() {
     };
     let failures = vec![failure(5, TIME_UP, IMAGE), failure(9, "INTERNAL", IMAGE)];
     answers.add("a:1", Some(DescribeResponse { failures, ..report(Vec::new()) }));
-    let own = |at_ms, shard: &str, code| Failure {
+    let own = |at_ms, shard: &str, code: &str| Failure {
         at_ms,
         count: 2,
-        image: IMAGE.to_owned(),
+        by: String::new(),
         shard: shard.to_owned(),
-        code,
+        image: IMAGE.to_owned(),
+        code: code.to_owned(),
         text: "own".to_owned(),
     };
     let own = vec![own(6, "a:1", TIME_UP), own(7, "b:1", TIME_UP), own(8, "a:1", "BROKEN")];
@@ -195,7 +196,7 @@ fn answers_are_bounded() {
     assert_eq!(answers.failures.len(), MAX_FAILURES);
     // The latest of each runner.
     assert!(answers.failures.iter().all(|one| one.at_ms >= 490 && one.text.len() == MAX_TEXT));
-    assert_eq!(answers.runners["3"].as_ref().unwrap().ring.as_ref().unwrap().len(), MAX_OF_ONE);
+    assert_eq!(answers.runners["3"].as_ref().unwrap().ring.len(), MAX_OF_ONE);
 }
 
 #[test]

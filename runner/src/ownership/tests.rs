@@ -44,7 +44,7 @@ impl Runner {
     /// Discovery lists `endpoints`.
     async fn answer(&self, endpoints: &[&str]) {
         self.snapshots.send_modify(|snapshot| {
-            snapshot.generation += 1;
+            snapshot.is_answered = true;
             snapshot.endpoints = endpoints.iter().map(ToString::to_string).collect();
         });
         self.after(Duration::ZERO).await;
@@ -176,7 +176,7 @@ async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
     let warned = || warnings.0.load(Ordering::Relaxed);
 
     // A runner is listed once it is ready, and leaves the list when it drains.
-    let mut runner = Runner::new(A).await;
+    let runner = Runner::new(A).await;
     runner.answer(&[B]).await;
     runner.after(UNLISTED_WITHIN / 2).await;
     runner.answer(&[A, B]).await;

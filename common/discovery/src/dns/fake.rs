@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 /// The reply to one question.
 #[derive(Clone)]
 pub(super) enum Reply {
-    /// Addresses, each with its own TTL in seconds. None: the name exists, without such records.
-    Addresses(Vec<(IpAddr, u32)>),
-    /// An alias with its TTL, and the addresses of the aliased name in the same answer.
-    Alias(&'static str, u32, Vec<(IpAddr, u32)>),
+    /// Addresses. None: the name exists, without such records.
+    Addresses(Vec<IpAddr>),
+    /// An alias, and the addresses of the aliased name in the same answer.
+    Alias(&'static str, Vec<IpAddr>),
     Code(ResponseCode),
     /// Nothing, so that the question times out.
     Silence,
@@ -48,10 +48,10 @@ impl FakeDns {
         self.state.table.lock().unwrap().insert((name.to_owned(), kind), reply);
     }
 
-    /// Sets the addresses of a name for both kinds of records, with one TTL.
-    pub(super) fn set_addresses(&self, name: &str, addresses: &[&str], ttl: u32) {
-        let all = addresses.iter().map(|address| (address.parse::<IpAddr>().unwrap(), ttl));
-        let (v4, v6) = all.partition(|(address, _)| address.is_ipv4());
+    /// Sets the addresses of a name for both kinds of records.
+    pub(super) fn set_addresses(&self, name: &str, addresses: &[&str]) {
+        let all = addresses.iter().map(|address| address.parse::<IpAddr>().unwrap());
+        let (v4, v6) = all.partition(IpAddr::is_ipv4);
         self.set(name, RecordType::A, Reply::Addresses(v4));
         self.set(name, RecordType::AAAA, Reply::Addresses(v6));
     }
@@ -80,19 +80,19 @@ impl State {
         let name = query.name().to_ascii().trim_end_matches('.').to_lowercase();
         self.asked.lock().unwrap().push((name.clone(), query.query_type()));
         let reply = self.table.lock().unwrap().get(&(name, query.query_type())).cloned();
-        let mut add = |name: &Name, addresses: Vec<(IpAddr, u32)>| {
-            let record = |(address, ttl)| Record::from_rdata(name.clone(), ttl, RData::from(address));
+        let mut add = |name: &Name, addresses: Vec<IpAddr>| {
+            let record = |address| Record::from_rdata(name.clone(), 3600, RData::from(address));
             message.add_answers(addresses.into_iter().map(record));
         };
         match reply.unwrap_or(Reply::Code(ResponseCode::NXDomain)) {
             Reply::Silence => return None,
             Reply::Code(code) => message.metadata.response_code = code,
             Reply::Addresses(addresses) => add(query.name(), addresses),
-            Reply::Alias(to, ttl, addresses) => {
+            Reply::Alias(to, addresses) => {
                 let to = Name::from_ascii(format!("{to}.")).unwrap();
                 add(&to, addresses);
                 let alias = RData::CNAME(CNAME(to));
-                message.add_answer(Record::from_rdata(query.name().clone(), ttl, alias));
+                message.add_answer(Record::from_rdata(query.name().clone(), 3600, alias));
             }
         }
         Some(message.to_vec().unwrap())

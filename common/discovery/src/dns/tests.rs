@@ -2,6 +2,8 @@
 
 use RecordType::{A, AAAA};
 
+use std::time::Duration;
+
 use super::fake::{FakeDns, Reply};
 use super::*;
 use crate::target::Target;
@@ -22,9 +24,9 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn found(v4: &[&str], v6: &[&str], seconds: u32) -> Lookup {
+fn found(v4: &[&str], v6: &[&str]) -> Lookup {
     let addresses = [v4, v6].map(|family| Some(family.iter().map(|address| ip(address)).collect()));
-    Lookup { addresses, valid_for: seconds * SECOND, name_exists: true }
+    Lookup { addresses, name_exists: true }
 }
 
 async fn addresses(resolver: &DnsResolver, host: &str) -> Vec<IpAddr> {
@@ -35,36 +37,28 @@ async fn addresses(resolver: &DnsResolver, host: &str) -> Vec<IpAddr> {
 }
 
 #[tokio::test]
-async fn an_answer_has_both_families_the_smallest_ttl_and_is_never_cached() {
+async fn an_answer_has_both_families_and_is_never_cached() {
     let dns = FakeDns::start().await;
     let resolver = resolver(&dns, &[], 1);
-    dns.set("both.test", A, Reply::Addresses(vec![(ip("10.0.0.1"), 20)]));
-    dns.set("both.test", AAAA, Reply::Addresses(vec![(ip("fd00::1"), 9)]));
-    assert_eq!(resolver.lookup("both.test").await.unwrap(), found(&["10.0.0.1"], &["fd00::1"], 9));
+    dns.set("both.test", A, Reply::Addresses(vec![ip("10.0.0.1")]));
+    dns.set("both.test", AAAA, Reply::Addresses(vec![ip("fd00::1")]));
+    assert_eq!(resolver.lookup("both.test").await.unwrap(), found(&["10.0.0.1"], &["fd00::1"]));
     for address in ["10.0.0.1", "10.0.0.2"] {
-        dns.set_addresses("v4.test", &[address], 3600);
-        assert_eq!(resolver.lookup("v4.test").await.unwrap(), found(&[address], &[], 10));
+        dns.set_addresses("v4.test", &[address]);
+        assert_eq!(resolver.lookup("v4.test").await.unwrap(), found(&[address], &[]));
     }
-    dns.set_addresses("v6.test", &["fd00::1"], 5);
-    assert_eq!(resolver.lookup("v6.test.").await.unwrap(), found(&[], &["fd00::1"], 5));
-    dns.set_addresses("my_runners.test", &["::ffff:10.0.0.1"], 5);
-    assert_eq!(
-        resolver.lookup("my_runners.test").await.unwrap(),
-        found(&[], &["10.0.0.1"], 5),
-        "IPv4 in IPv6"
-    );
-    dns.set("alias.test", A, Reply::Alias("real.test", 3, vec![(ip("10.0.0.1"), 60)]));
-    dns.set("alias.test", AAAA, Reply::Alias("real.test", 4, Vec::new()));
-    dns.set_addresses("real.test", &[], 60);
-    assert_eq!(
-        resolver.lookup("alias.test").await.unwrap(),
-        found(&["10.0.0.1"], &[], 3),
-        "the TTL of an alias counts"
-    );
+    dns.set_addresses("v6.test", &["fd00::1"]);
+    assert_eq!(resolver.lookup("v6.test.").await.unwrap(), found(&[], &["fd00::1"]));
+    dns.set_addresses("my_runners.test", &["::ffff:10.0.0.1"]);
+    assert_eq!(resolver.lookup("my_runners.test").await.unwrap(), found(&[], &["10.0.0.1"]), "IPv4 in IPv6");
+    dns.set("alias.test", A, Reply::Alias("real.test", vec![ip("10.0.0.1")]));
+    dns.set("alias.test", AAAA, Reply::Alias("real.test", Vec::new()));
+    dns.set_addresses("real.test", &[]);
+    assert_eq!(resolver.lookup("alias.test").await.unwrap(), found(&["10.0.0.1"], &[]));
     // No addresses, and no such name, are answers.
-    dns.set_addresses("empty.test", &[], 30);
-    assert_eq!(resolver.lookup("empty.test").await.unwrap(), found(&[], &[], 1));
-    let none = Lookup { name_exists: false, ..found(&[], &[], 1) };
+    dns.set_addresses("empty.test", &[]);
+    assert_eq!(resolver.lookup("empty.test").await.unwrap(), found(&[], &[]));
+    let none = Lookup { name_exists: false, ..found(&[], &[]) };
     assert_eq!(resolver.lookup("none.test").await, Ok(none));
 }
 
@@ -88,7 +82,7 @@ async fn errors_and_silence_are_failures() {
         (A, AAAA, "10.0.0.1", [Some(vec![ip("10.0.0.1")]), None]),
         (AAAA, A, "fd00::1", [None, Some(vec![ip("fd00::1")])]),
     ] {
-        dns.set("half.test", known, Reply::Addresses(vec![(ip(address), 5)]));
+        dns.set("half.test", known, Reply::Addresses(vec![ip(address)]));
         dns.set("half.test", failing, Reply::Code(ResponseCode::ServFail));
         assert_eq!(resolver.lookup("half.test").await.unwrap().addresses, expected);
     }
@@ -102,15 +96,15 @@ async fn errors_and_silence_are_failures() {
 async fn the_search_list_ndots_and_the_hosts_file_apply() {
     let dns = FakeDns::start().await;
     let mut resolver = resolver(&dns, &["ns.svc.cluster.local", "svc.cluster.local"], 2);
-    dns.set_addresses("runners.ns.svc.cluster.local", &["10.0.0.1"], 5);
+    dns.set_addresses("runners.ns.svc.cluster.local", &["10.0.0.1"]);
     assert_eq!(addresses(&resolver, "runners.ns").await, [ip("10.0.0.1")]);
     assert_eq!(dns.asked(), ["runners.ns.ns.svc.cluster.local", "runners.ns.svc.cluster.local"]);
 
-    dns.set_addresses("runners.ns", &["10.0.0.2"], 5);
+    dns.set_addresses("runners.ns", &["10.0.0.2"]);
     assert_eq!(addresses(&resolver, "runners.ns.").await, [ip("10.0.0.2")], "a final dot: no search");
 
     // As many dots as `ndots`: the name itself first, then the search list.
-    dns.set_addresses("a.b.c.svc.cluster.local", &["10.0.0.3"], 5);
+    dns.set_addresses("a.b.c.svc.cluster.local", &["10.0.0.3"]);
     assert_eq!(addresses(&resolver, "a.b.c").await, [ip("10.0.0.3")]);
     assert_eq!(dns.asked()[3..], ["a.b.c", "a.b.c.ns.svc.cluster.local", "a.b.c.svc.cluster.local"]);
 
@@ -119,7 +113,7 @@ async fn the_search_list_ndots_and_the_hosts_file_apply() {
         dns.set("some.ns.svc.cluster.local", kind, Reply::Code(ResponseCode::ServFail));
     }
     assert!(resolver.lookup("some").await.is_err());
-    dns.set_addresses("some.svc.cluster.local", &["10.0.0.1"], 5);
+    dns.set_addresses("some.svc.cluster.local", &["10.0.0.1"]);
     assert_eq!(addresses(&resolver, "some").await, [ip("10.0.0.1")], "the search goes on");
 
     let asked = dns.asked().len();
@@ -137,15 +131,12 @@ async fn a_watched_name_follows_dns() {
     let dns = FakeDns::start().await;
     let target = Target::parse(&format!("dns://{}/runners.test.:9445", dns.address), 1).unwrap();
     let (task, mut snapshots) = watch(target, None, "test").await.unwrap();
-    dns.set_addresses("runners.test", &["127.0.0.1"], 1);
     tokio::spawn(task);
-    for (addresses, expected) in [
-        (&["127.0.0.1", "::1"][..], &["127.0.0.1:9445"][..]),
-        (&[], &["127.0.0.1:9445", "[::1]:9445"]),
-        (&[], &[]),
-    ] {
+    for (addresses, expected) in
+        [(&["127.0.0.1", "::1"][..], &[][..]), (&[], &["127.0.0.1:9445", "[::1]:9445"]), (&[], &[])]
+    {
         tokio::time::timeout(30 * SECOND, snapshots.changed()).await.expect("no change").unwrap();
         assert_eq!(*snapshots.borrow_and_update().endpoints, *expected);
-        dns.set_addresses("runners.test", addresses, 1);
+        dns.set_addresses("runners.test", addresses);
     }
 }

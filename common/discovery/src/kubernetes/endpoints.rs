@@ -10,14 +10,13 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
 use crate::publish::sorted;
-use crate::target::HostPort;
 
 /// An address and its readiness.
 pub(super) type Candidate = (IpAddr, Readiness);
@@ -50,7 +49,7 @@ pub(super) fn endpoints_of(
         let wanted = candidates.iter().filter(|(address, readiness)| wanted(*address, *readiness));
         let of_family = wanted.filter(|(address, _)| address.is_ipv4() == v4);
         // While slices are rearranged, an endpoint may be in two of them.
-        sorted(of_family.map(|(address, _)| HostPort { host: address.to_string(), port }.to_string()))
+        sorted(of_family.map(|(address, _)| SocketAddr::new(*address, port).to_string()))
     };
     let ready = endpoints(&|_, readiness| readiness == Readiness::Ready);
     if !ready.is_empty() {

@@ -36,7 +36,7 @@ impl LiveMembership {
                         return pending().await;
                     }
                     let snapshot = self.snapshots.borrow_and_update();
-                    if snapshot.is_answered() {
+                    if snapshot.is_answered {
                         tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
                         let listed = snapshot.endpoints.iter().map(String::as_str);
                         return self.membership.update(listed, answers, self.origin.elapsed());
