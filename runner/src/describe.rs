@@ -47,7 +47,7 @@ impl Describe {
         let ring = self.ring.as_ref().map(|ring| Arc::clone(&ring.borrow()));
         let failures = self.failures.all().into_iter().map(|failure| {
             let failures::Failure { at_ms, count, image, code, text, .. } = failure;
-            Failure { at_ms, count, image, code: code.to_owned(), text }
+            Failure { at_ms, count, image, code, text }
         });
         let exec_hash = self.exec.as_ref().map(|current| format!("{:012x}", current.borrow().exec_hash));
         DescribeResponse {
