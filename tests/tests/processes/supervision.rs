@@ -89,19 +89,9 @@ async fn a_router_ends_with_each_of_its_tasks() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_runner_ends_with_each_of_its_tasks() {
     let stand = Stand::start().await;
-    for task in [
-        "settings",
-        "file",
-        "exec hash",
-        "peers",
-        "ownership",
-        "warm-up",
-        "pool",
-        "pool metrics",
-        "configuration",
-        "admin",
-        "serve",
-    ] {
+    for task in
+        ["settings", "file", "peers", "ownership", "warm-up", "pool", "configuration", "admin", "serve"]
+    {
         stand.panics("porch-fn-runner", task, task, &stand.runner).await;
     }
 }
