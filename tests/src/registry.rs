@@ -19,7 +19,7 @@ use tokio::process::Child;
 
 pub use authority::Authority;
 
-use crate::cluster::Own;
+use crate::cluster::Machine;
 use crate::process::{Sandbox, eventually};
 
 /// Who may ask what of a registry.
@@ -87,7 +87,7 @@ impl<'a> Registry<'a> {
 
     /// Has the node's containerd find it: that reads a folder per host at each pull. This stays
     /// when the test has ended; whoever gets the port next overwrites it.
-    pub fn is_found_by(&self, own: &Own) {
+    pub fn is_found_by(&self, machine: &Machine) {
         let scheme = if self.access.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", self.address);
         let mut text =
@@ -96,7 +96,7 @@ impl<'a> Registry<'a> {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  ca = \"{}\"", authority.path().display());
         }
-        let folder = own.directory().join("certs.d").join(self.address.to_string());
+        let folder = machine.directory().join("certs.d").join(self.address.to_string());
         fs::create_dir_all(&folder).expect("the node's folder of registries");
         fs::write(folder.join("hosts.toml"), text).expect("a file there");
     }

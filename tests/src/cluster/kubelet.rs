@@ -1,4 +1,4 @@
-//! What a kubelet would report of pods, in a cluster without a node. One wrapper-server, which
+//! Replaces the kubelet in a cluster without a node: reports pods as ready. One wrapper-server, which
 //! `cluster/inside` starts, answers at the addresses of all pods and Services.
 
 use std::pin::pin;
@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// Reports every pod as running and ready, each with an address of its own.
+/// Reports every pod as running and ready, each with its own address.
 pub(super) async fn run(pods: Api<Pod>) {
     let mut seen =
         pin!(watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects());
@@ -21,7 +21,7 @@ pub(super) async fn run(pods: Api<Pod>) {
         let Ok(pod) = pod else { continue };
         let has_address = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         if !has_address && pod.metadata.deletion_timestamp.is_none() {
-            // A pod that is gone by now needs no status.
+            // This fails if the pod is gone by now. Then it needs no status.
             let status = Patch::Merge(json!({"status": running(&pod)}));
             let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
         }

@@ -1,7 +1,6 @@
-//! The setup of the cluster tests: a namespace with its own runners, and helpers that look for
-//! objects in it.
+//! The setup of the cluster tests: a namespace with its own runners, and helpers for its objects.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -28,7 +27,7 @@ pub(crate) const VERSION: &str = "fn.kpt.dev/template-version";
 pub(crate) const LONG_AGO: &str = "2001-01-01T00:00:00Z";
 /// The default name of the Secret into which a runner copies its registry credentials.
 pub(crate) const COPY: &str = "auth-secret";
-/// Longer than any call of these tests takes.
+/// Every call of these tests is shorter.
 const DEADLINE: Duration = Duration::from_secs(100);
 
 /// One test's namespace and sandbox, and helpers that start runners there.
@@ -59,7 +58,7 @@ pub(crate) fn failed(image: &str, reason: &str) -> String {
     )
 }
 
-/// The uid of each pod, and the time when the recorder first saw it; oldest first.
+/// The uid of each pod, and the time when the recorder first saw it. The oldest pod is first.
 pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
     let mut births: Vec<(String, Instant)> = Vec::new();
     for (at, change) in record.changes() {
@@ -72,7 +71,7 @@ pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
     births
 }
 
-/// Whether nobody has started to delete the pod.
+/// Whether the pod is not terminating.
 pub(crate) fn alive(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
@@ -80,6 +79,11 @@ pub(crate) fn alive(pod: &Pod) -> bool {
 /// Whether one of our runners created the pod.
 pub(crate) fn is_ours(pod: &Pod) -> bool {
     pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER)
+}
+
+fn only(mut pods: Vec<Pod>) -> Pod {
+    assert_eq!(pods.len(), 1, "{pods:#?}");
+    pods.remove(0)
 }
 
 /// The container that runs the function.
@@ -142,7 +146,7 @@ impl Bench {
         self.runner_of(&[&self.image], more).await
     }
 
-    /// Starts the same runner for other functions. Its client calls the first one.
+    /// Starts such a runner for other functions. Its client calls the first one.
     pub(crate) async fn runner_of(&self, images: &[&str], more: &[&str]) -> Runner {
         let flags: Vec<_> = ["--scan-interval=1s"].into_iter().chain(more.iter().copied()).collect();
         let server = self.namespace.runner(&self.sandbox, images, &flags).await;
@@ -205,7 +209,17 @@ impl Bench {
     /// Runs `kubectl` in the namespace.
     pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
         let args = [&["--namespace", self.namespace.name()], args].concat();
-        self.cluster.kubectl_succeeds(&args, stdin).await;
+        self.cluster.kubectl_ok(&args, stdin).await;
+    }
+
+    /// Applies Porch's CustomResourceDefinition of a kind such as `functionconfigs`.
+    pub(crate) async fn apply_crd(&self, kind: &str) {
+        let file = format!("packages/porch/1.6/crds/config.porch.kpt.dev_{kind}.yaml");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let file = ["-f", file.to_str().unwrap()];
+        self.kubectl(&[&["apply", "--server-side", "--force-conflicts"], &file[..]].concat(), "").await;
+        let established = ["wait", "--for=condition=established", "--timeout=50s"];
+        self.kubectl(&[&established, &file[..]].concat(), "").await;
     }
 
     /// The name of the function's pod in a slot.
@@ -213,11 +227,9 @@ impl Bench {
         pod_name(&Image::parse(&self.image, "").unwrap(), slot)
     }
 
-    /// The only function pod in the namespace.
+    /// The only function pod.
     pub(crate) async fn pod(&self) -> Pod {
-        let mut pods = self.pods().await;
-        assert_eq!(pods.len(), 1, "{pods:#?}");
-        pods.remove(0)
+        only(self.pods().await)
     }
 
     /// All function pods.
@@ -229,8 +241,7 @@ impl Bench {
     pub(crate) async fn pod_of(&self, image: &str) -> Pod {
         let mut pods = self.pods().await;
         pods.retain(|pod| function(pod).image.as_deref() == Some(image));
-        assert_eq!(pods.len(), 1, "{image}: {pods:#?}");
-        pods.remove(0)
+        only(pods)
     }
 
     /// Waits until the Service with the pod's name is owned by this pod.
@@ -253,7 +264,7 @@ impl Bench {
     }
 
     /// Waits until the Secret with the copied credentials has this content.
-    pub(crate) async fn copied(&self, content: &str) -> Secret {
+    pub(crate) async fn until_copied(&self, content: &str) -> Secret {
         let copied = |secrets: &[Secret]| {
             let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
             let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
@@ -267,7 +278,7 @@ impl Bench {
     }
 
     /// Waits until no pod has this uid.
-    pub(crate) async fn gone(&self, pod: &Pod) {
+    pub(crate) async fn until_gone(&self, pod: &Pod) {
         let look = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
         self.namespace.until(&format!("pod {} is gone", pod.name_any()), look).await;
     }
@@ -277,8 +288,8 @@ impl Bench {
         self.namespace.api::<Pod>().patch(&pod.name_any(), &params, &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Sets the pod's reclaim-after to a time in the past.
-    pub(crate) async fn lapse(&self, pod: &Pod) {
+    /// Sets the pod's reclaim-after to a time in the past, so that the pod may be collected.
+    pub(crate) async fn expire(&self, pod: &Pod) {
         self.patch(pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}})).await;
     }
 }
@@ -297,13 +308,13 @@ impl Runner {
     }
 
     /// Calls the function and asserts that the call succeeds.
-    pub(crate) async fn succeeds(&self) {
+    pub(crate) async fn call_ok(&self) {
         assert_eq!(self.call(INPUT).await.output(), INPUT);
     }
 
     /// Waits until the runner counts this number of calls or pods of the function in a state such
     /// as `waiting`.
-    pub(crate) async fn counts(&self, state: &str, expected: u64) {
+    pub(crate) async fn until_count(&self, state: &str, expected: u64) {
         until_count(&self.server, &self.image, state, expected).await;
     }
 }
