@@ -19,7 +19,7 @@ use kube::{Client, Config};
 use tokio::process::Command;
 
 pub use audit::{Audit, Mark, Request};
-pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLE_TIME};
+pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLE_TIME, alive};
 pub use machine::Machine;
 pub use namespace::{Account, Namespace};
 pub use proxy::{ApiProxy, Fault, RequestKind, Rule};
@@ -27,11 +27,6 @@ pub use watch::{Change, Recorder, until};
 
 use crate::process::{PATIENCE, Sandbox};
 
-/// Images that `tests/cluster/cluster images` pushes.
-const WRAPPER: &str = "wrapper-server:test";
-const FUNCTION: &str = "function:test";
-/// The image that `tests/cluster/pack` pushes.
-const PROGRAMS: &str = "porch-fn:test";
 /// The entry point of the function's image.
 pub const ENTRYPOINT: &str = "/function";
 
@@ -84,18 +79,18 @@ impl Cluster {
     /// The wrapper-server's image. It contains the program in `/wrapper-server` and
     /// `/home/nonroot/wrapper-server`, and `/bin/cp`.
     pub fn wrapper_image(&self) -> String {
-        format!("{}/{WRAPPER}", self.registry)
+        format!("{}/wrapper-server:test", self.registry)
     }
 
     /// The image of a function that returns its input. tests/cluster/images/function.c lists the
     /// instructions that the input can contain.
     pub fn function_image(&self) -> String {
-        format!("{}/{FUNCTION}", self.registry)
+        format!("{}/function:test", self.registry)
     }
 
-    /// The image with `/porch-fn-router` and `/porch-fn-runner`.
+    /// The image with `/porch-fn-router` and `/porch-fn-runner`, which `tests/cluster/pack` pushes.
     pub fn programs_image(&self) -> String {
-        format!("{}/{PROGRAMS}", self.registry)
+        format!("{}/porch-fn:test", self.registry)
     }
 
     /// Pushes the function's image under another name, such as `set-image:v2`, as another function.

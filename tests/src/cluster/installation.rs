@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::ResourceExt;
 use porch_fn_image::shard_key;
 use porch_fn_ring::Ring;
 use serde_json::{Value, json};
@@ -226,14 +227,11 @@ impl Installation {
 pub const SETTLE_TIME: Duration = Duration::from_secs(8);
 
 fn of(pod: &Pod, deployment: &str) -> bool {
-    pod.metadata
-        .labels
-        .as_ref()
-        .and_then(|labels| labels.get("app.kubernetes.io/name"))
-        .is_some_and(|name| name == deployment)
+    pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == deployment)
 }
 
-fn alive(pod: &Pod) -> bool {
+/// Whether the pod is not terminating.
+pub fn alive(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
 

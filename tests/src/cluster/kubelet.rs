@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
@@ -33,17 +33,13 @@ fn running(pod: &Pod) -> Value {
     let [high, low] = ADDRESSES.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let ip = format!("10.252.{high}.{low}");
     let state = json!({"running": {"startedAt": Timestamp::now().to_string()}});
-    let containers: Vec<_> = pod
-        .spec
-        .iter()
-        .flat_map(|spec| &spec.containers)
-        .map(|container| {
-            json!({
-                "name": container.name, "image": container.image, "imageID": "", "ready": true, "started": true,
-                "restartCount": 0, "state": state,
-            })
+    let status = |container: &Container| {
+        json!({
+            "name": container.name, "image": container.image, "imageID": "", "ready": true, "started": true,
+            "restartCount": 0, "state": state,
         })
-        .collect();
+    };
+    let containers: Vec<_> = pod.spec.iter().flat_map(|spec| &spec.containers).map(status).collect();
     json!({
         "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "containerStatuses": containers,
         "conditions": [{"type": "Ready", "status": "True"}],

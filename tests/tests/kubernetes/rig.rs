@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use porch_fn_image::{Image, pod_name};
 use porch_fn_tests::client::{Answer, Client};
+pub(crate) use porch_fn_tests::cluster::alive;
 use porch_fn_tests::cluster::{Change, Cluster, Namespace, Recorder};
 use porch_fn_tests::process::{Sandbox, Server, eventually};
 use serde_json::{Value, json};
@@ -69,11 +70,6 @@ pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
         }
     }
     births
-}
-
-/// Whether the pod is not terminating.
-pub(crate) fn alive(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Whether one of our runners created the pod.
@@ -206,7 +202,6 @@ impl Bench {
         maps.patch("template", &PatchParams::apply("tests").force(), &Patch::Apply(map)).await.unwrap();
     }
 
-    /// Runs `kubectl` in the namespace.
     pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
         let args = [&["--namespace", self.namespace.name()], args].concat();
         self.cluster.kubectl_ok(&args, stdin).await;
@@ -232,7 +227,6 @@ impl Bench {
         only(self.pods().await)
     }
 
-    /// All function pods.
     pub(crate) async fn pods(&self) -> Vec<Pod> {
         self.namespace.pods().await.into_iter().filter(is_ours).collect()
     }
@@ -302,7 +296,6 @@ impl Runner {
         Self { client: Client::new(server.address()), server, image: image.to_owned() }
     }
 
-    /// Calls the function.
     pub(crate) async fn call(&self, input: impl Into<bytes::Bytes>) -> Answer {
         self.client.call_within(&self.image, input, DEADLINE).await
     }

@@ -13,7 +13,7 @@ use porch_fn_tests::process::{Server, figure};
 use tokio::time::{Instant, interval, timeout};
 use tonic::Code;
 
-use crate::rig::{Bench, CONNECTS, INPUT, until_count};
+use crate::rig::{Bench, CONNECTS, INPUT, REFERENCE, alive, until_count};
 
 /// The deadline of every call. A first call needs far less.
 const DEADLINE: Duration = Duration::from_secs(45);
@@ -118,8 +118,8 @@ impl ProxiedRunners {
     pub(crate) fn assert_pod_limit(&self, what: &str, limit: usize, images: &[&str]) {
         for image in images {
             let most = self.record.most_at_once(|pod| {
-                let of = pod.annotations().get("fn.kpt.dev/image-reference");
-                pod.metadata.deletion_timestamp.is_none() && of.is_some_and(|of| of == image)
+                let of = pod.annotations().get(REFERENCE);
+                alive(pod) && of.is_some_and(|of| of == image)
             });
             assert!((1..=limit + 1).contains(&most), "{what}: {most} pods of {image}");
         }

@@ -111,7 +111,15 @@ impl Porch {
             stand.apply_crds(&crd).await;
         }
         let mut all = version.objects();
-        all.extend(dependencies());
+        // Porch's Deployments mount these objects, which belong to parts of Porch that are not installed.
+        for (kind, name) in [
+            ("ConfigMap", "porch-db-config"),
+            ("Secret", "porch-db-secret"),
+            ("Secret", "porch-controllers-webhook-tls"),
+        ] {
+            let metadata = json!({"name": name, "namespace": HOME});
+            all.push(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}));
+        }
         for object in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
             let image = format!("{}/porch:test", stand.cluster.registry());
             use_stand_in(object, &image, images, &report_to);
@@ -212,16 +220,6 @@ impl Reports {
         }
         counts
     }
-}
-
-/// Objects that Porch's Deployments mount. They belong to parts of Porch that are not installed here.
-fn dependencies() -> Vec<Value> {
-    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": HOME}});
-    vec![
-        named("ConfigMap", "porch-db-config"),
-        named("Secret", "porch-db-secret"),
-        named("Secret", "porch-controllers-webhook-tls"),
-    ]
 }
 
 /// Replaces the program in one of Porch's Deployments. Flags, variables and probes are kept.

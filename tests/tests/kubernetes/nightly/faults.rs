@@ -8,7 +8,11 @@ use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::DeleteParams;
 use porch_fn_tests::client::Answer;
-use porch_fn_tests::cluster::{Cluster, Fault, RequestKind, Rule};
+use porch_fn_tests::cluster::Fault::{
+    Conflict, CutWatch, EndWatch, ExpireWatch, LoseAnswer, LoseConnection, RefuseWatch, ServerError, Slow,
+    StallWatch, TooManyRequests,
+};
+use porch_fn_tests::cluster::{Cluster, RequestKind, Rule};
 use porch_fn_tests::process::{PATIENCE, figure};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -69,21 +73,18 @@ fn faults() -> Vec<(&'static str, Vec<Rule>)> {
     let half = |fault| vec![Rule::new(fault).chance(0.5)];
     let always = |fault| vec![Rule::new(fault)];
     vec![
-        ("watches end", half(Fault::EndWatch)),
-        ("watches are cut", always(Fault::CutWatch)),
-        ("watches are stalled", always(Fault::StallWatch)),
-        ("watches expire", always(Fault::ExpireWatch)),
-        ("watches are refused", always(Fault::RefuseWatch)),
-        ("writes conflict", half(Fault::Conflict)),
-        ("too many requests", half(Fault::TooManyRequests)),
-        ("server errors", half(Fault::ServerError)),
-        ("slow answers", always(Fault::Slow(Duration::from_secs(1)))),
-        (
-            "late writes",
-            vec![Rule::new(Fault::Slow(TOO_LATE)).only(|kind| kind == RequestKind::Write).times(3)],
-        ),
-        ("answers are lost", always(Fault::LoseAnswer)),
-        ("connections are lost", always(Fault::LoseConnection)),
+        ("watches end", half(EndWatch)),
+        ("watches are cut", always(CutWatch)),
+        ("watches are stalled", always(StallWatch)),
+        ("watches expire", always(ExpireWatch)),
+        ("watches are refused", always(RefuseWatch)),
+        ("writes conflict", half(Conflict)),
+        ("too many requests", half(TooManyRequests)),
+        ("server errors", half(ServerError)),
+        ("slow answers", always(Slow(Duration::from_secs(1)))),
+        ("late writes", vec![Rule::new(Slow(TOO_LATE)).only(|kind| kind == RequestKind::Write).times(3)]),
+        ("answers are lost", always(LoseAnswer)),
+        ("connections are lost", always(LoseConnection)),
     ]
 }
 
@@ -151,22 +152,9 @@ async fn mix(time: Duration, seed: u64) {
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
     let proxied =
         ProxiedRunners::start(Vec::new(), seed, 2, &images, &[&limit, "--max-waitlist-length=1"]).await;
-    let rare = [
-        Fault::EndWatch,
-        Fault::CutWatch,
-        Fault::StallWatch,
-        Fault::ExpireWatch,
-        Fault::RefuseWatch,
-        Fault::Slow(TOO_LATE),
-    ];
-    let frequent = [
-        Fault::Conflict,
-        Fault::TooManyRequests,
-        Fault::ServerError,
-        Fault::Slow(Duration::from_millis(500)),
-        Fault::LoseAnswer,
-        Fault::LoseConnection,
-    ];
+    let rare = [EndWatch, CutWatch, StallWatch, ExpireWatch, RefuseWatch, Slow(TOO_LATE)];
+    let slow = Slow(Duration::from_millis(500));
+    let frequent = [Conflict, TooManyRequests, ServerError, slow, LoseAnswer, LoseConnection];
     let rare = rare.map(|fault| Rule::new(fault).chance(0.03));
     proxied.proxy.set(rare.into_iter().chain(frequent.map(|fault| Rule::new(fault).chance(0.07))));
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt};
-use porch_fn_tests::cluster::{Cluster, ROUTER};
+use porch_fn_tests::cluster::{Cluster, ROUTER, alive};
 use porch_fn_tests::process::{binary, eventually};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
 use serde_json::{Value, json};
@@ -108,8 +108,7 @@ impl Stand {
         let services: Api<Service> = Api::namespaced(self.cluster.client(), FUNCTIONS);
         let pod = self.function_pods().get_opt(&legacy.name_any()).await.unwrap();
         let service = services.get_opt(&legacy.labels()["fn.kpt.dev/image"]).await.unwrap();
-        let alive = |pod: &Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid() == legacy.uid();
-        (pod.is_some_and(|pod| alive(&pod)), service.is_some())
+        (pod.is_some_and(|pod| alive(&pod) && pod.uid() == legacy.uid()), service.is_some())
     }
 
     /// Waits until the faults that the doctor command reports about Porch are exactly these.
