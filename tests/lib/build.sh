@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# For functions/build, clients/build and cluster/build: builds a foreign program only if its sources
-# have changed, and prints the result in one line. Sourced, POSIX sh; the caller sets $here to its own
-# folder.
+# For functions/build, clients/build and cluster/build: builds a foreign program
+# only if its sources have changed, and prints the result in one line. Sourced, POSIX sh; the caller
+# sets $here to its own folder.
 #
 # Under OUTDIR:  KIND/NAME   the programs; KIND is functions, clients or cluster
 #                work/       files that the programs need at run time (node_modules, venv)
@@ -27,8 +27,9 @@ start() {
     fi
     failures=0
 
-    # The caller's Go settings must not change the build. go.sum is complete and -mod=readonly keeps it
-    # so; therefore Go asks no checksum database. -modcacherw lets `rm -rf` remove the module cache.
+    # The caller's Go settings must not change the build. go.sum is complete and -mod=readonly keeps
+    # it so; therefore Go asks no checksum database. -modcacherw lets `rm -rf` remove the module
+    # cache.
     export GOFLAGS='-mod=readonly -modcacherw -buildvcs=false' GOWORK=off CGO_ENABLED=0
     # Go's compiler collects garbage less often: this saves a fifth of the time and costs memory.
     export GOGC=400
@@ -38,8 +39,8 @@ start() {
 }
 
 # program NAME MISSING SOURCES RECIPE: builds $bin/NAME by calling RECIPE NAME $bin/NAME, unless the
-# program is up to date, or MISSING names a tool that the machine lacks. If the program is skipped or
-# its build fails, its old file is removed, so that no test uses it.
+# program is up to date, or MISSING names a tool that the machine lacks. If the program is skipped
+# or its build fails, its old file is removed, so that no test uses it.
 program() {
     name=$1 missing=$2 sources=$3 recipe=$4
     path=$bin/$name stamp=$out/stamps/$kind-$name log=$out/logs/$kind-$name.log
@@ -78,7 +79,8 @@ fingerprint() {
         LC_ALL=C sort | while IFS= read -r file; do sha256sum "$file"; done
 }
 
-# go_build MODULE_DIR PACKAGE PATH: builds a static binary that does not contain the builder's paths.
+# go_build MODULE_DIR PACKAGE PATH: builds a static binary that does not contain the builder's
+# paths.
 go_build() {
     (cd "$1" && go build -trimpath -ldflags '-s -w' -o "$3" "$2")
 }

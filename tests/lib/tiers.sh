@@ -16,8 +16,8 @@ tier() {
     tier_ended "$1" "$code"
 }
 
-# unless WHY tier|background NAME COMMAND...: runs the tier if WHY is empty. Otherwise the tier counts as
-# skipped, or as failed if WHY reports a failed build.
+# unless WHY tier|background NAME COMMAND...: runs the tier if WHY is empty. Otherwise the tier
+# counts as skipped, or as failed if WHY reports a failed build.
 unless() {
     case $1 in
     '') "${@:2}" ;;
@@ -29,8 +29,8 @@ unless() {
     esac
 }
 
-# background NAME COMMAND...: runs a tier in the background, in its own process group. wait_background
-# waits for all background tiers, and end_background ends them.
+# background NAME COMMAND...: runs a tier in the background, in its own process group.
+# wait_background waits for all background tiers, and end_background ends them.
 background() {
     local log
     log=$PORCH_FN_TEST_CACHE/logs/$(printf '%s' "$1" | tr -c 'a-z0-9' -).log
@@ -69,7 +69,8 @@ tier_ended() {
     fi
 }
 
-# missing_programs SCRIPT OUTDIR: builds programs of other projects, and prints why some are missing.
+# missing_programs SCRIPT OUTDIR: builds programs of other projects, and prints why some are
+# missing.
 missing_programs() {
     local lines code=0
     lines=$("$1" "$2") || code=$?

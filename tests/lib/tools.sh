@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# Finds out which tools for foreign programs this machine lacks, and installs them. Sourced, POSIX sh.
+# Finds out which tools for foreign programs this machine lacks, and installs
+# them. Sourced, POSIX sh.
 
 have() {
     command -v "$1" >/dev/null 2>&1

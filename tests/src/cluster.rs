@@ -71,7 +71,6 @@ impl Cluster {
         &self.machine
     }
 
-    /// The API server's record of all requests.
     pub fn audit(&self) -> Audit {
         Audit::new(self.machine.directory().join("log/audit.log"), self.client())
     }

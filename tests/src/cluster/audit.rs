@@ -1,4 +1,4 @@
-//! The API server's audit log. Tests count requests by user with it.
+//! Reads the API server's audit log, so that tests can count a user's requests.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -39,7 +39,6 @@ pub struct Request {
     pub namespace: String,
     /// Empty for lists.
     pub name: String,
-    /// The HTTP status of the response.
     pub code: u16,
 }
 
@@ -57,7 +56,6 @@ impl Audit {
         Self { path, client }
     }
 
-    /// The present time.
     pub async fn mark(&self) -> Mark {
         // All requests before this offset were received earlier. The offset may be inside a line;
         // that line is ignored later.

@@ -37,11 +37,8 @@ pub enum Discovery {
 /// The settings of an installation. Installing another plan over it is an upgrade.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The image with `/porch-fn-router`.
     pub router_image: String,
-    /// The image with `/porch-fn-runner`.
     pub runner_image: String,
-    /// The image with the wrapper-server.
     pub wrapper_image: String,
     /// The number of runners at first. An upgrade does not change their number.
     pub runners: u32,
@@ -86,12 +83,10 @@ impl Installation {
         let (home, functions) = (cluster.namespace().await, cluster.namespace().await);
         let unknown = ([0, 0, 0, 0], PORT).into();
         let mut new = Self { functions, home, address: unknown };
-        let slices = PolicyRule {
-            api_groups: Some(vec!["discovery.k8s.io".to_owned()]),
-            resources: Some(vec!["endpointslices".to_owned()]),
-            verbs: ["get", "list", "watch"].map(str::to_owned).to_vec(),
-            ..PolicyRule::default()
-        };
+        let slices = json!({
+            "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"],
+        });
+        let slices: PolicyRule = serde_json::from_value(slices).expect("a rule");
         for name in [ROUTER, RUNNERS] {
             new.home.account(name).await.allow(&new.home, std::slice::from_ref(&slices)).await;
         }

@@ -1,5 +1,5 @@
-//! Replaces the kubelet in a cluster without a node: reports pods as ready. One wrapper-server, which
-//! `cluster/inside` starts, answers at the addresses of all pods and Services.
+//! Replaces the kubelet in a cluster without a node: reports pods as ready. One wrapper-server,
+//! which `cluster/inside` starts, answers at the addresses of all pods and Services.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};

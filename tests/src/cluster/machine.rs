@@ -1,4 +1,4 @@
-//! The processes and files on this machine of a cluster that `tests/cluster/cluster` has started.
+//! The test cluster's processes and files on this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::variable;
 
-/// The processes and files of the test cluster.
+/// A cluster that `tests/cluster/cluster` has started.
 #[derive(Debug, Clone)]
 pub struct Machine {
     name: String,

@@ -71,7 +71,6 @@ impl Namespace {
         Api::namespaced(self.cluster.client(), &self.name)
     }
 
-    /// Creates an object.
     pub async fn make<K: Namespaced + Serialize>(&self, wish: Value) -> K {
         let made = self.api::<K>().create(&PostParams::default(), &object(wish)).await;
         made.unwrap_or_else(|error| panic!("{} is refused: {error}", K::kind(&())))
@@ -133,8 +132,8 @@ impl Namespace {
         self.runner_with_flags(sandbox, kubeconfig, flags).await
     }
 
-    /// Starts a runner with these flags. Without `--image-metadata` it asks registries. It uses only
-    /// the registry credentials that flags name.
+    /// Starts a runner with these flags. Without `--image-metadata` it asks registries. It uses
+    /// only the registry credentials that flags name.
     pub async fn runner_with_flags(
         &self,
         sandbox: &Sandbox,
@@ -157,7 +156,7 @@ impl Namespace {
     pub async fn finish(self) {
         delete(self.cluster.client(), &self.name).await.expect("it can be deleted");
         let all: Api<core::Namespace> = Api::all(self.cluster.client());
-        // Kubernetes may need minutes to delete a full namespace. That is no fault of ours.
+        // Kubernetes may need minutes to delete a full namespace.
         until(all, "the namespace is gone", 5 * PATIENCE, |there| {
             there.iter().all(|namespace| namespace.name_any() != self.name).then_some(())
         })
@@ -188,8 +187,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Deletes a namespace if it exists. Its pods get no grace period, so that they do not disturb other
-/// tests.
+/// Deletes a namespace if it exists. Its pods get no grace period, so that they do not disturb
+/// other tests.
 async fn delete(client: Client, name: &str) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), name);
     pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;

@@ -1,8 +1,8 @@
-//! A proxy in front of the API server that injects faults like those of networks, load balancers and
-//! a busy API server. A runner gets the proxy's kubeconfig; the test itself bypasses the proxy.
+//! A proxy in front of the API server that injects faults like those of networks, load balancers
+//! and a busy API server. A runner gets the proxy's kubeconfig; the test itself bypasses the proxy.
 //!
-//! The proxy completes each forwarded request, even if the client has disconnected. So a write can be
-//! late, or its client does not know that it was executed.
+//! The proxy completes each forwarded request, even if the client has disconnected. So a write can
+//! be late, or its client does not know that it was executed.
 
 mod faulty_watch;
 mod rules;

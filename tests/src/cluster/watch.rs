@@ -65,8 +65,8 @@ fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
     }
 }
 
-/// The existing objects, and all later changes. `None` follows each complete list. After an outage of
-/// the API server, the missed changes follow.
+/// The existing objects, and all later changes. `None` follows each complete list. After an outage
+/// of the API server, the missed changes follow.
 fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();

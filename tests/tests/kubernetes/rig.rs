@@ -13,7 +13,6 @@ pub(crate) use porch_fn_tests::cluster::alive;
 use porch_fn_tests::cluster::{Change, Cluster, Namespace, Recorder};
 use porch_fn_tests::process::{Sandbox, Server, eventually};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 /// A package that functions return unchanged.
 pub(crate) const INPUT: &str = "kind: ResourceList\n";
@@ -59,14 +58,13 @@ pub(crate) fn failed(image: &str, reason: &str) -> String {
     )
 }
 
-/// The uid of each pod, and the time when the recorder first saw it. The oldest pod is first.
-pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
-    let mut births: Vec<(String, Instant)> = Vec::new();
-    for (at, change) in record.changes() {
+/// The first recorded state of each pod. The oldest pod is first.
+pub(crate) fn births(record: &Recorder<Pod>) -> Vec<Pod> {
+    let mut births: Vec<Pod> = Vec::new();
+    for (_, change) in record.changes() {
         let (Change::Applied(pod) | Change::Deleted(pod)) = change;
-        let uid = pod.uid().unwrap();
-        if births.iter().all(|(known, _)| *known != uid) {
-            births.push((uid, at));
+        if births.iter().all(|known| known.uid() != pod.uid()) {
+            births.push(pod);
         }
     }
     births
@@ -168,17 +166,30 @@ impl Bench {
     ) -> Vec<Server> {
         let addresses: Vec<_> = (1..=kubeconfigs.len()).map(|last| format!("{network}.{last}")).collect();
         let peers = addresses.iter().map(|address| format!("{address}:9445")).collect::<Vec<_>>().join(",");
-        let start = async |(address, kubeconfig): (&String, &PathBuf)| {
-            let own = [
-                format!("--address={address}"),
-                "--port=9445".into(),
-                format!("--peers=static:///{peers}"),
-                format!("--shard-address={address}:9445"),
-            ];
-            let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
-            self.namespace.runner_as(&self.sandbox, kubeconfig.clone(), images, &flags).await
-        };
-        join_all(addresses.iter().zip(kubeconfigs).map(start)).await
+        let runners = addresses
+            .iter()
+            .zip(kubeconfigs)
+            .map(|(address, kubeconfig)| self.peer(address, &peers, kubeconfig.clone(), images, more));
+        join_all(runners).await
+    }
+
+    /// Starts a runner with its own address and these peers.
+    pub(crate) async fn peer(
+        &self,
+        address: &str,
+        peers: &str,
+        kubeconfig: PathBuf,
+        images: &[&str],
+        more: &[&str],
+    ) -> Server {
+        let own = [
+            format!("--address={address}"),
+            "--port=9445".into(),
+            format!("--peers=static:///{peers}"),
+            format!("--shard-address={address}:9445"),
+        ];
+        let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        self.namespace.runner_as(&self.sandbox, kubeconfig, images, &flags).await
     }
 
     /// Limits the namespace to this number of pods, and waits until the quota is in force.

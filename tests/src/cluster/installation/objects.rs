@@ -10,8 +10,8 @@ use crate::cluster::ENTRYPOINT;
 use crate::rights::{self, DEPLOY, FUNCTIONS, HOME};
 
 const IMAGE_METADATA: &str = "image-metadata";
-/// The flags of the base that are kept. Its limits are removed: in these tests each function has one
-/// pod.
+/// The flags of the base that are kept. Its limits are removed: in these tests each function has
+/// one pod.
 const KEPT: [&str; 4] = ["--runners=", "--router-count=", "--peers=", "--pod-namespace="];
 
 /// All objects of the base.

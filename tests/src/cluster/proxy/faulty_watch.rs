@@ -17,8 +17,8 @@ struct Watch {
     shared: Arc<Shared>,
     upstream: client::Body,
     rules_changed: watch::Receiver<()>,
-    /// Whether the last event is complete. Faults are injected only between events. Each event is one
-    /// line.
+    /// Whether the last event is complete. Faults are injected only between events. Each event is
+    /// one line.
     between_events: bool,
     ended: bool,
 }

@@ -56,7 +56,6 @@ pub(super) enum Stage {
     Watching,
 }
 
-/// The rules in force.
 pub(super) struct Rules {
     state: Mutex<State>,
     changed: watch::Sender<()>,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{Bench, CONNECTS, INPUT};
 
 const RUNS: usize = 8;
-/// The maximum of the median, from when the pod's IP is in a watch event and the wrapper-server listens.
+/// The maximum of the median time, from when the new pod accepts connections.
 const BOUND: Duration = Duration::from_millis(150);
 /// The maximum of all runs except the slowest, on a busy node.
 const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);

@@ -225,8 +225,8 @@ impl Drop for CutOff {
     }
 }
 
-/// The cluster has only one node. So the pod loses its network instead, and the next pod starts on the
-/// same node.
+/// The cluster has only one node. So the pod loses its network instead, and the next pod starts on
+/// the same node.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_function_whose_only_pod_is_lost_serves_again_within_seconds() {

@@ -1,5 +1,5 @@
-//! Installs the kind FunctionConfig in the cluster and removes it again. This affects all tests of the
-//! cluster.
+//! Installs the kind FunctionConfig in the cluster and removes it again. This affects all tests of
+//! the cluster.
 
 use porch_fn_tests::process::{Server, eventually};
 use serde_json::json;

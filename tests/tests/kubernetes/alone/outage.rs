@@ -16,8 +16,9 @@ use crate::rig::{Bench, INPUT, REFERENCE, Runner, until_count};
 
 const CALLERS: usize = 8;
 const OUTAGE: Duration = Duration::from_secs(15);
-/// The maximum time from when a new pod accepts connections until a call is answered. The time until
-/// the pod accepts connections depends on Kubernetes: after an outage its components wait up to 30 s.
+/// The maximum time from when a new pod accepts connections until a call is answered. The time
+/// until the pod accepts connections depends on Kubernetes: after an outage its components wait up
+/// to 30 s.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A stopped component of the cluster. It continues when this value is dropped.

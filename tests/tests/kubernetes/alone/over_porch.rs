@@ -1,8 +1,7 @@
-//! Applies deploy/ over Porch's own objects, mostly by dry runs. The tests cover each version of Porch's
-//! manifests, applied by kubectl and by server-side apply.
+//! Applies deploy/ over Porch's own objects, mostly by dry runs. The tests cover each version of
+//! Porch's manifests, applied by kubectl and by server-side apply.
 
 use std::collections::BTreeSet;
-use std::process::Output;
 
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::rights::{DEPLOY, HOME};
@@ -15,16 +14,6 @@ const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
 /// How Porch is installed: by `kubectl apply`, which records what it applied in an annotation, or
 /// by server-side apply like kpt, Flux and Config Sync.
 const APPLY_FLAGS: [&[&str]; 2] = [&[], &["--server-side", "--field-manager=kpt"]];
-const DRY_RUN: [&str; 4] = ["apply", "--dry-run=server", "-o", "json"];
-
-/// The objects in a dry run's output.
-fn objects(ended: &Output) -> Vec<Value> {
-    let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    match list["items"].as_array_mut() {
-        Some(items) => std::mem::take(items),
-        None => vec![list],
-    }
-}
 
 fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let mut found =
@@ -45,6 +34,13 @@ impl Stand {
         let file = file.to_str().unwrap().to_owned();
         self.kubectl(&[&["apply", "-f", &file], flags].concat()).await;
         file
+    }
+
+    /// The objects that `kubectl apply -k` would create or change.
+    async fn dry_run(&self, folder: &str) -> Vec<Value> {
+        let ended = self.run(&["apply", "--dry-run=server", "-o", "json", "-k", folder]).await;
+        let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        list["items"].as_array_mut().map(std::mem::take).unwrap_or_else(|| vec![list])
     }
 
     async fn object(&self, kind: &str, name: &str) -> Value {
@@ -95,7 +91,7 @@ async fn check_take_over(stand: &Stand, version: Version, flags: &[&str]) {
         ports.iter().map(|port| (port["port"].to_string(), port["name"].to_string())).collect()
     };
     let before = stand.object("service", "function-runner").await;
-    let applied = objects(&stand.run(&[&DRY_RUN[..], &["-k", &folder]].concat()).await);
+    let applied = stand.dry_run(&folder).await;
     let after = named(&applied, "Service", "function-runner");
     assert_eq!(ports(after), ports(&before), "{version}");
     assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
@@ -110,7 +106,7 @@ async fn check_take_over(stand: &Stand, version: Version, flags: &[&str]) {
 async fn check_single_runner(stand: &Stand, version: Version, flags: &[&str], porch: &str) {
     let what = format!("{version}, {flags:?}");
     let folder = format!("{DEPLOY}/single-runner");
-    let applied = objects(&stand.run(&[&DRY_RUN[..], &["-k", &folder]].concat()).await);
+    let applied = stand.dry_run(&folder).await;
     let runner = named(&applied, "Deployment", "function-runner");
     let containers = runner["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 1, "{what}: no container is added");
@@ -160,7 +156,7 @@ async fn check_controllers_patch(stand: &Stand, what: &str) {
          components: [pod-evaluator-address]\n",
     );
     let folder = stand.sandbox.directory().to_str().unwrap();
-    let applied = objects(&stand.run(&[&DRY_RUN[..], &["-k", folder]].concat()).await);
+    let applied = stand.dry_run(folder).await;
     let deployment = named(&applied, "Deployment", "porch-controllers");
     let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
     let mut addresses = variables.iter().filter(|variable| variable["name"] == "POD_EVALUATOR_ADDRESS");

@@ -63,12 +63,12 @@ impl Version {
         }
     }
 
-    /// The folder with the version's manifests.
     pub(crate) fn folder(self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch").join(self.name())
     }
 
-    /// The unchanged objects of the version's manifests, except those of Porch's own API and database.
+    /// The unchanged objects of the version's manifests, except those of Porch's own API and
+    /// database.
     pub(crate) fn objects(self) -> Vec<Value> {
         let files = ["2-function-runner", "3-porch-server", "5-rbac", "6-rbac-bind", "9-controllers"];
         let file = |name| self.folder().join(name).with_extension("yaml");
@@ -111,7 +111,8 @@ impl Porch {
             stand.apply_crds(&crd).await;
         }
         let mut all = version.objects();
-        // Porch's Deployments mount these objects, which belong to parts of Porch that are not installed.
+        // Porch's Deployments mount these objects, which belong to parts of Porch that are not
+        // installed.
         for (kind, name) in [
             ("ConfigMap", "porch-db-config"),
             ("Secret", "porch-db-secret"),
@@ -147,19 +148,17 @@ impl Porch {
 
     /// Waits until each program calls exactly these addresses for a whole second.
     pub(crate) async fn until_calls_go_to(&self, wanted: &[(&str, &[&str])]) {
-        let wanted: BTreeSet<(String, String)> = wanted
-            .iter()
-            .flat_map(|(program, targets)| {
-                targets.iter().map(|target| ((*program).to_owned(), (*target).to_owned()))
-            })
-            .collect();
-        eventually(&format!("{}: calls go to {wanted:?}", self.version), async || {
+        let mut expected = BTreeSet::new();
+        for (program, targets) in wanted {
+            expected.extend(targets.iter().map(|target| ((*program).to_owned(), (*target).to_owned())));
+        }
+        eventually(&format!("{}: calls go to {expected:?}", self.version), async || {
             let before = self.reports.counts();
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             let after = self.reports.counts();
             let mut called: BTreeSet<_> = after.keys().cloned().collect();
             called.retain(|key| after[key] > before.get(key).copied().unwrap_or_default() + 5);
-            (called == wanted).then_some(())
+            (called == expected).then_some(())
         })
         .await;
     }

@@ -1,5 +1,5 @@
-//! Scales the Deployment of runners under load. No call fails, and no function pod is created again.
-//! `nightly::scaling` also restarts and kills runners and routers.
+//! Scales the Deployment of runners under load. No call fails, and no function pod is created
+//! again. `nightly::scaling` also restarts and kills runners and routers.
 
 use std::time::Duration;
 
@@ -73,7 +73,6 @@ impl WarmInstallation {
         assert_eq!(pods.iter().filter(|pod| alive(pod)).count(), self.warm_pods);
     }
 
-    /// Scales the runners to each of these numbers.
     pub(crate) async fn scale_under_load(&self, sizes: &[u32]) {
         for &size in sizes {
             let scale = async || self.installation.scale(RUNNERS, size).await;

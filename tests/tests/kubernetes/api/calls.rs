@@ -38,8 +38,8 @@ async fn warm_calls_cause_no_api_requests() {
             }
         }
         figure(&format!("{CALLS} warm calls by {connect} in {took:.1?}: API requests {requests:?}"));
-        // Calls must not cause requests. Only periodic requests are allowed: renewed watches, writes of
-        // reclaim-after every 60 s, and reads every --scan-interval, which is also 60 s.
+        // Calls must not cause requests. Only periodic requests are allowed: renewed watches,
+        // writes of reclaim-after every 60 s, and reads every --scan-interval, which is also 60 s.
         let minutes = 1 + usize::try_from(took.as_secs() / 60).unwrap();
         for (request, times) in requests {
             let periodic =

@@ -1,6 +1,6 @@
 //! FunctionConfigs of newer Porch versions in a real API server. A runner writes their status, and
-//! users can always delete them. The kind belongs to the whole cluster; the first test that needs it
-//! installs it.
+//! users can always delete them. The kind belongs to the whole cluster; the first test that needs
+//! it installs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,7 +45,6 @@ impl Configs {
         Self { api: Api::namespaced_with(namespace.cluster().client(), namespace.name(), &kind) }
     }
 
-    /// Creates or changes a FunctionConfig.
     pub(crate) async fn apply(&self, name: &str, annotations: Value, spec: Value) -> DynamicObject {
         let object = json!({
             "apiVersion": format!("{GROUP}/v1alpha1"), "kind": "FunctionConfig",

@@ -1,5 +1,5 @@
-//! The manifests grant exactly the rights that a runner needs. If a right is missing, a failed call or
-//! the log reports it.
+//! The manifests grant exactly the rights that a runner needs. If a right is missing, a failed call
+//! or the log reports it.
 
 use std::collections::BTreeSet;
 
@@ -43,8 +43,9 @@ const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
-/// `get` on pods and Services is not in the table: without it calls succeed, but errors do not report
-/// which object holds a name. [`a_missing_list_of_pods_can_be_granted_later`] tests `list` on pods.
+/// `get` on pods and Services is not in the table: without it calls succeed, but errors do not
+/// report which object holds a name. [`a_missing_list_of_pods_can_be_granted_later`] tests `list`
+/// on pods.
 const TABLE: [(&str, &str, Effect); 19] = [
     ("create", "pods", Fails(MAY_NOT_CREATE)),
     ("delete", "pods", Logs("a pod was not deleted")),

@@ -1,5 +1,5 @@
-//! A FunctionConfig changes only the functions of its image. `min-replicas` is tested in runner/pool
-//! and with local pods.
+//! A FunctionConfig changes only the functions of its image. `min-replicas` is tested in
+//! runner/pool and with local pods.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
@@ -27,7 +27,6 @@ impl Function {
         Self { configs: Configs::of(&bench.namespace), bench, name }
     }
 
-    /// Creates or changes the FunctionConfig.
     async fn apply(&self, annotations: Value, executors: Value) {
         let mut spec = json!({"image": self.name, "prefixes": [self.prefix()]});
         spec.as_object_mut().unwrap().extend(executors.as_object().unwrap().clone());

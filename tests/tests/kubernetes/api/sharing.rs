@@ -22,15 +22,8 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
     // Each runner knows only itself and one other, so an image may have two owners.
     let start = async |[own, other]: [u8; 2]| {
         let [own, other] = [own, other].map(|last| format!("127.0.7.{last}"));
-        let flags = [
-            format!("--address={own}"),
-            "--port=9445".to_owned(),
-            format!("--shard-address={own}:9445"),
-            format!("--peers=static:///{own}:9445,{other}:9445"),
-            limit.clone(),
-        ];
-        let flags = flags.each_ref().map(String::as_str);
-        bench.namespace.runner(&bench.sandbox, &[image], &flags).await
+        let peers = format!("{own}:9445,{other}:9445");
+        bench.peer(&own, &peers, bench.cluster.kubeconfig(), &[image], &[&limit]).await
     };
     let runners = join_all([[1, 2], [2, 3], [3, 1]].map(start)).await;
     let record = bench.namespace.record::<Pod>().await;
@@ -53,14 +46,14 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
         for field in ["terminating", "in_flight", "waiting"] {
             assert_eq!(count(runner, image, field).await, 0, "{field}");
         }
-        // Each runner watches the pods by itself, and one pod may have answered all its calls. So it
-        // may know later that the other pod is ready.
+        // Each runner watches the pods by itself, and one pod may have answered all its calls. So
+        // it may know later that the other pod is ready.
         until_count(runner, image, "ready", LIMIT as u64).await;
     }
 }
 
-/// Four functions share a quota of two pods. When the API server refuses a pod because of the quota,
-/// the runners ask each other to delete unused pods.
+/// Four functions share a quota of two pods. When the API server refuses a pod because of the
+/// quota, the runners ask each other to delete unused pods.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {

@@ -1,6 +1,6 @@
 //! deploy/components/mtls with cert-manager's real controllers. Routers and runners accept only the
-//! certificates that cert-manager issues, and a renewal fails no call. `tests/run nightly certificates`
-//! runs this test.
+//! certificates that cert-manager issues, and a renewal fails no call. `tests/run nightly
+//! certificates` runs this test.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,8 +33,8 @@ const RUNNER_SECRET: &str = "function-runner-shards-tls";
 /// The DNS name that routers look up, and that the runners' certificate contains.
 const NAME: &str = "function-runner-shards.porch-system";
 const PORT: u16 = 9445;
-/// The kubelet needs up to 90 s to update the files of a changed Secret. The programs read the files
-/// every 5 s.
+/// The kubelet needs up to 90 s to update the files of a changed Secret. The programs read the
+/// files every 5 s.
 const IN_USE_WITHIN: Duration = Duration::from_mins(2);
 
 // === impl Stand ===
@@ -74,8 +74,8 @@ impl Stand {
         Client::secured(runner, connector.unwrap())
     }
 
-    /// Asserts that a runner accepts a router's certificate, and refuses a runner's certificate, which
-    /// is for servers only.
+    /// Asserts that a runner accepts a router's certificate, and refuses a runner's certificate,
+    /// which is for servers only.
     async fn assert_only_routers_accepted(&self) {
         let runner = &self.pods(RUNNERS).await[0];
         let ip = runner.status.as_ref().and_then(|status| status.pod_ip.as_ref());
@@ -160,7 +160,8 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
     stand.call_each(&stand.images[..2]).await;
     stand.assert_only_routers_accepted().await;
 
-    // The renewed CA signs the runners' certificate while routers still have the CA's old certificate.
+    // The renewed CA signs the runners' certificate while routers still have the CA's old
+    // certificate.
     for (deployment, secret) in [(RUNNERS, RUNNER_SECRET), (ROUTER, ROUTER_SECRET)] {
         stand
             .under_load(&format!("certificates of {deployment} renewed"), async || {

@@ -26,8 +26,8 @@ const LIFETIME: Duration = Duration::from_mins(2);
 const COLLECTED_WITHIN: Duration = Duration::from_mins(4);
 /// With this delay, the API server answers after the runner's timeout.
 const TOO_LATE: Duration = Duration::from_secs(12);
-/// With these faults no watch works. A runner without a watch does not collect pods, because it cannot
-/// know whether other runners use them.
+/// With these faults no watch works. A runner without a watch does not collect pods, because it
+/// cannot know whether other runners use them.
 const BLIND: [&str; 3] = ["watches are cut", "watches expire", "watches are refused"];
 
 #[tokio::test]

@@ -1,6 +1,6 @@
-//! Faults of a whole fleet under load, with discovery by DNS and by `EndpointSlices`. No call fails,
-//! and no runner gets more than twice its fair share of the calls for longer than two seconds.
-//! tests/processes/cluster.rs tests faults of runners in a fixed list.
+//! Faults of a whole fleet under load, with discovery by DNS and by `EndpointSlices`. No call
+//! fails, and no runner gets more than twice its fair share of the calls for longer than two
+//! seconds. tests/processes/cluster.rs tests faults of runners in a fixed list.
 //!
 //! `tests/run nightly fleet` runs these tests and prints one table for each kind of discovery.
 //! The tables are copied into `docs/fleet-faults.md`.
@@ -161,7 +161,7 @@ impl Fault {
             Self::RouterRestarts => {
                 for round in 0..2 {
                     tier.add_router().await;
-                    shares.add_router(tier.routers.last());
+                    shares.add_router(tier.routers.last().unwrap());
                     tier.remove_router().await;
                     if round == 0 && scale_out {
                         tier.add(1).await;

@@ -58,9 +58,9 @@ impl Stand {
         let ended = command.output().await.unwrap();
         let stderr = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{commands}\n{stderr}");
-        // Allowed on stderr: kubectl warns about objects that `kubectl apply` did not create. It finds
-        // no pods to wait for, because Porch's stand-in starts none. porch-fn prints notes for the
-        // user.
+        // Allowed on stderr: kubectl warns about objects that `kubectl apply` did not create. It
+        // finds no pods to wait for, because Porch's stand-in starts none. porch-fn prints notes
+        // for the user.
         let parts = [
             "last-applied-configuration annotation",
             "no matching resources found",
@@ -77,8 +77,8 @@ impl Stand {
         }
     }
 
-    /// Creates the objects that Porch's evaluators leave behind for an image: a pod with a generated
-    /// name, and a Service whose name is the label's value.
+    /// Creates the objects that Porch's evaluators leave behind for an image: a pod with a
+    /// generated name, and a Service whose name is the label's value.
     async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
         let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({

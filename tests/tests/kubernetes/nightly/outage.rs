@@ -1,6 +1,6 @@
-//! The API server is unavailable for a minute, so Kubernetes regards the node as lost. `alone::outage`
-//! tests one runner. `fleet` tests empty DNS answers, which are all that DNS discovery sees of an
-//! outage.
+//! The API server is unavailable for a minute, so Kubernetes regards the node as lost.
+//! `alone::outage` tests one runner. `fleet` tests empty DNS answers, which are all that DNS
+//! discovery sees of an outage.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Sends four times as many calls as the fleet can serve. The fleet must serve as many calls as
 //! before, and refuse the others at once.
 //!
-//! The functions mostly sleep, and few calls run at once. So the calls exceed the runners' limits, not
-//! the machine's CPU. `tests/in_process/inflight.rs` tests the limits of bytes and memory.
+//! The functions mostly sleep, and few calls run at once. So the calls exceed the runners' limits,
+//! not the machine's CPU. `tests/in_process/inflight.rs` tests the limits of bytes and memory.
 
 use std::ops::Range;
 use std::time::Duration;

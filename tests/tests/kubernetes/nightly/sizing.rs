@@ -24,8 +24,8 @@ const COLLECTED: usize = 20;
 const WARM_CALLS: usize = 2000;
 /// How long the test counts requests while nobody calls.
 const IDLE: Duration = Duration::from_mins(2);
-/// The maximum number of requests per pod, from its creation to its end. The pod and its Service need
-/// two requests each; the rest is margin.
+/// The maximum number of requests per pod, from its creation to its end. The pod and its Service
+/// need two requests each; the rest is margin.
 const MOST: usize = 8;
 
 /// The number of a user's requests since `mark`. Prints them by verb and resource.

@@ -1,6 +1,6 @@
-//! This version together with the previous version. `tests/nightly/upgrade` builds the previous version
-//! and passes its folder in `PORCH_FN_TEST_BEFORE_DIR`. Each program works with the other version's
-//! programs, and an upgrade fails no call.
+//! This version together with the previous version. `tests/nightly/upgrade` builds the previous
+//! version and passes its folder in `PORCH_FN_TEST_BEFORE_DIR`. Each program works with the other
+//! version's programs, and an upgrade fails no call.
 
 mod rolling;
 
@@ -18,7 +18,6 @@ use crate::rig::INPUT;
 /// The addresses of the runners.
 const PEERS: &str = "static:///127.0.9.1:9445,127.0.9.2:9445";
 
-/// The version of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Before,
@@ -74,8 +73,8 @@ impl Trial {
         Self { images, runners, router, sandbox, runner, wrapper }
     }
 
-    /// The answers of a function with a short and a long input, a function that fails, a function that
-    /// does not exist, and a call with an expired deadline.
+    /// The answers of a function with a short and a long input, a function that fails, a function
+    /// that does not exist, and a call with an expired deadline.
     async fn answers(&self) -> Vec<Answer> {
         let client = Client::new(self.router.address());
         let long = format!("{INPUT}# {}\n", "x".repeat(5 << 20));

@@ -1,5 +1,5 @@
-//! The pod template of Porch's documentation with a foreign wrapper-server. Unit tests of the runner
-//! read this template, and `alone::deploy` uses a template with our wrapper-server.
+//! The pod template of Porch's documentation with a foreign wrapper-server. Unit tests of the
+//! runner read this template, and `alone::deploy` uses a template with our wrapper-server.
 
 use std::fs;
 

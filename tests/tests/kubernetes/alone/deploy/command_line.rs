@@ -1,5 +1,5 @@
-//! Runs porch-fn with a kubeconfig, like the operator of an installation. The test in `deploy` calls
-//! these functions.
+//! Runs porch-fn with a kubeconfig, like the operator of an installation. The test in `deploy`
+//! calls these functions.
 
 use std::process::Output;
 

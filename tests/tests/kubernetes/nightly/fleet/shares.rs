@@ -36,16 +36,14 @@ impl Shares {
         let (reading, samples) = (JoinSet::new(), Arc::default());
         let mut shares = Self { reading, samples, serving: vec![(Instant::now(), runners)] };
         for router in routers {
-            shares.add_router(Some(router));
+            shares.add_router(router);
         }
         shares
     }
 
     /// Reads this router's counts, too.
-    pub(super) fn add_router(&mut self, router: Option<&Server>) {
-        if let Some(router) = router {
-            self.reading.spawn(read_counts(router.admin(), Arc::clone(&self.samples)));
-        }
+    pub(super) fn add_router(&mut self, router: &Server) {
+        self.reading.spawn(read_counts(router.admin(), Arc::clone(&self.samples)));
     }
 
     /// Records the number of runners that can serve from now on.
@@ -53,8 +51,8 @@ impl Shares {
         self.serving.push((Instant::now(), runners));
     }
 
-    /// The largest share that a runner had in any window, as a multiple of the fair share. The first
-    /// window after each change of the number of serving runners is ignored.
+    /// The largest share that a runner had in any window, as a multiple of the fair share. The
+    /// first window after each change of the number of serving runners is ignored.
     pub(super) async fn largest(mut self) -> Option<f64> {
         self.reading.shutdown().await;
         let samples = self.samples.lock().unwrap();

@@ -6,16 +6,16 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::cluster::{Change, Cluster, Discovery, Plan, ROUTER, RUNNERS, Recorder, until};
+use porch_fn_tests::cluster::{Cluster, Discovery, Plan, ROUTER, RUNNERS, Recorder, until};
 use porch_fn_tests::process::figure;
 use tokio::time::{Instant, sleep};
 
 use super::push_before;
 use crate::alone::scaling::{WarmInstallation, functions};
-use crate::rig::{INPUT, REFERENCE};
+use crate::rig::{INPUT, REFERENCE, births};
 
-/// How long the rollout pauses with runners of both versions. It is longer than an owner waits before
-/// it replaces pods.
+/// How long the rollout pauses with runners of both versions. It is longer than an owner waits
+/// before it replaces pods.
 const BOTH_VERSIONS: Duration = Duration::from_secs(90);
 /// The maximum time from the end of the rollout until all function pods are replaced.
 const REPLACED_WITHIN: Duration = Duration::from_mins(8);
@@ -23,17 +23,12 @@ const REPLACED_WITHIN: Duration = Duration::from_mins(8);
 const UNCHANGED: Duration = Duration::from_secs(80);
 
 /// The number of pods that each image has had.
-fn births(record: &Recorder<Pod>) -> BTreeMap<String, usize> {
-    let mut seen = BTreeMap::new();
-    for (_, change) in record.changes() {
-        let (Change::Applied(pod) | Change::Deleted(pod)) = change;
-        seen.insert(pod.uid().unwrap(), pod.annotations()[REFERENCE].clone());
+fn pods_per_image(record: &Recorder<Pod>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for pod in births(record) {
+        *counts.entry(pod.annotations()[REFERENCE].clone()).or_default() += 1;
     }
-    let mut births = BTreeMap::new();
-    for image in seen.into_values() {
-        *births.entry(image).or_default() += 1;
-    }
-    births
+    counts
 }
 
 fn has_image(pod: &Pod, image: &str) -> bool {
@@ -65,7 +60,7 @@ async fn a_rolling_upgrade_replaces_each_pod_once() {
         until(installation.home().api(), "a runner of this version", Duration::from_mins(1), new).await;
         installation.kubectl(&["rollout", "pause", "deployment", RUNNERS]).await;
         sleep(BOTH_VERSIONS).await;
-        figure(&format!("with runners of both versions, pods per image: {:?}", births(&warm.record)));
+        figure(&format!("with runners of both versions, pods per image: {:?}", pods_per_image(&warm.record)));
         installation.kubectl(&["rollout", "resume", "deployment", RUNNERS]).await;
         installation.rolled_out(RUNNERS).await;
         installation.install(ROUTER, &after).await;
@@ -84,12 +79,12 @@ async fn a_rolling_upgrade_replaces_each_pod_once() {
         sleep(UNCHANGED).await;
     };
     warm.under_load("function pods replaced", replaced).await;
-    let births = births(&warm.record);
+    let pods = pods_per_image(&warm.record);
     let client = Client::new(installation.address());
     for image in &warm.images {
         assert_eq!(client.call(image, INPUT).await.output(), INPUT);
     }
-    figure(&format!("pods per image: {:?}", births.values().collect::<Vec<_>>()));
-    assert_eq!(births.len(), warm.images.len());
-    assert!(births.values().all(|&count| count == 2), "each is replaced once: {births:?}");
+    figure(&format!("pods per image: {:?}", pods.values().collect::<Vec<_>>()));
+    assert_eq!(pods.len(), warm.images.len());
+    assert!(pods.values().all(|&count| count == 2), "each pod is replaced once: {pods:?}");
 }

@@ -37,7 +37,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
 
     let mut made = 0;
     while made < 2 || start.elapsed() < LASTING {
-        remove(&bench, &seen).await;
+        delete_pods(&bench, &seen).await;
         assert_eq!(client.call(&seen, INPUT).await.output(), INPUT);
         made += 1;
         sleep(Duration::from_millis(500)).await;
@@ -45,7 +45,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     // A runner that starts reads image metadata from the existing pods.
     let (fresh, caller) = bench.runner_without_metadata(&flags).await;
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "in the existing pod");
-    remove(&bench, &seen).await;
+    delete_pods(&bench, &seen).await;
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "in a new pod");
     drop(fresh);
 
@@ -68,8 +68,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     report.all_succeeded();
 }
 
-/// Deletes the image's pods.
-async fn remove(bench: &Bench, image: &str) {
+async fn delete_pods(bench: &Bench, image: &str) {
     let of = |pod: &Pod| alive(pod) && function(pod).image.as_ref().is_some_and(|of| of.starts_with(image));
     for pod in bench.pods().await.iter().filter(|pod| of(pod)) {
         bench.delete(pod, &DeleteParams::default()).await;
