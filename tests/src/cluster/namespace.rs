@@ -236,11 +236,9 @@ impl Account<'_> {
         let given = given.expect("a token is given").status.expect("a token is given").token;
 
         // The administrator's kubeconfig with another user.
-        let admin = self.home.cluster.kubeconfig();
-        let mut written = serde_json::to_value(
-            kube::config::Kubeconfig::read_from(admin).expect("the administrator's kubeconfig"),
-        )
-        .expect("a kubeconfig can be written");
+        let admin = kube::config::Kubeconfig::read_from(self.home.cluster.kubeconfig());
+        let admin = admin.expect("the administrator's kubeconfig");
+        let mut written = serde_json::to_value(admin).expect("a kubeconfig can be written");
         written["users"] = json!([{"name": "account", "user": {"token": given}}]);
         for context in written["contexts"].as_array_mut().into_iter().flatten() {
             context["context"]["user"] = json!("account");

@@ -60,7 +60,7 @@ impl ApiProxy {
     /// Listens on a free port. The seed determines the random decisions of the rules.
     pub async fn start(cluster: &Cluster, seed: u64) -> Self {
         let mut config = cluster.config.clone();
-        // The proxy's clients have retries and timeouts of their own.
+        // The proxy's clients have their own retries and timeouts.
         config.default_retry = false;
         config.read_timeout = None;
         let upstream = Client::try_from(config).expect("a client of the cluster");
@@ -77,7 +77,7 @@ impl ApiProxy {
         sandbox.kubeconfig(&format!("http://{}", self.address))
     }
 
-    /// Puts the clock in all responses ahead.
+    /// Sets the clock of all responses ahead.
     pub fn set_clock_ahead(&self, seconds: i64) {
         self.shared.ahead.store(seconds, Ordering::Relaxed);
     }

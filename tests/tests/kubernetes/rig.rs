@@ -218,7 +218,7 @@ impl Bench {
         self.cluster.kubectl_ok(&args, stdin).await;
     }
 
-    /// Applies Porch's CustomResourceDefinition of a kind such as `functionconfigs`.
+    /// Applies Porch's definition of a kind such as `functionconfigs`.
     pub(crate) async fn apply_crd(&self, kind: &str) {
         let file = format!("packages/porch/1.6/crds/config.porch.kpt.dev_{kind}.yaml");
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);

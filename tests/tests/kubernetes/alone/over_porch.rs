@@ -40,7 +40,8 @@ impl Stand {
     async fn dry_run(&self, folder: &str) -> Vec<Value> {
         let ended = self.run(&["apply", "--dry-run=server", "-o", "json", "-k", folder]).await;
         let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
-        list["items"].as_array_mut().map(std::mem::take).unwrap_or_else(|| vec![list])
+        let items = list["items"].as_array_mut().map(std::mem::take);
+        items.unwrap_or_else(|| vec![list])
     }
 
     async fn object(&self, kind: &str, name: &str) -> Value {

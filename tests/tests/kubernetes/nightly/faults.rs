@@ -28,7 +28,7 @@ const COLLECTED_WITHIN: Duration = Duration::from_mins(4);
 const TOO_LATE: Duration = Duration::from_secs(12);
 /// With these faults no watch works. A runner without a watch does not collect pods, because it
 /// cannot know whether other runners use them.
-const BLIND: [&str; 3] = ["watches are cut", "watches expire", "watches are refused"];
+const WITHOUT_WATCH: [&str; 3] = ["watches are cut", "watches expire", "watches are refused"];
 
 #[tokio::test]
 #[ignore = "takes minutes; tests/run nightly runs it"]
@@ -45,7 +45,7 @@ async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     let proxied = ProxiedRunners::start(rules, seed, 1, &[&image], &["--pod-ttl=1s"]).await;
     proxied.call_ok(what, 0, &image).await;
     let start = Instant::now();
-    if BLIND.contains(&what) {
+    if WITHOUT_WATCH.contains(&what) {
         sleep(LIFETIME * 5 / 4).await;
         assert_eq!(proxied.bench.namespace.pods().await.len(), 1, "{what}: collected");
         proxied.proxy.set([]);
@@ -65,7 +65,7 @@ async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
 async fn all_faults_together_fail_no_call() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = std::env::var("PORCH_FN_TEST_SEED").map_or(now.as_secs(), |seed| seed.parse().unwrap());
-    mix(Duration::from_mins(1), seed).await;
+    all_faults(Duration::from_mins(1), seed).await;
 }
 
 /// The rules of each fault.
@@ -139,7 +139,7 @@ async fn single_fault(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64
 
 /// Puts load on two runners while all faults happen at random and pods are deleted. Afterwards the
 /// runners must recover.
-async fn mix(time: Duration, seed: u64) {
+async fn all_faults(time: Duration, seed: u64) {
     const FUNCTIONS: usize = 5;
     const LIMIT: usize = 2;
     let what = format!("all faults, seed {seed}");
