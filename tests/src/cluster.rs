@@ -23,7 +23,7 @@ pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLE_TI
 pub use machine::Machine;
 pub use namespace::{Account, Namespace};
 pub use proxy::{ApiProxy, Fault, RequestKind, Rule};
-pub use watch::{Change, Recorder, until};
+pub use watch::{Change, Recorder, wait_until};
 
 use crate::process::{PATIENCE, Sandbox};
 

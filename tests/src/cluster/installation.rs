@@ -145,7 +145,7 @@ impl Installation {
     pub async fn rolled_out(&self, deployment: &str) {
         self.kubectl(&["rollout", "status", "deployment", deployment, "--timeout=5m"]).await;
         self.home
-            .until("the old pods are gone", |pods: &[Pod]| {
+            .wait_until("the old pods are gone", |pods: &[Pod]| {
                 pods.iter().all(|pod| !of(pod, deployment) || alive(pod)).then_some(())
             })
             .await;
@@ -159,7 +159,7 @@ impl Installation {
     }
 
     /// Waits until every router has exactly the Deployment's runners, and all of them are healthy.
-    pub async fn until_routers_agree(&self) {
+    pub async fn wait_routers_agree(&self) {
         eventually("every router has all runners", async || {
             let wanted: BTreeSet<_> =
                 self.pods_of(RUNNERS).await.iter().map(|pod| format!("{}:{PORT}", ip(pod))).collect();

@@ -17,7 +17,7 @@ use tokio::process::Command;
 use tokio::task::JoinHandle;
 
 use super::watch::Object;
-use super::{Cluster, ENTRYPOINT, Recorder, config, kubelet, until};
+use super::{Cluster, ENTRYPOINT, Recorder, config, kubelet, wait_until};
 use crate::process::{PATIENCE, Sandbox, Server, eventually, flag};
 
 /// A kind of object that belongs to a namespace.
@@ -48,7 +48,7 @@ impl Namespace {
         let mut namespace = Self { cluster, name: made.name_any(), kubelet: None };
         // Without a default account, the API server refuses pods.
         namespace
-            .until("there is a default account", |accounts: &[ServiceAccount]| {
+            .wait_until("there is a default account", |accounts: &[ServiceAccount]| {
                 accounts.iter().any(|account| account.name_any() == "default").then_some(())
             })
             .await;
@@ -89,14 +89,14 @@ impl Namespace {
     }
 
     /// Waits until `look` returns a value for the objects of one kind, for a minute at most.
-    pub async fn until<K: Namespaced, T>(&self, what: &str, look: impl FnMut(&[K]) -> Option<T>) -> T {
-        until(self.api(), what, PATIENCE, look).await
+    pub async fn wait_until<K: Namespaced, T>(&self, what: &str, look: impl FnMut(&[K]) -> Option<T>) -> T {
+        wait_until(self.api(), what, PATIENCE, look).await
     }
 
     /// Waits until there is no object of a kind.
-    pub async fn until_empty<K: Namespaced>(&self, within: Duration) {
+    pub async fn wait_empty<K: Namespaced>(&self, within: Duration) {
         let empty = |objects: &[K]| objects.is_empty().then_some(());
-        until(self.api(), &format!("no {} is left", K::kind(&())), within, empty).await;
+        wait_until(self.api(), &format!("no {} is left", K::kind(&())), within, empty).await;
     }
 
     /// Records all changes to the objects of one kind from now on.
@@ -157,7 +157,7 @@ impl Namespace {
         delete(self.cluster.client(), &self.name).await.expect("it can be deleted");
         let all: Api<core::Namespace> = Api::all(self.cluster.client());
         // Kubernetes may need minutes to delete a full namespace.
-        until(all, "the namespace is gone", 5 * PATIENCE, |there| {
+        wait_until(all, "the namespace is gone", 5 * PATIENCE, |there| {
             there.iter().all(|namespace| namespace.name_any() != self.name).then_some(())
         })
         .await;

@@ -43,7 +43,7 @@ pub struct Recorder<K> {
 }
 
 /// Waits until `look` returns a value for the existing objects, which are ordered by name.
-pub async fn until<K: Object, T>(
+pub async fn wait_until<K: Object, T>(
     api: Api<K>,
     what: &str,
     within: Duration,
@@ -130,7 +130,7 @@ impl<K: Object> Recorder<K> {
 
     /// Waits until the recorder knows that all objects are gone. Other watches, such as a runner's,
     /// may have reported that earlier.
-    pub async fn until_all_gone(&self) {
+    pub async fn wait_all_gone(&self) {
         let mut empty = |objects: &[K]| objects.is_empty().then_some(());
         timeout(PATIENCE, self.find(&mut empty)).await.expect("all objects are gone within a minute");
     }

@@ -94,7 +94,7 @@ pub(crate) async fn count(runner: &Server, image: &str, field: &str) -> u64 {
 }
 
 /// Waits until `field` of the function has this value on the runner's `/pods` page.
-pub(crate) async fn until_count(runner: &Server, image: &str, field: &str, expected: u64) {
+pub(crate) async fn wait_count(runner: &Server, image: &str, field: &str, expected: u64) {
     let what = format!("{field} of {image} is {expected}");
     eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
 }
@@ -200,7 +200,7 @@ impl Bench {
             let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
             hard.contains_key("pods").then_some(())
         };
-        self.namespace.until("the quota is in force", in_force).await;
+        self.namespace.wait_until("the quota is in force", in_force).await;
     }
 
     /// Writes a pod template into the ConfigMap `template`. JSON is YAML.
@@ -258,7 +258,7 @@ impl Bench {
                 && service.metadata.deletion_timestamp.is_none()
         };
         let look = |services: &[Service]| services.iter().find(owned).cloned();
-        self.namespace.until(&format!("{name} has a Service of its own"), look).await
+        self.namespace.wait_until(&format!("{name} has a Service of its own"), look).await
     }
 
     /// Writes the file with the registry credentials, and returns the flags that name it.
@@ -269,13 +269,13 @@ impl Bench {
     }
 
     /// Waits until the Secret with the copied credentials has this content.
-    pub(crate) async fn until_copied(&self, content: &str) -> Secret {
+    pub(crate) async fn wait_copied(&self, content: &str) -> Secret {
         let copied = |secrets: &[Secret]| {
             let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
             let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
             (data.0 == content.as_bytes()).then(|| secret.clone())
         };
-        self.namespace.until("the pull secret has the file's content", copied).await
+        self.namespace.wait_until("the pull secret has the file's content", copied).await
     }
 
     pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
@@ -283,9 +283,9 @@ impl Bench {
     }
 
     /// Waits until no pod has this uid.
-    pub(crate) async fn until_gone(&self, pod: &Pod) {
+    pub(crate) async fn wait_gone(&self, pod: &Pod) {
         let look = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
-        self.namespace.until(&format!("pod {} is gone", pod.name_any()), look).await;
+        self.namespace.wait_until(&format!("pod {} is gone", pod.name_any()), look).await;
     }
 
     pub(crate) async fn patch(&self, pod: &Pod, patch: Value) {
@@ -318,7 +318,7 @@ impl Runner {
 
     /// Waits until the runner counts this number of calls or pods of the function in a state such
     /// as `waiting`.
-    pub(crate) async fn until_count(&self, state: &str, expected: u64) {
-        until_count(&self.server, &self.image, state, expected).await;
+    pub(crate) async fn wait_count(&self, state: &str, expected: u64) {
+        wait_count(&self.server, &self.image, state, expected).await;
     }
 }

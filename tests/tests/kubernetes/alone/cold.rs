@@ -31,16 +31,16 @@ async fn a_first_call_is_answered_soon_after_the_pod_accepts_connections() {
         let mut late = Vec::new();
         for _ in 0..RUNS {
             bench.delete(&bench.pod().await, &DeleteParams::default()).await;
-            bench.namespace.until_empty::<Pod>(PATIENCE).await;
-            bench.namespace.until_empty::<Service>(PATIENCE).await;
+            bench.namespace.wait_empty::<Pod>(PATIENCE).await;
+            bench.namespace.wait_empty::<Service>(PATIENCE).await;
             for field in ["ready", "terminating"] {
-                runner.until_count(field, 0).await;
+                runner.wait_count(field, 0).await;
             }
             let call = async {
                 let answer = runner.call(INPUT).await;
                 (answer, Instant::now())
             };
-            let ((answer, answered), listening) = tokio::join!(call, until_listening(&bench.namespace));
+            let ((answer, answered), listening) = tokio::join!(call, wait_listening(&bench.namespace));
             assert_eq!(answer.output(), INPUT);
             late.push(answered.saturating_duration_since(listening));
         }
@@ -52,9 +52,9 @@ async fn a_first_call_is_answered_soon_after_the_pod_accepts_connections() {
 }
 
 /// Waits until the pod's wrapper-server accepts a connection, and returns the time.
-async fn until_listening(namespace: &Namespace) -> Instant {
+async fn wait_listening(namespace: &Namespace) -> Instant {
     let ip = |pods: &[Pod]| pods.first()?.status.as_ref()?.pod_ip.as_ref()?.parse::<IpAddr>().ok();
-    let address = SocketAddr::new(namespace.until("the pod has an IP", ip).await, 9446);
+    let address = SocketAddr::new(namespace.wait_until("the pod has an IP", ip).await, 9446);
     while TcpStream::connect(address).await.is_err() {
         sleep(Duration::from_millis(2)).await;
     }

@@ -96,7 +96,7 @@ impl Stand {
 
     /// Waits until a Service accepts connections. A pod can be ready before kube-proxy on the node
     /// knows that, and kube-proxy refuses connections until then.
-    pub(crate) async fn until_reachable(&self, service: &str, port: u16) {
+    pub(crate) async fn wait_reachable(&self, service: &str, port: u16) {
         let mut address = self.address_of(service).await;
         address.set_port(port);
         eventually("the Service accepts connections", async || TcpStream::connect(address).await.ok()).await;
@@ -109,7 +109,7 @@ impl Stand {
 
     /// Calls each function through a Service.
     pub(crate) async fn call_each_at(&self, service: &str, images: &[String]) {
-        self.until_reachable(service, 9445).await;
+        self.wait_reachable(service, 9445).await;
         let client = Client::new(self.address_of(service).await);
         for image in images {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
@@ -190,7 +190,7 @@ impl Stand {
     }
 
     /// Asserts that an uninstallation beside Porch leaves none of our objects.
-    pub(crate) async fn until_uninstalled(&self) {
+    pub(crate) async fn wait_uninstalled(&self) {
         let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
                      configmaps,secrets";
         eventually("nothing is left in the namespaces", async || {
@@ -282,7 +282,7 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     assert!(pod.annotations()["fn.kpt.dev/template-version"].starts_with("configmap-"));
 
     stand.uninstalls(&changed).await;
-    stand.until_uninstalled().await;
+    stand.wait_uninstalled().await;
 
     let single = format!("{DEPLOY}/single-runner");
     stand.kubectl(&["apply", "-k", &single]).await;

@@ -13,7 +13,7 @@ use porch_fn_tests::process::{Server, figure};
 use tokio::time::{Instant, interval, timeout};
 use tonic::Code;
 
-use crate::rig::{Bench, CONNECTS, INPUT, REFERENCE, alive, until_count};
+use crate::rig::{Bench, CONNECTS, INPUT, REFERENCE, alive, wait_count};
 
 /// The deadline of every call. A first call needs far less.
 const DEADLINE: Duration = Duration::from_secs(45);
@@ -79,7 +79,7 @@ impl ProxiedRunners {
 
     /// Waits until every runner knows exactly the existing pods, no pod is starting or terminating,
     /// and every Service has its pod.
-    pub(crate) async fn until_settled(&self, what: &str) {
+    pub(crate) async fn wait_settled(&self, what: &str) {
         let mut seen = String::new();
         let settled = timeout(SETTLED_WITHIN, async {
             let mut ticks = interval(Duration::from_millis(200));
@@ -165,7 +165,7 @@ async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry(
                 let pod = proxied.bench.namespace.pods().await.remove(0);
                 let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
                 proxied.delete(&pod, &params).await;
-                proxied.bench.until_gone(&pod).await;
+                proxied.bench.wait_gone(&pod).await;
                 let took = proxied.call_ok(&what, 0, &image).await;
                 figure(&format!("{what}, grace {grace:?}: the next call took {took:.1?}"));
                 assert!(proxied.proxy.outcomes().contains(&Some(fault)), "{what}: no fault was injected");
@@ -187,14 +187,14 @@ async fn a_call_does_not_wait_for_a_pod_whose_end_is_not_reported() {
     let pod = proxied.bench.namespace.pods().await.remove(0);
     let (client, long) = (&proxied.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
     let meanwhile = async {
-        until_count(&proxied.runners[0], &image, "in_flight", 1).await;
+        wait_count(&proxied.runners[0], &image, "in_flight", 1).await;
         proxied.delete(&pod, &DeleteParams::default()).await;
-        until_count(&proxied.runners[0], &image, "terminating", 1).await;
+        wait_count(&proxied.runners[0], &image, "terminating", 1).await;
         proxied.proxy.set([Rule::new(Fault::StallWatch)]);
     };
     let ((answer, _), ()) = tokio::join!(call(client, &image, &long), meanwhile);
     assert_eq!(answer.output(), &long);
-    proxied.bench.until_gone(&pod).await;
+    proxied.bench.wait_gone(&pod).await;
     let took = proxied.call_ok("after", 0, &image).await;
     figure(&format!("a pod whose end was not reported: the next call took {took:.1?}"));
     assert!(took < BOUND, "{took:?}");
@@ -240,7 +240,7 @@ async fn a_function_whose_only_pod_is_lost_serves_again_within_seconds() {
         let pod = proxied.bench.namespace.pods().await.remove(0);
         let (client, long) = (&proxied.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
         let lost = async {
-            until_count(&proxied.runners[0], &image, "in_flight", 1).await;
+            wait_count(&proxied.runners[0], &image, "in_flight", 1).await;
             let lost = CutOff::cut(cluster.machine(), &pod).await;
             (lost, proxied.call_ok("the next call", 0, &image).await)
         };

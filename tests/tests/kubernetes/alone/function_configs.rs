@@ -15,7 +15,7 @@ async fn uninstall(bench: &Bench) {
 }
 
 /// Waits until the log contains this many messages that there are no FunctionConfigs.
-async fn until_none_reported(runner: &Server, times: usize) {
+async fn wait_none_reported(runner: &Server, times: usize) {
     eventually("the runner sees that there are none", async || {
         (runner.log().matches(NONE).count() >= times).then_some(())
     })
@@ -30,12 +30,12 @@ async fn the_function_config_crd_can_be_installed_and_removed() {
     let configs = Configs::of(&bench.namespace);
     uninstall(&bench).await;
     let runner = bench.namespace.runner(&bench.sandbox, &[], &["--scan-interval=1s"]).await;
-    until_none_reported(&runner, 1).await;
+    wait_none_reported(&runner, 1).await;
     for times in 2..4 {
         install(&bench).await;
         configs.apply("a", json!({}), pods_of("a")).await;
-        configs.until_applied("a").await;
+        configs.wait_applied("a").await;
         uninstall(&bench).await;
-        until_none_reported(&runner, times).await;
+        wait_none_reported(&runner, times).await;
     }
 }

@@ -12,7 +12,7 @@ use porch_fn_tests::process::{eventually, figure};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::rig::{Bench, INPUT, REFERENCE, Runner, until_count};
+use crate::rig::{Bench, INPUT, REFERENCE, Runner, wait_count};
 
 const CALLERS: usize = 8;
 const OUTAGE: Duration = Duration::from_secs(15);
@@ -48,13 +48,13 @@ async fn assert_load_continues(load: &Load, time: Duration) {
 }
 
 /// Waits until the image's pod accepts connections at the address that the runner uses.
-async fn until_accepting(bench: &Bench, image: &str, connect: &str) {
+async fn wait_accepting(bench: &Bench, image: &str, connect: &str) {
     let ip_of = |pods: &[Pod]| {
         let pod = pods.iter().find(|pod| pod.annotations().get(REFERENCE).is_some_and(|of| of == image))?;
         let ip = pod.status.as_ref()?.pod_ip.clone()?;
         Some((pod.clone(), ip))
     };
-    let (pod, mut ip) = bench.namespace.until("the new pod has an IP", ip_of).await;
+    let (pod, mut ip) = bench.namespace.wait_until("the new pod has an IP", ip_of).await;
     if connect == "service" {
         ip = bench.service_of(&pod).await.spec.unwrap().cluster_ip.unwrap();
     }
@@ -119,7 +119,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         resumed.elapsed()
     };
     let accepts = async {
-        until_accepting(&bench, &images[2], connect).await;
+        wait_accepting(&bench, &images[2], connect).await;
         resumed.elapsed()
     };
     let (answered, accepts) = tokio::join!(answered, accepts);
@@ -134,19 +134,19 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     report.all_succeeded();
     for image in &images[..2] {
         for (field, expected) in [("in_flight", 0), ("waiting", 0), ("ready", 1), ("starting", 0)] {
-            until_count(&runner.server, image, field, expected).await;
+            wait_count(&runner.server, image, field, expected).await;
         }
     }
     let same = |now: &[Pod]| {
         let known = |pod: &Pod| now.iter().any(|other| other.uid() == pod.uid());
         (now.len() == 3 && pods.iter().all(known)).then_some(())
     };
-    bench.namespace.until("no pod was replaced", same).await;
+    bench.namespace.wait_until("no pod was replaced", same).await;
 
     // The watch works again: the runner learns of a deleted pod.
     let pods = bench.pods().await;
     let new = pods.iter().find(|pod| pod.annotations()[REFERENCE] == images[2]).unwrap();
     bench.delete(new, &DeleteParams::default()).await;
-    runner.until_count("ready", 0).await;
+    runner.wait_count("ready", 0).await;
     runner.call_ok().await;
 }

@@ -141,13 +141,13 @@ impl Porch {
             let file = file.to_str().unwrap();
             stand.kubectl(&["apply", "--server-side", "--field-manager=kpt", "-f", file]).await;
             stand.rolled_out(&[deployment]).await;
-            stand.until_reachable(service, port).await;
+            stand.wait_reachable(service, port).await;
         }
         Self { version, reports }
     }
 
     /// Waits until each program calls exactly these addresses for a whole second.
-    pub(crate) async fn until_calls_go_to(&self, wanted: &[(&str, &[&str])]) {
+    pub(crate) async fn wait_calls_to(&self, wanted: &[(&str, &[&str])]) {
         let mut expected = BTreeSet::new();
         for (program, targets) in wanted {
             expected.extend(targets.iter().map(|target| ((*program).to_owned(), (*target).to_owned())));

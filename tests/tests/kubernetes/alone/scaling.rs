@@ -32,7 +32,7 @@ pub(crate) struct WarmInstallation {
 impl WarmInstallation {
     pub(crate) async fn start(cluster: &Cluster, plan: &Plan, images: Vec<String>) -> Self {
         let installation = Installation::new(cluster, plan).await;
-        installation.until_routers_agree().await;
+        installation.wait_routers_agree().await;
         let record = installation.functions.record::<Pod>().await;
         let client = Client::new(installation.address());
         let start = Instant::now();
@@ -51,7 +51,7 @@ impl WarmInstallation {
         let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).longest(LONGEST));
         let start = Instant::now();
         happens().await;
-        self.installation.until_routers_agree().await;
+        self.installation.wait_routers_agree().await;
         let took = start.elapsed();
         sleep(SETTLE_TIME).await;
         let report = load.stop().await;

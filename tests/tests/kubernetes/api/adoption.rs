@@ -78,7 +78,7 @@ async fn a_pod_is_created_with_its_service_and_adopted_by_other_runners() {
         let used = quotas.first()?.status.as_ref()?.used.as_ref()?;
         (used.get("pods")?.0 == "1" && used.get("services")?.0 == "1").then_some(())
     };
-    bench.namespace.until("the quota is full", counted).await;
+    bench.namespace.wait_until("the quota is full", counted).await;
     bench.runner(&[]).await.call_ok().await;
     assert_eq!(births(&record).len(), 1);
     assert_eq!(bench.service_of(&pod).await.uid(), service.uid());
@@ -110,7 +110,7 @@ async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
         let newer = bench.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
         let newer = newer.expect("the marker's pod");
         bench.expire(&newer).await;
-        bench.until_gone(&newer).await;
+        bench.wait_gone(&newer).await;
         bench.assert_untouched(&foreign).await;
         bench.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
     }

@@ -21,7 +21,7 @@ async fn a_runner_uses_the_api_servers_clock() {
     Client::new(runner.address()).call(&bench.image, INPUT).await.output();
     let reclaim_after =
         |pods: &[Pod]| pods.first()?.annotations().get(RECLAIM_AFTER)?.parse::<Timestamp>().ok();
-    let lapse = bench.namespace.until("a pod", reclaim_after).await.duration_since(Timestamp::now());
+    let lapse = bench.namespace.wait_until("a pod", reclaim_after).await.duration_since(Timestamp::now());
     assert!((lapse - SignedDuration::from_mins(90)).abs() < SignedDuration::from_secs(30), "{lapse:?}");
     let metrics = runner.page("/metrics").await.1;
     let ahead = metrics.lines().find_map(|line| line.strip_prefix("porch_fn_runner_clock_ahead_seconds "));

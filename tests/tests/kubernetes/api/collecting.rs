@@ -28,15 +28,15 @@ async fn an_expired_pod_is_deleted_with_its_service_and_nothing_else() {
             bench.expire(&expired).await;
             // This runner has not called the function.
             let _runner = bench.runner_of(&images, &[]).await;
-            bench.until_gone(&expired).await;
+            bench.wait_gone(&expired).await;
         } else {
             bench.expire(&expired).await;
-            bench.until_gone(&expired).await;
+            bench.wait_gone(&expired).await;
         }
         let gone = |services: &[Service]| {
             services.iter().all(|service| service.name_any() != expired.name_any()).then_some(())
         };
-        bench.namespace.until("its Service is gone", gone).await;
+        bench.namespace.wait_until("its Service is gone", gone).await;
         bench.assert_untouched(&original).await;
         bench.assert_untouched(&bare).await;
         bench.service_of(&kept).await;

@@ -68,19 +68,19 @@ impl Configs {
     }
 
     /// Waits until `look` returns a value for the FunctionConfig.
-    async fn until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
+    async fn wait_until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
         eventually(&format!("{name}: {what}"), async || look(&self.api.get(name).await.ok()?)).await
     }
 
     /// Waits until the status reports that the present generation is applied, without an error.
-    pub(crate) async fn until_applied(&self, name: &str) {
-        self.until(name, "the present state is in effect", |object| {
+    pub(crate) async fn wait_applied(&self, name: &str) {
+        self.wait_until(name, "the present state is in effect", |object| {
             (is_applied(object) && error(object).is_empty()).then_some(())
         })
         .await;
     }
 
-    pub(crate) async fn until_gone(&self, name: &str) {
+    pub(crate) async fn wait_gone(&self, name: &str) {
         eventually(&format!("{name} is gone"), async || {
             self.api.get_opt(name).await.unwrap().is_none().then_some(())
         })
@@ -159,7 +159,7 @@ async fn porchs_function_configs_are_applied_and_can_be_deleted() {
         configs.patch(&object.name_any(), edit).await;
     }
     for object in &all {
-        configs.until_applied(&object.name_any()).await;
+        configs.wait_applied(&object.name_any()).await;
     }
     let writers = writers(&bench.namespace, &audit, &mark).await;
     assert_eq!(writers.len(), 19);
@@ -194,6 +194,6 @@ async fn porchs_function_configs_are_applied_and_can_be_deleted() {
         configs.patch(&object.name_any(), json!({"metadata": {"finalizers": null}})).await;
     }
     for object in &all {
-        configs.until_gone(&object.name_any()).await;
+        configs.wait_gone(&object.name_any()).await;
     }
 }

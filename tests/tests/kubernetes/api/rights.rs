@@ -149,14 +149,14 @@ async fn the_manifests_grant_exactly_the_rights_that_are_used() {
     for image in &images[1..] {
         assert_ne!(runner.client.call(image, INPUT).await.code, Code::Ok);
     }
-    bench.until_copied(&config("one")).await;
+    bench.wait_copied(&config("one")).await;
     bench.credentials(&config("two"));
-    bench.until_copied(&config("two")).await;
+    bench.wait_copied(&config("two")).await;
     let configs = Configs::of(&bench.namespace);
     delete_with_finalizer(&configs, "a").await;
-    configs.until_gone("a").await;
+    configs.wait_gone("a").await;
     configs.apply("b", json!({}), pods_of("b")).await;
-    configs.until_applied("b").await;
+    configs.wait_applied("b").await;
 
     // If a pod is about to expire, a call first moves its reclaim-after into the future.
     let pod = bench.pod_of(&bench.image).await;
@@ -168,7 +168,7 @@ async fn the_manifests_grant_exactly_the_rights_that_are_used() {
     })
     .await;
     bench.expire(&pod).await;
-    bench.until_gone(&pod).await;
+    bench.wait_gone(&pod).await;
     drop(runner);
 
     let template = template(&bench.cluster, &["/tools/wrapper-server"]).to_string();

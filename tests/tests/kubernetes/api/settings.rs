@@ -60,7 +60,7 @@ async fn template_overrides_change_only_the_pods_of_their_image() {
     });
     function_of.apply(json!({}), json!({"podExecutor": {"templateOverrides": overrides}})).await;
     let runner = bench.runner_with("template", &[&bench.image, &foreign], &[]).await;
-    function_of.configs.until_applied(function_of.name).await;
+    function_of.configs.wait_applied(function_of.name).await;
     runner.call_ok().await;
     runner.client.call(&foreign, INPUT).await.output();
 
@@ -92,7 +92,7 @@ async fn an_executable_runs_for_its_tags_alone() {
     let image = format!("{}/executable:v9", function_of.prefix());
     let foreign = format!("{}/elsewhere/executable:v9", bench.cluster.registry());
     function_of.apply(json!({}), json!({"binaryExecutor": {"tags": ["v9"], "path": program}})).await;
-    function_of.configs.until_applied(function_of.name).await;
+    function_of.configs.wait_applied(function_of.name).await;
     eventually("the executable is run", async || {
         let answer = runner.client.call(&image, INPUT).await;
         (answer.code == Code::Ok).then(|| assert_eq!(answer.output(), "kind: Executed\n"))

@@ -9,7 +9,7 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::process::figure;
 use tokio::time::Instant;
 
-use crate::rig::{Bench, INPUT, alive, births, count, until_count};
+use crate::rig::{Bench, INPUT, alive, births, count, wait_count};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -48,7 +48,7 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
         }
         // Each runner watches the pods by itself, and one pod may have answered all its calls. So
         // it may know later that the other pod is ready.
-        until_count(runner, image, "ready", LIMIT as u64).await;
+        wait_count(runner, image, "ready", LIMIT as u64).await;
     }
 }
 

@@ -86,11 +86,11 @@ impl Stand {
         assert!(Client::new(address).try_call(image, INPUT, None).await.is_err(), "without a certificate");
         let other = self.client(address, RUNNER_SECRET).await.try_call(image, INPUT, None).await;
         assert!(other.is_err(), "{other:?}");
-        self.until_logged(runner, "extended key usage for client authentication").await;
+        self.wait_log(runner, "extended key usage for client authentication").await;
     }
 
     /// Waits until a pod's log contains a text.
-    async fn until_logged(&self, pod: &Pod, text: &str) {
+    async fn wait_log(&self, pod: &Pod, text: &str) {
         let mut kubectl = self.sandbox.command("kubectl");
         kubectl.args(["-n", HOME, "logs", "--follow", &pod.name_any()]).stdin(Stdio::null());
         kubectl.env("KUBECONFIG", self.cluster.kubeconfig()).stdout(Stdio::piped());
@@ -133,7 +133,7 @@ impl Stand {
         assert_eq!(after["ca.crt"], self.secret(CA).await["tls.crt"]);
         let pods = self.pods(deployment).await;
         let in_use = pods.iter().map(async |pod| {
-            self.until_logged(pod, "certificates were read again").await;
+            self.wait_log(pod, "certificates were read again").await;
             start.elapsed()
         });
         let in_use = join_all(in_use).await;
@@ -179,7 +179,7 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
 
     stand.uninstalls(&folder).await;
     stand.kubectl(&["-n", HOME, "delete", "secrets", "-l", PART_OF]).await;
-    stand.until_uninstalled().await;
+    stand.wait_uninstalled().await;
     eventually("no object of cert-manager is left", async || {
         let kinds = "certificates,certificaterequests,issuers,secrets";
         let left = stand.kubectl(&["-n", HOME, "get", kinds, "-o", "name", "--ignore-not-found"]).await;

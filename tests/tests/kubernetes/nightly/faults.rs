@@ -50,13 +50,13 @@ async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
         assert_eq!(proxied.bench.namespace.pods().await.len(), 1, "{what}: collected");
         proxied.proxy.set([]);
     }
-    proxied.bench.namespace.until_empty::<Pod>(COLLECTED_WITHIN).await;
+    proxied.bench.namespace.wait_empty::<Pod>(COLLECTED_WITHIN).await;
     let took = start.elapsed();
-    proxied.bench.namespace.until_empty::<Service>(PATIENCE).await;
+    proxied.bench.namespace.wait_empty::<Service>(PATIENCE).await;
     figure(&format!("{what}: an unused pod was collected after {took:.0?}"));
     proxied.call_ok(what, 0, &image).await;
     proxied.proxy.set([]);
-    proxied.until_settled(what).await;
+    proxied.wait_settled(what).await;
     proxied.assert_pod_limit(what, 1, &[&image]);
 }
 
@@ -111,13 +111,13 @@ async fn single_fault(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64
     let warm = join_all((0..20).map(|_| proxied.call_ok(what, 0, &image))).await;
     let pod = proxied.bench.namespace.pods().await.remove(0);
     proxied.delete(&pod, &DeleteParams::default()).await;
-    proxied.bench.until_gone(&pod).await;
+    proxied.bench.wait_gone(&pod).await;
     let after = proxied.call_ok(what, 0, &image).await;
 
     let (answer, refused) = proxied.call(0, &bogus).await;
     assert_ne!(answer.code, Code::Ok, "{what}");
     let collected = |pods: &[Pod]| (pods.len() == 1).then_some(());
-    proxied.bench.namespace.until("the failed pod is collected", collected).await;
+    proxied.bench.namespace.wait_until("the failed pod is collected", collected).await;
 
     let longest = |took: &[Duration]| took.iter().max().copied().unwrap_or_default();
     figure(&format!(
@@ -131,7 +131,7 @@ async fn single_fault(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64
     ));
     assert!(proxied.proxy.outcomes().iter().any(Option::is_some), "{what}: no fault was injected");
     proxied.proxy.set([]);
-    proxied.until_settled(what).await;
+    proxied.wait_settled(what).await;
     proxied.assert_pod_limit(what, 1, &[&image, &bogus]);
     assert_eq!(proxied.bench.namespace.pods().await.len(), 1, "{what}");
     proxied.call_ok(what, 0, &image).await;
@@ -180,7 +180,7 @@ async fn all_faults(time: Duration, seed: u64) {
     for runner in 0..proxied.runners.len() {
         join_all(images.iter().map(|image| proxied.call_ok(&what, runner, image))).await;
     }
-    proxied.until_settled(&what).await;
+    proxied.wait_settled(&what).await;
     proxied.assert_pod_limit(&what, LIMIT, &images);
     for runner in 0..proxied.runners.len() {
         for image in &images {

@@ -112,7 +112,7 @@ impl Stand {
     }
 
     /// Waits until the faults that the doctor command reports about Porch are exactly these.
-    async fn until_doctor_reports(&self, expected: &[&str]) {
+    async fn wait_doctor_reports(&self, expected: &[&str]) {
         eventually(&format!("doctor reports {expected:?}"), async || {
             let (findings, _) = doctor(self).await;
             let of_porch = findings.iter().filter(|finding| finding["check"] == "Porch");
@@ -171,25 +171,25 @@ async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
     let stand = Stand::new(cluster).await;
     let porch = Porch::install(&stand, Version::V1_6, &stand.images[..2]).await;
     // The controllers call no function runner until a setting names one.
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
 
     stand.run_section("Install").await;
     stand.call_each(&stand.images[..2]).await;
     stand
-        .until_doctor_reports(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
+        .wait_doctor_reports(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
         .await;
     stand.run_section("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
     stand.run_section("Point porch-controllers at the routers (Porch 1.6)").await;
     let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
-    porch.until_calls_go_to(ours).await;
+    porch.wait_calls_to(ours).await;
     let [stop, clean] = commands("Stop Porch's function runner").try_into().unwrap();
     stand.runs(stop).await;
-    until_pods_gone(&stand, "app=function-runner").await;
-    porch.until_calls_go_to(ours).await;
+    wait_pods_gone(&stand, "app=function-runner").await;
+    porch.wait_calls_to(ours).await;
     porch.assert_nothing_failed("migrated");
 
-    stand.until_doctor_reports(&[]).await;
+    stand.wait_doctor_reports(&[]).await;
 
     // The pod and the Service that Porch's runner left behind still exist.
     assert_eq!(stand.exists(&legacy).await, (true, true));
@@ -202,10 +202,10 @@ async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
     // The commands of the rollback wait for a pod that Porch's runner starts. This is that pod.
     stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
     stand.run_section("Roll back Porch 1.5 and 1.6").await;
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     stand.run_section("Remove").await;
     stand.assert_only_porch_left().await;
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     porch.assert_nothing_failed("migrated and rolled back");
     stand.delete_namespaces().await;
 }
@@ -217,7 +217,7 @@ async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
     let porch = Porch::install(&stand, Version::V1_5, &stand.images[..2]).await;
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     let names = stand.ports().await;
     // `apply` merges the new selector into the old one. So a separate command must switch the
     // Service.
@@ -230,23 +230,23 @@ async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     stand.run_section("Install").await;
     let [take_over, give_back] = commands("Take over the Service instead").try_into().unwrap();
     stand.runs(take_over).await;
-    until_pods_gone(&stand, "app=function-runner").await;
+    wait_pods_gone(&stand, "app=function-runner").await;
     // The user keeps the component in the kustomization; applying it again must change no port.
     stand.run(&["apply", "-k", &taken_over]).await;
     assert_eq!(stand.ports().await, names, "no port is renamed");
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     porch.assert_nothing_failed("Service taken over");
 
     stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
     stand.runs(give_back).await;
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     stand.run_section("Remove").await;
-    porch.until_calls_go_to(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     porch.assert_nothing_failed("Service taken over and given back");
     stand.delete_namespaces().await;
 }
 
-async fn until_pods_gone(stand: &Stand, label: &str) {
+async fn wait_pods_gone(stand: &Stand, label: &str) {
     stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
 }
 
@@ -270,12 +270,12 @@ async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
     let before = stand.function_configs().await;
     let as_shipped: &[(&str, &[&str])] =
         &[("porch-server", &["itself"]), ("porch-controllers", &[PORCH_SERVERS])];
-    porch.until_calls_go_to(as_shipped).await;
+    porch.wait_calls_to(as_shipped).await;
 
     stand.run_section("Install").await;
     stand.call_each(&stand.images[..3]).await;
     stand
-        .until_doctor_reports(&[
+        .wait_doctor_reports(&[
             "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner, for \
              executables alone",
             "porch-controllers calls api.porch-system.svc.cluster.local:9447 (POD_EVALUATOR_ADDRESS), which is \
@@ -285,25 +285,23 @@ async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
         .await;
     let [controllers, server] = commands("Point Porch's next version at the routers").try_into().unwrap();
     stand.runs(controllers).await;
-    porch.until_calls_go_to(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    porch.wait_calls_to(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     stand.runs(server).await;
-    porch
-        .until_calls_go_to(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])])
-        .await;
+    porch.wait_calls_to(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     porch.assert_nothing_failed("migrated");
     // porch-server still evaluates functions in pods of its present template.
     let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
-    stand.until_doctor_reports(&[idle, EXECUTABLES_ALONE]).await;
+    stand.wait_doctor_reports(&[idle, EXECUTABLES_ALONE]).await;
     stand.runs("porch-fn doctor --clean-legacy --yes").await;
     eventually("the unused pod is gone", async || (!stand.exists(&unused).await.0).then_some(())).await;
     assert_eq!(stand.exists(&adopted).await, (true, true));
 
     stand.run_section("Roll back Porch's next version").await;
-    porch.until_calls_go_to(as_shipped).await;
+    porch.wait_calls_to(as_shipped).await;
     assert_eq!(stand.function_configs().await, before, "no FunctionConfig has changed");
     stand.run_section("Remove").await;
     stand.assert_only_porch_left().await;
-    porch.until_calls_go_to(as_shipped).await;
+    porch.wait_calls_to(as_shipped).await;
     porch.assert_nothing_failed("migrated and rolled back");
     stand.delete_namespaces().await;
 }

@@ -38,8 +38,8 @@ async fn runners_and_routers_are_scaled_restarted_and_killed() {
 
     let start = Instant::now();
     let functions = &installation.functions;
-    functions.until_empty::<Pod>(GONE_WITHIN).await;
-    functions.until_empty::<Service>(GONE_WITHIN).await;
+    functions.wait_empty::<Pod>(GONE_WITHIN).await;
+    functions.wait_empty::<Service>(GONE_WITHIN).await;
     figure(&format!(
         "without load, all function pods and Services are gone after {:.0?}: 0 orphans",
         start.elapsed()

@@ -33,7 +33,7 @@ impl Runner {
             (answer, Instant::now())
         };
         let meanwhile = async {
-            self.until_count("in_flight", 1).await;
+            self.wait_count("in_flight", 1).await;
             happens().await;
         };
         let ((answer, answered), ()) = tokio::join!(call, meanwhile);
@@ -47,14 +47,14 @@ impl Runner {
         let retries = self.server.metric("porch_fn_runner_retries_total{reason=\"broken\"}").await;
         assert_eq!(retries, Some(expected));
         for field in ["in_flight", "waiting"] {
-            self.until_count(field, 0).await;
+            self.wait_count(field, 0).await;
         }
     }
 }
 
 /// Waits until the record has exactly this number of pods, and returns their births. The record may
 /// get pods later than the runner.
-async fn until_births(record: &Recorder<Pod>, pods: usize) -> Vec<Pod> {
+async fn wait_births(record: &Recorder<Pod>, pods: usize) -> Vec<Pod> {
     let recorded = async || Some(births(record)).filter(|births| births.len() >= pods);
     let births = eventually(&format!("{pods} pods were created"), recorded).await;
     assert_eq!(births.len(), pods);
@@ -69,13 +69,13 @@ async fn a_deleted_pod_finishes_its_call_and_the_next_call_gets_another_pod() {
         let next = async || {
             bench.delete(&pod, &DeleteParams::default()).await;
             // The runner uses the pod until its own watch reports the deletion.
-            runner.until_count("ready", 0).await;
+            runner.wait_count("ready", 0).await;
             let start = Instant::now();
             runner.call_ok().await;
             figure(&format!("a call right after the delete by {connect}: {:.1?}", start.elapsed()));
         };
         runner.call_during(Duration::from_secs(4), next).await;
-        until_births(&record, 2).await;
+        wait_births(&record, 2).await;
         runner.assert_retries(0).await;
     }
 }
@@ -89,7 +89,7 @@ async fn a_call_whose_pod_is_deleted_without_grace_runs_again_in_another_pod() {
         let takes = Duration::from_secs(10);
         let kill = async || bench.delete(&pod, &DeleteParams::default().grace_period(0)).await;
         let answered = runner.call_during(takes, kill).await;
-        let births = until_births(&record, 2).await;
+        let births = wait_births(&record, 2).await;
         let answered = SystemTime::now() - answered.elapsed();
         // The creation timestamp is rounded down to a whole second.
         let created = SystemTime::from(births[1].creation_timestamp().unwrap().0);
@@ -107,7 +107,7 @@ async fn pods_deleted_under_load_fail_no_call() {
         for deleted in 1..=3 {
             load.goes_on(200).await;
             let first = |pods: &[Pod]| pods.iter().find(|pod| alive(pod)).cloned();
-            let pod = bench.namespace.until("there is a pod", first).await;
+            let pod = bench.namespace.wait_until("there is a pod", first).await;
             bench.delete(&pod, &DeleteParams::default()).await;
             let replaced = async || (births(&record).len() > deleted).then_some(());
             eventually("there is another pod", replaced).await;

@@ -8,7 +8,7 @@ use porch_fn_tests::process::{PATIENCE, figure};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::rig::{Bench, INPUT, failed, template, until_count};
+use crate::rig::{Bench, INPUT, failed, template, wait_count};
 
 /// The kubelet waits this long before it repeats a failed pull or start. The runner must report the
 /// failure sooner; on an idle node it needs under 2 s.
@@ -32,9 +32,9 @@ async fn an_image_that_does_not_exist_fails_early() {
         answer.fails(Code::Unknown, &failed(&bogus, reason));
         assert!(start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
-        bench.namespace.until("the pod is collected, and the other one is not", gone).await;
+        bench.namespace.wait_until("the pod is collected, and the other one is not", gone).await;
     }
-    until_count(&runner.server, &bogus, "waiting", 0).await;
+    wait_count(&runner.server, &bogus, "waiting", 0).await;
     runner.call_ok().await;
 }
 
@@ -67,11 +67,11 @@ async fn a_container_that_cannot_run_fails_the_call_and_its_last_lines_are_logge
         answer.fails(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
         assert!(restarted || start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         assert!(runner.server.log().contains(last_line), "{}", runner.server.log());
-        bench.namespace.until_empty::<Pod>(PATIENCE).await;
+        bench.namespace.wait_empty::<Pod>(PATIENCE).await;
         for field in ["starting", "waiting", "in_flight"] {
-            runner.until_count(field, 0).await;
+            runner.wait_count(field, 0).await;
         }
-        record.until_all_gone().await;
+        record.wait_all_gone().await;
         let restarts = |pod: &Pod| {
             let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
             statuses.map(|status: &ContainerStatus| status.restart_count).max().unwrap_or_default()

@@ -99,7 +99,7 @@ async fn images_of_a_private_registry_run_and_the_copied_credentials_follow_the_
         (registry.push("team/a:v1", "--one,two").await, registry.push("team/b:v1", "two").await);
     let (runner, client) = bench.runner_without_metadata(&flags).await;
     assert_runs_with(&client, &first, "--one two").await;
-    let secret = bench.until_copied(&config).await;
+    let secret = bench.wait_copied(&config).await;
     assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/dockerconfigjson"));
     let pod = bench.pod().await;
     assert_eq!(function(&pod).image, Some(format!("{first}@{}", registry.server.digest(&first).await)));
@@ -110,13 +110,13 @@ async fn images_of_a_private_registry_run_and_the_copied_credentials_follow_the_
     bench.credentials(&config);
     let (other, another) = bench.runner_without_metadata(&flags).await;
     assert_runs_with(&another, &second, "two").await;
-    assert_eq!(bench.until_copied(&config).await.resource_version(), secret.resource_version());
+    assert_eq!(bench.wait_copied(&config).await.resource_version(), secret.resource_version());
     drop((other, runner));
 
     let (_runner, _client) = bench.runner_without_metadata(&flags).await;
     let new = registry.config(&user("another planted password"));
     bench.credentials(&new);
-    assert_eq!(bench.until_copied(&new).await.uid(), secret.uid(), "the Secret was not replaced");
+    assert_eq!(bench.wait_copied(&new).await.uid(), secret.uid(), "the Secret was not replaced");
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ fn texts<'a>(faults: &'a [Value], level: &str) -> Vec<&'a str> {
 
 /// Waits until the doctor command reports exactly these problems. It waits because the API server
 /// applies a changed right only after a moment.
-async fn until_doctor_finds(stand: &Stand, problems: &[&str]) {
+async fn wait_doctor_finds(stand: &Stand, problems: &[&str]) {
     eventually(&format!("doctor finds {problems:?}"), async || {
         let (faults, success) = doctor(stand).await;
         let found = texts(&faults, "problem") == problems && success == problems.is_empty();
@@ -96,10 +96,10 @@ async fn break_and_repair(stand: &Stand) {
         "Service function-router does not lead to Deployment function-router",
         "ServiceAccount function-runner-shards may not create pods in porch-fn-system",
     ];
-    until_doctor_finds(stand, &problems).await;
+    wait_doctor_finds(stand, &problems).await;
     // `kubectl apply` merges selectors, so the added label must be removed explicitly.
     let selector = r#"{"spec": {"selector": {"app": null}}}"#;
     stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     stand.kubectl(&["apply", "-k", DEPLOY]).await;
-    until_doctor_finds(stand, &[]).await;
+    wait_doctor_finds(stand, &[]).await;
 }

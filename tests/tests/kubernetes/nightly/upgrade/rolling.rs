@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::cluster::{Cluster, Discovery, Plan, ROUTER, RUNNERS, Recorder, until};
+use porch_fn_tests::cluster::{Cluster, Discovery, Plan, ROUTER, RUNNERS, Recorder, wait_until};
 use porch_fn_tests::process::figure;
 use tokio::time::{Instant, sleep};
 
@@ -57,7 +57,7 @@ async fn a_rolling_upgrade_replaces_each_pod_once() {
         // Runners of both versions run for a while.
         installation.install(RUNNERS, &after).await;
         let new = |pods: &[Pod]| pods.iter().any(|pod| has_image(pod, &after.runner_image)).then_some(());
-        until(installation.home().api(), "a runner of this version", Duration::from_mins(1), new).await;
+        wait_until(installation.home().api(), "a runner of this version", Duration::from_mins(1), new).await;
         installation.kubectl(&["rollout", "pause", "deployment", RUNNERS]).await;
         sleep(BOTH_VERSIONS).await;
         figure(&format!("with runners of both versions, pods per image: {:?}", pods_per_image(&warm.record)));
@@ -74,7 +74,7 @@ async fn a_rolling_upgrade_replaces_each_pod_once() {
             let new = |pod: &Pod| has_image(pod, &after.wrapper_image);
             (pods.len() == warm.images.len() && pods.iter().all(new)).then_some(())
         };
-        until(installation.functions.api(), "all pods are new", REPLACED_WITHIN, new).await;
+        wait_until(installation.functions.api(), "all pods are new", REPLACED_WITHIN, new).await;
         figure(&format!("all function pods replaced {:.0?} after the rollout", start.elapsed()));
         sleep(UNCHANGED).await;
     };

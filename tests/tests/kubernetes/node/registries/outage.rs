@@ -74,5 +74,5 @@ async fn delete_pods(bench: &Bench, image: &str) {
         bench.delete(pod, &DeleteParams::default()).await;
     }
     let gone = |pods: &[Pod]| (!pods.iter().any(of)).then_some(());
-    bench.namespace.until("the pods are gone", gone).await;
+    bench.namespace.wait_until("the pods are gone", gone).await;
 }
