@@ -1,6 +1,5 @@
-//! The file of executables changes while the runner runs; calls and the admin port follow it.
-//! `processes::pods` tests the file of pods, and runner/settings tests what the page reports for
-//! each value.
+//! The file of executables changes while the runner runs. Calls and the admin port use the new
+//! content. `processes::pods` tests the file of pods, and runner/settings tests the page's content.
 
 use porch_fn_tests::process::{eventually, get, get_json, until_metric};
 use serde_json::{Value, json};
@@ -31,10 +30,10 @@ async fn until_valid(runner: &Runner, valid: u64) {
 }
 
 #[tokio::test]
-async fn executables_follow_their_file() {
+async fn a_changed_file_of_executables_takes_effect() {
     let runner = start().await;
     let not_found = format!("function \"{IMAGE}\" not found");
-    runner.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &not_found);
+    runner.client.call(IMAGE, INPUT).await.assert_failed(Code::NotFound, &not_found);
     let path = runner.sandbox.script("functions/f", "cat");
     runner.sandbox.write("exec.yaml", format!("functions: [{{function: f, images: ['{IMAGE}']}}]"));
     let row = json!({"setting": "executable", "value": path, "from": "--config, function f"});
@@ -43,11 +42,11 @@ async fn executables_follow_their_file() {
 
     runner.sandbox.write("exec.yaml", "functions:\n- {}\n");
     until_valid(&runner, 0).await;
-    assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT, "the last good one stays");
+    assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT, "the last valid file stays in effect");
     runner.sandbox.write("exec.yaml", "functions: []");
     until_valid(&runner, 1).await;
     until_executable(&runner, None).await;
-    runner.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &not_found);
+    runner.client.call(IMAGE, INPUT).await.assert_failed(Code::NotFound, &not_found);
 }
 
 #[tokio::test]

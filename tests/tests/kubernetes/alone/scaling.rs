@@ -46,7 +46,7 @@ impl Stand {
     /// Runs load during `happens` and until the routers have settled. Asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) -> Report {
         let routers = Routers::new([self.installation.address()]);
-        let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).longest(LONGEST));
+        let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).max_duration(LONGEST));
         let start = Instant::now();
         happens().await;
         self.installation.routers_agree().await;
@@ -60,7 +60,7 @@ impl Stand {
                 println!("{}", self.installation.logs(deployment).await);
             }
         }
-        report.all_succeeded();
+        report.assert_all_succeeded();
         report
     }
 

@@ -91,16 +91,16 @@ impl Trial {
     async fn runners_restarted(&mut self) -> usize {
         let load = Load::start(self.router.address(), 16, &self.images);
         for number in 0..2 {
-            load.goes_on(200).await;
+            load.wait_answers(200).await;
             assert!(self.runners[number].terminate().await.success());
-            load.goes_on(200).await;
+            load.wait_answers(200).await;
             let peers = "static:///127.0.9.1:9445,127.0.9.2:9445";
             self.runners[number] =
                 start_runner(&self.sandbox, &self.runner, &self.wrapper, number + 1, peers).await;
         }
-        load.goes_on(200).await;
+        load.wait_answers(200).await;
         let report = load.stop().await;
-        report.all_succeeded();
+        report.assert_all_succeeded();
         report.succeeded
     }
 }

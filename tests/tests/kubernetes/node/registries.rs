@@ -43,7 +43,7 @@ impl Bench {
     async fn registry(&self, name: &str, access: Access) -> Place<'_> {
         let ip: IpAddr = self.cluster.registry().parse::<SocketAddr>().unwrap().ip();
         let registry = Registry::start(&self.sandbox, name, ip, access).await;
-        registry.is_found_by(self.cluster.own());
+        registry.register_with(self.cluster.own());
         Place { registry, function: self.cluster.function_image() }
     }
 
@@ -137,7 +137,7 @@ async fn a_private_authority_is_trusted_when_it_is_given() {
     let image = place.push("team/a:v1", "word").await;
     let (runner, client) = bench.asking_runner(&[]).await;
     let start = Instant::now();
-    client.call(&image, INPUT).await.fails(Code::Unknown, &failed(&image, UNTRUSTED));
+    client.call(&image, INPUT).await.assert_failed(Code::Unknown, &failed(&image, UNTRUSTED));
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     drop(runner);
 
@@ -177,6 +177,6 @@ async fn a_moved_tag_is_followed_without_a_failed_call() {
         runs_with(&client, &image, "after").await;
     }
     bench.pod_of(&format!("{image}@{after}")).await;
-    load.stop().await.all_succeeded();
+    load.stop().await.assert_all_succeeded();
     assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
 }

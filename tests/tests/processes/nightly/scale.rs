@@ -1,10 +1,9 @@
 //! Measures one of ten runners in a namespace with 50,000 function pods: its memory, its CPU time,
 //! and the duration of calls to warm pods. Meanwhile pods change, all pods are listed again, and
-//! thousands of images become known.
+//! thousands of images appear.
 //!
-//! This test is the API server, and also all pods: one server that answers on all addresses of
-//! 127/8. Calls go through the runner's own port, so the figures cover whole calls and not only the
-//! pool.
+//! The test contains the API server. One server that listens on all addresses of 127/8 stands for
+//! all pods. Calls go through the runner's own port, so the figures cover whole calls.
 
 mod api;
 mod objects;
@@ -67,8 +66,7 @@ impl Runner {
         figure(&format!("{what}: {now} MiB, at most {peak} MiB, {files} open files"));
     }
 
-    /// The number of calls that waited for a pod, and how many of them waited at most a
-    /// millisecond.
+    /// The number of calls to pods, and how many of them waited for a pod at most a millisecond.
     async fn waits(&self) -> (u64, u64) {
         let (_, metrics) = self.server.page("/metrics").await;
         let buckets = metrics.lines().filter(|line| {
@@ -81,10 +79,11 @@ impl Runner {
         (count("+Inf"), count("0.001"))
     }
 
-    /// Waits until the runner knows this number of images and each of its own pods serves.
+    /// Waits until the runner knows this number of images and all its own pods are ready. Returns the
+    /// number of these pods.
     async fn until_all_serve(&self, images: usize) -> u64 {
         let metric = async |name: &str| self.server.metric(&format!("porch_fn_runner_{name}")).await;
-        eventually("its own pods serve", async || {
+        eventually("the runner's own pods are ready", async || {
             let known = metric("functions").await? == images as u64;
             let all = metric("pods{state=\"starting\"}").await? == 0;
             metric("pods{state=\"ready\"}").await.filter(|_| known && all)
@@ -97,11 +96,11 @@ impl Runner {
         Load::through(&Routers::new([self.server.address()]), Plan::per_second(CALLS_PER_SECOND, &images))
     }
 
-    /// Calls the images that should be warm until all of them are.
+    /// Calls each of the images several times, so that the runner is connected to their pods.
     async fn warm_up(&self) {
         let load = self.load();
         eventually("pods are warm", async || (load.answered() >= 5 * WARM).then_some(())).await;
-        load.stop().await.all_succeeded();
+        load.stop().await.assert_all_succeeded();
     }
 
     /// Reports calls, their waits for a pod, and CPU time during `work`.
@@ -110,7 +109,7 @@ impl Runner {
         let load = self.load();
         work.await;
         let report = load.stop().await;
-        report.all_succeeded();
+        report.assert_all_succeeded();
         let cores = self.server.usage().cores_since(&usage) * 100.0;
         let (calls, fast) = (self.waits().await.0 - calls, self.waits().await.1 - fast);
         let share = fast as f64 / calls as f64 * 100.0;
@@ -139,7 +138,7 @@ fn changes(api: &Api, per_second: usize) -> JoinSet<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes, 15,000 open files and port 9446; tests/run nightly runs it"]
-async fn fifty_thousand_pods() {
+async fn a_runner_with_fifty_thousand_pods() {
     let (_signal, drain) = drain::channel();
     serve_echo(PORT, drain).await;
     let api = Api::start().await;
@@ -150,7 +149,7 @@ async fn fifty_thousand_pods() {
     let runner = Runner::start(&api).await;
     figure(&format!("with {} pods: ready {:.1?} after the start", IMAGES * PODS_EACH, began.elapsed()));
     let own = runner.until_all_serve(IMAGES).await;
-    figure(&format!("its own {own} pods serve {:.1?} after the start", began.elapsed()));
+    figure(&format!("its own {own} pods are ready {:.1?} after the start", began.elapsed()));
     runner.warm_up().await;
     runner.report_memory("with all pods");
     runner.measure("calls alone", sleep(LASTS)).await;
@@ -160,7 +159,7 @@ async fn fifty_thousand_pods() {
     let relist = async {
         sleep(LASTS / 10).await;
         api.expire_watches();
-        let (listed, watched) = eventually("all is listed again", async || api.last_list()).await;
+        let (listed, watched) = eventually("all pods are listed again", async || api.last_list()).await;
         figure(&format!("the list of all pods took {:.1?}", watched - listed));
         sleep(LASTS / 10).await;
     };
@@ -171,7 +170,7 @@ async fn fifty_thousand_pods() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes and port 9446; tests/run nightly runs it"]
-async fn five_thousand_images_become_known_in_ten_seconds() {
+async fn five_thousand_images_appear_in_ten_seconds() {
     const WITHIN: Duration = Duration::from_secs(10);
     const STEPS: usize = 500;
     let (_signal, drain) = drain::channel();
@@ -183,15 +182,15 @@ async fn five_thousand_images_become_known_in_ten_seconds() {
     runner.measure("calls alone", sleep(WITHIN)).await;
 
     let began = Instant::now();
-    let become_known = async {
+    let add_images = async {
         for step in 0..STEPS {
             let images = (IMAGES * step / STEPS)..(IMAGES * (step + 1) / STEPS);
             api.add(images.map(|image| (WARM + image, 0)));
             sleep_until(began + WITHIN.mul_f64((step + 1) as f64 / STEPS as f64)).await;
         }
     };
-    let what = format!("{IMAGES} images with a pod each become known in {WITHIN:?}");
-    runner.measure(&what, become_known).await;
+    let what = format!("{IMAGES} images with a pod each appear in {WITHIN:?}");
+    runner.measure(&what, add_images).await;
     let own = runner.until_all_serve(WARM + IMAGES).await;
-    figure(&format!("its own {own} pods serve {:.1?} after the first", began.elapsed()));
+    figure(&format!("its own {own} pods are ready {:.1?} after the first", began.elapsed()));
 }
