@@ -1,7 +1,7 @@
 //! Shared code of the fuzz targets.
 
-/// Splits an input at its zero bytes into `N` texts. A missing text is empty. A text ends at its first
-/// byte that is not UTF-8.
+/// Splits an input at its zero bytes into `N` texts. A missing text is empty. A text ends at its
+/// first byte that is not UTF-8.
 pub fn texts<const N: usize>(data: &[u8]) -> [&str; N] {
     let mut parts = data.split(|byte| *byte == 0);
     std::array::from_fn(|_| {

@@ -50,8 +50,8 @@ impl Browser {
         command.arg(format!("--user-data-dir={}", sandbox.path("chromium").display()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("sh starts");
-        let commands = child.stdin.take().expect("it is piped");
-        let answers = BufReader::new(child.stdout.take().expect("it is piped"));
+        let commands = child.stdin.take().expect("a pipe");
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut browser = Self {
             _child: child,
             commands,

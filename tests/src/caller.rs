@@ -1,5 +1,5 @@
-//! Two clients for tests. [`Caller`] uses tonic, like a client that a user writes. [`RawCaller`] can
-//! send any request in any pieces. It enforces no limit, so each refusal comes from the server.
+//! Two clients for tests. [`Caller`] uses tonic, like a client that a user writes. [`RawCaller`]
+//! can send any request in any pieces. It enforces no limit, so each refusal comes from the server.
 
 use std::net::SocketAddr;
 
@@ -122,7 +122,7 @@ impl RawCaller {
         let uri = format!("http://{}{EVALUATE_FUNCTION_PATH}", self.address);
         let mut request = Request::builder().method(Method::POST).version(Version::HTTP_2).uri(uri);
         let fields = [("content-type", "application/grpc"), ("te", "trailers")];
-        request.headers_mut().expect("no error so far").extend(headers(&fields));
+        request.headers_mut().expect("valid headers").extend(headers(&fields));
         request.body(()).expect("a request")
     }
 
@@ -161,7 +161,7 @@ impl RawCall {
 
     /// Waits for the answer. The request need not be complete.
     pub async fn answer(self) -> RawAnswer {
-        soon("an answer", self.try_answer()).await.expect("an answer, not a broken stream")
+        soon("an answer", self.try_answer()).await.expect("an answer")
     }
 
     /// Waits for the answer, or for a reset of the stream or the end of the connection.

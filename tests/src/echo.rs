@@ -28,7 +28,7 @@ impl Evaluate for Echo {
 pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(address).await.expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let port = listener.local_addr().expect("a bound address").port();
     let health = Health::new();
     health.set("", true);
     let options = Options {

@@ -177,8 +177,8 @@ impl FakeRunner {
         lock(&self.shared.controls).iter().for_each(|control| control.go_away_at_next_call());
     }
 
-    /// Stops reading and writing without closing anything, like a stopped process. The kernel accepts
-    /// new connections, but nothing answers on them.
+    /// Stops reading and writing without closing anything, like a stopped process. The kernel
+    /// accepts new connections, but nothing answers on them.
     pub async fn hang(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -232,7 +232,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, control: Arc<Control
         },
         () = control.wait_cut() => return,
     };
-    let ping = Arc::new(tokio::sync::Mutex::new(h2.ping_pong().expect("taken once")));
+    let ping = Arc::new(tokio::sync::Mutex::new(h2.ping_pong().expect("the first use")));
     // Streams end with their connection.
     let mut streams = JoinSet::new();
     loop {

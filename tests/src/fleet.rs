@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::caller::{Caller, RawCaller};
 use crate::fake_runner::{FakeRunner, Gate};
 pub use crate::process::get;
-use crate::process::{eventually, get_json, metric, runners_flag, until_metric};
+use crate::process::{eventually, get_json, metric, runners_flag, wait_metric};
 
 /// The default of `--default-image-prefix`.
 pub const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
@@ -52,8 +52,8 @@ impl Fleet {
         fleet
     }
 
-    /// Starts `count` runners and a router. Returns them with an image whose preference order is 0, 1
-    /// and so on, and with a caller.
+    /// Starts `count` runners and a router. Returns them with an image whose preference order is 0,
+    /// 1 and so on, and with a caller.
     pub async fn ordered(count: usize, flags: &[&str]) -> (Self, String, Caller) {
         let fleet = Self::with(count, flags).await;
         let image = fleet.image(&(0..count).collect::<Vec<_>>());
@@ -91,7 +91,7 @@ impl Fleet {
     /// The runner that owns `key` in the ring.
     pub fn owner(&self, key: &str) -> &FakeRunner {
         let owner = self.ring.owner(key).expect("a runner");
-        self.runners.iter().find(|runner| runner.address().to_string() == owner).expect("one of them")
+        self.runners.iter().find(|runner| runner.address().to_string() == owner).expect("one of the runners")
     }
 
     /// An image whose preference order begins with these runners.
@@ -155,6 +155,6 @@ impl Fleet {
     }
 
     pub async fn wait_metric(&self, series: &str, value: u64) {
-        until_metric(self.admin, series, value).await;
+        wait_metric(self.admin, series, value).await;
     }
 }

@@ -1,9 +1,9 @@
 //! A load generator. It makes calls while a test causes faults, and reports each call's outcome.
 //!
-//! In a closed loop each caller has one call in flight. In an open loop calls start at a fixed rate,
-//! even if earlier calls have not ended. Calls in flight and the duration have an upper limit. The
-//! routers may change, as behind a Service: when a router closes a connection, the load connects to
-//! another one.
+//! In a closed loop each caller has one call in flight. In an open loop calls start at a fixed
+//! rate, even if earlier calls have not ended. Calls in flight and the duration have an upper
+//! limit. The routers may change, as behind a Service: when a router closes a connection, the load
+//! connects to another one.
 
 mod report;
 
@@ -116,7 +116,7 @@ impl Load {
         Self::through(&Routers::new([address]), Plan::callers(callers, images))
     }
 
-    /// Starts the calls of `plan`. Each connection uses one of `routers` until the router closes it.
+    /// Starts the calls of `plan`. A connection changes its router only when the router closes it.
     pub fn through(routers: &Routers, plan: Plan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));

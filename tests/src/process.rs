@@ -41,12 +41,12 @@ pub struct Server {
     log: PathBuf,
 }
 
-/// Calls `look` every few milliseconds until it returns a value. Panics with `what` if it takes too
+/// Calls `poll` every few milliseconds until it returns a value. Panics with `what` if it takes too
 /// long.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let found = timeout(PATIENCE, async {
         loop {
-            match look().await {
+            match poll().await {
                 Some(found) => return found,
                 None => sleep(INTERVAL).await,
             }
@@ -66,7 +66,7 @@ pub fn binary(name: &str) -> PathBuf {
         || {
             // The test's path is target/debug/deps/TEST.
             let test = std::env::current_exe().expect("a test knows its executable");
-            test.ancestors().nth(2).expect("it is in a build directory").to_owned()
+            test.ancestors().nth(2).expect("a build directory").to_owned()
         },
         PathBuf::from,
     );
@@ -112,13 +112,13 @@ pub async fn metric(admin: SocketAddr, series: &str) -> Option<u64> {
 }
 
 /// Waits until a counter or gauge has this value. A missing series has the value 0.
-pub async fn until_metric(admin: SocketAddr, series: &str, value: u64) {
+pub async fn wait_metric(admin: SocketAddr, series: &str, value: u64) {
     let reached = async || (metric(admin, series).await.unwrap_or(0) == value).then_some(());
     eventually(&format!("{series} is {value}"), reached).await;
 }
 
 /// Waits until the router of this admin port has runners and all of them are healthy.
-pub async fn until_runners_are_healthy(admin: SocketAddr) {
+pub async fn wait_runners_healthy(admin: SocketAddr) {
     eventually("all runners are healthy", async || {
         let page = get_json(admin, "/shards").await;
         let shards = page["shards"].as_array().filter(|shards| !shards.is_empty())?;
@@ -146,10 +146,10 @@ impl Server {
     /// Starts the process and reads its addresses from its output.
     async fn start(mut command: Command, log: PathBuf) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log).expect("a log file"));
-        let mut child = command.spawn().expect("a binary of ours starts");
+        let mut child = command.spawn().expect("our binary starts");
         let stdin = child.stdin.take();
         let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let read = timeout(PATIENCE, stdout.read_line(&mut line)).await;
         let addresses = read.is_ok().then(|| addresses(&line)).flatten();
         let Some((address, admin)) = addresses else {
@@ -179,12 +179,12 @@ impl Server {
         metric(self.admin(), series).await
     }
 
-    pub async fn until_healthy(&self) {
-        until_runners_are_healthy(self.admin()).await;
+    pub async fn wait_runners_healthy(&self) {
+        wait_runners_healthy(self.admin()).await;
     }
 
-    pub async fn until_ready(&self) {
-        eventually("it is ready", async || (self.page("/readyz").await.0 == 200).then_some(())).await;
+    pub async fn wait_ready(&self) {
+        eventually("the server is ready", async || (self.page("/readyz").await.0 == 200).then_some(())).await;
     }
 
     pub async fn wait_log(&self, text: &str) {
@@ -202,18 +202,18 @@ impl Server {
     }
 
     pub fn usage(&self) -> Usage {
-        Usage::of(self.pid().expect("it runs"))
+        Usage::of(self.pid().expect("a running process"))
     }
 
     pub fn signal(&self, signal: Signal) {
-        let pid = self.pid().and_then(Pid::from_raw).expect("it runs");
-        kill_process(pid, signal).expect("it runs");
+        let pid = self.pid().and_then(Pid::from_raw).expect("a running process");
+        kill_process(pid, signal).expect("a running process");
     }
 
     pub async fn wait_exit(&mut self) -> ExitStatus {
         let ended = timeout(PATIENCE, self.child.wait()).await;
-        let ended = ended.unwrap_or_else(|_| panic!("it did not end:\n{}", self.log()));
-        ended.expect("it can be waited for")
+        let ended = ended.unwrap_or_else(|_| panic!("the process did not end:\n{}", self.log()));
+        ended.expect("an exit status")
     }
 
     /// Sends SIGTERM and waits for the exit.

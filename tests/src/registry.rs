@@ -80,8 +80,8 @@ impl<'a> Registry<'a> {
         format!("{}/{path}", self.address)
     }
 
-    /// Configures the node's containerd for this registry. containerd reads a folder per registry at
-    /// each pull. The folder stays after the test; the next registry on this port overwrites it.
+    /// Configures the node's containerd for this registry. containerd reads a folder per registry
+    /// at each pull. The folder stays after the test; the next registry on this port overwrites it.
     pub fn register_with(&self, own: &Own) {
         let scheme = if self.access.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", self.address);
@@ -137,8 +137,9 @@ impl<'a> Registry<'a> {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it runs");
-        kill_process(pid, signal).expect("it runs");
+        let pid =
+            self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("a running process");
+        kill_process(pid, signal).expect("a running process");
     }
 }
 
@@ -185,7 +186,7 @@ async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, ip: IpAddr) -> (C
     command.stderr(File::create(&log).expect("a log file"));
     let mut child = command.spawn().expect("docker-registry is installed");
     let listening = eventually("docker-registry listens", async || {
-        if let Some(ended) = child.try_wait().expect("it can be waited for") {
+        if let Some(ended) = child.try_wait().expect("an exit status") {
             panic!("docker-registry ended with {ended}: {}", read(&log));
         }
         read(&log).lines().find_map(listening)

@@ -67,8 +67,8 @@ pub struct Tier {
 // === impl Tier ===
 
 impl Tier {
-    /// Starts two routers and `runners` runners. Calls each of the functions once, so that their pods
-    /// exist.
+    /// Starts two routers and `runners` runners. Calls each of the functions once, so that their
+    /// pods exist.
     pub async fn start(
         cluster: &Cluster,
         discovery: Discovery,
@@ -112,7 +112,7 @@ impl Tier {
         for _ in 0..2 {
             tier.add_router().await;
         }
-        tier.until_all_are_healthy().await;
+        tier.wait_all_healthy().await;
         tier.warm_up().await;
         tier
     }
@@ -156,7 +156,7 @@ impl Tier {
             command.env("WRAPPER_SERVER_IMAGE", cluster.wrapper_image());
         };
         let server = self.sandbox.server_with("porch-fn-runner", flags, prepare).await;
-        server.until_ready().await;
+        server.wait_ready().await;
         server
     }
 
@@ -189,7 +189,7 @@ impl Tier {
         let own = [flag("runners", &self.target)];
         let flags = own.into_iter().chain(self.router_flags.iter().map(Into::into));
         let router = self.sandbox.server("porch-fn-router", flags).await;
-        router.until_ready().await;
+        router.wait_ready().await;
         self.routers.push(router);
         self.list_routers();
     }
@@ -228,7 +228,7 @@ impl Tier {
     }
 
     /// Waits until each router has exactly these runners as healthy.
-    pub async fn until_all_are_healthy(&self) {
+    pub async fn wait_all_healthy(&self) {
         let mut expected: Vec<_> = self.runners.iter().map(Runner::name).collect();
         expected.sort();
         for router in &self.routers {
@@ -253,8 +253,8 @@ impl Tier {
         assert!(answers.iter().all(|answer| answer.output() == INPUT));
     }
 
-    /// Ends all processes, and waits until the function pods are deleted, so that they do not affect
-    /// other tests.
+    /// Ends all processes, and waits until the function pods are deleted, so that they do not
+    /// affect other tests.
     pub async fn finish(self) {
         let Self { routers, runners, namespace, sandbox, .. } = self;
         drop((routers, runners, sandbox));

@@ -14,7 +14,7 @@ use tokio::time::{Duration, sleep};
 
 use crate::client::Client;
 use crate::fleet::{PREFIX, start_router};
-use crate::process::{Sandbox, binary, get_json, until_runners_are_healthy};
+use crate::process::{Sandbox, binary, get_json, wait_runners_healthy};
 
 /// Starts a runner in this process, with additional flags.
 pub async fn start_runner(args: impl IntoIterator<Item: Into<OsString>>, pods: runner::Pods) -> runner::App {
@@ -60,7 +60,7 @@ impl Stack {
         }
         let router = start_router(started.iter().map(runner::App::address), &[]).await;
         let admin = router.admin_address();
-        until_runners_are_healthy(admin).await;
+        wait_runners_healthy(admin).await;
         Self { sandbox, router: Some(router), runners: started, admin, callers: JoinSet::new() }
     }
 

@@ -22,7 +22,7 @@ pub fn annotate(list: &mut ResourceList) -> Result<bool, FunctionError> {
     Ok(true)
 }
 
-/// The object in the field `key`, which is created if it is missing. `None` if the field is no object.
+/// The object in the field `key`, created if missing. `None` if the field is not an object.
 fn object<'a>(parent: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let child = parent.as_object_mut()?.entry(key).or_insert(Value::Null);
     if child.is_null() {

@@ -14,7 +14,7 @@ const WORKLOADS: [(&str, &str); 6] = [
     ("Pod", "/spec/containers"),
 ];
 
-/// Refuses workloads whose containers request no CPU or memory, and warns about missing memory limits.
+/// Refuses workloads without requests for CPU or memory. Warns about missing memory limits.
 pub fn require_resources(list: &mut ResourceList) -> Result<bool, FunctionError> {
     let results: Vec<Value> =
         list.list("items").iter().filter(|item| !is_local_config(item)).flat_map(check).collect();

@@ -96,7 +96,7 @@ impl Sandbox {
         path
     }
 
-    /// A runner's flags for executables. Each consists of images, separated by commas, and a script.
+    /// A runner's flags for executables, each with images (separated by commas) and a script.
     pub fn executables(&self, functions: &[(&str, &str)]) -> Vec<OsString> {
         fs::create_dir_all(self.path("functions")).expect("a directory");
         let entries = functions.iter().enumerate().map(|(number, (images, script))| {
@@ -116,7 +116,7 @@ impl Sandbox {
         self.local_programs(&binary("wrapper-server"), programs)
     }
 
-    /// Like [`local_pods`](Self::local_pods), with programs instead of scripts and with any wrapper.
+    /// Like [`local_pods`](Self::local_pods), with programs instead of scripts, and any wrapper.
     pub fn local_programs<'a>(
         &self,
         wrapper: &Path,
@@ -179,14 +179,14 @@ impl Sandbox {
         let mut command = self.command(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let mut pipe = child.stdin.take().expect("it is piped");
+        let mut pipe = child.stdin.take().expect("a pipe");
         let feed = async move {
             // The write fails if the program does not read its input.
             let _ = pipe.write_all(stdin).await;
         };
         let ended = timeout(limit, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
         let ended = ended.unwrap_or_else(|_| panic!("{} did not end", program.display()));
-        ended.expect("its output can be read")
+        ended.expect("readable output")
     }
 
     /// Starts one of our servers and waits until it listens, by default on a free port of 127.0.0.1.
@@ -222,7 +222,7 @@ impl Sandbox {
     pub async fn router(&self, runners: &[&Server], args: &[&str]) -> Server {
         let target = runners_flag(runners.iter().map(|runner| runner.address()));
         let router = self.server("porch-fn-router", [&[&*target], args].concat()).await;
-        router.until_healthy().await;
+        router.wait_runners_healthy().await;
         router
     }
 
@@ -232,7 +232,7 @@ impl Sandbox {
         mark.extend_from_slice(self.directory().as_os_str().as_encoded_bytes());
         let look = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            // The file is empty for a zombie, and cannot be read if the process ends at this moment.
+            // A zombie's file is empty. The file of a process that ends just now cannot be read.
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let marked = environment.split(|&byte| byte == 0).any(|variable| variable == mark);
             let command = fs::read(entry.path().join("cmdline")).ok().filter(|_| marked)?;
@@ -265,7 +265,7 @@ impl Sandbox {
     }
 
     /// Waits until the directory has `count` files whose names contain `part`.
-    pub async fn until_files(&self, part: &str, count: usize) {
+    pub async fn wait_files(&self, part: &str, count: usize) {
         let there = async || (self.files_with(part) >= count).then_some(());
         eventually(&format!("{count} files {part}"), there).await;
     }

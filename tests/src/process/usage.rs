@@ -20,14 +20,14 @@ pub struct Usage {
 
 impl Usage {
     pub(super) fn of(pid: i32) -> Self {
-        let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
+        let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a running process");
         let (stat, status) = (read("stat"), read("status"));
-        // The second field is the name, which may contain spaces. The fields after it start with the
-        // state, which is field 3. User time is field 14, system time field 15.
+        // The second field is the name, which may contain spaces. The fields after it start with
+        // the state, which is field 3. User time is field 14, system time field 15.
         let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
         let ticks = |field: &str| field.parse::<f64>().expect("a number");
         let kib = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has memory");
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line for memory");
             line.trim().trim_end_matches(" kB").parse().expect("a number")
         };
         Self {

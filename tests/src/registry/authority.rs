@@ -32,7 +32,7 @@ impl Authority {
     }
 
     /// Creates `NAME.key` and `NAME.crt` in the sandbox, for a server or a client. `alternative` is
-    /// the subject's alternative name, such as `DNS:a.b`. 0 `days` make a certificate that has expired.
+    /// the alternative name, such as `DNS:a.b`. With 0 `days` the certificate has expired.
     pub async fn issue(&self, sandbox: &Sandbox, name: &str, alternative: &str, days: u32) {
         let words = format!(
             "req {KEY} -keyout {name}.key -out {name}.csr -addext basicConstraints=critical,CA:FALSE \
@@ -45,8 +45,8 @@ impl Authority {
     }
 }
 
-/// Runs `openssl` in the sandbox's directory. `words` are separated by spaces. Arguments that contain
-/// spaces are in `more`.
+/// Runs `openssl` in the sandbox's directory. `words` are separated by spaces. Arguments that
+/// contain spaces are in `more`.
 async fn openssl(sandbox: &Sandbox, words: &str, more: &[&str]) {
     let ended = sandbox.run("openssl", words.split_whitespace().chain(more.iter().copied()), b"").await;
     assert!(ended.status.success(), "openssl: {}", String::from_utf8_lossy(&ended.stderr));

@@ -1,5 +1,5 @@
-//! A host for one process: a network namespace with its own address in the cluster's network. A test
-//! can block its traffic.
+//! A host for one process: a network namespace with its own address in the cluster's network. A
+//! test can block its traffic.
 
 use std::net::Ipv4Addr;
 use std::process::Stdio;
@@ -13,8 +13,8 @@ use crate::process::Sandbox;
 /// The node's address, which `tests/cluster/inside` sets.
 const NODE: &str = "10.250.0.1";
 
-/// The last part of the last address. Addresses are not used twice, so that late packets of one test
-/// cannot reach another.
+/// The last part of the last address. Addresses are not used twice, so that late packets of one
+/// test cannot reach another.
 static USED: AtomicU8 = AtomicU8::new(0);
 
 /// A network namespace. Dropping its sandbox removes it.
@@ -36,8 +36,8 @@ impl Host {
         keeper.args(["--net", "sh", "-c", "echo made; exec sleep infinity"]);
         let mut keeper = keeper.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("unshare");
         let mut made = String::new();
-        let stdout = keeper.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut made).await.expect("it can be read");
+        let stdout = keeper.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut made).await.expect("readable output");
         assert_eq!(made, "made\n", "a network namespace needs root");
 
         let host = Self { address, keeper };

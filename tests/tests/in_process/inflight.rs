@@ -5,13 +5,13 @@ use bytes::Bytes;
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
 use porch_fn_proto::PREFIX_LEN;
 use porch_fn_tests::caller::{RawCall, RawCaller, framed};
-use porch_fn_tests::process::{eventually, until_metric};
+use porch_fn_tests::process::{eventually, wait_metric};
 use tonic::Code;
 
 use super::Runner;
 
-/// Calls of the images `example.com/gated0:v1` and so on wait until a file `go` exists; those of
-/// `example.com/quick0:v1` and so on do not.
+/// Calls of the images `example.com/gated0:v1` and so on wait until a file `go` exists. Calls of
+/// `example.com/quick0:v1` and so on do not wait.
 const GATED: &str = "touch $TMPDIR/$$.begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 
 /// Starts a runner with a limit of `limit` bytes in flight, and with enough parallel executions
@@ -33,7 +33,7 @@ impl Runner {
 
     async fn wait(&self, series: &str, value: usize) {
         let series = format!("porch_fn_runner_{series}");
-        until_metric(self.app.admin_address(), &series, value as u64).await;
+        wait_metric(self.app.admin_address(), &series, value as u64).await;
     }
 
     /// Lets the gated calls end, and waits until all bytes are released.
@@ -68,13 +68,13 @@ async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
         held.push(begin(raw, &format!("example.com/gated{number}:v1")).await);
     }
     runner.wait("inflight_bytes", count * charge()).await;
-    runner.sandbox.until_files(".begun", count).await;
+    runner.sandbox.wait_files(".begun", count).await;
     held
 }
 
 #[tokio::test]
 async fn calls_without_a_message_are_evicted_for_others() {
-    // First calls that send only the prefix of the largest allowed message, then calls that send
+    // The first calls send only the prefix of the largest allowed message. The other calls send
     // only headers.
     const LARGEST: u32 = 65_536;
     let announced = [&[0], &LARGEST.to_be_bytes()[..]].concat();

@@ -95,7 +95,7 @@ async fn a_forbidden_image_does_not_run() {
 #[tokio::test]
 async fn an_answer_is_never_longer_than_the_limit() {
     let limit = ["--max-request-body-size=100000"];
-    // The second script's output alone is within the limit, but the message with it is not.
+    // The output of the second script is within the limit, but the message that contains it is not.
     for script in ["yes; sleep 1000", "yes | head -c 99998"] {
         let answer = runner(&limit, script).await.client.call(IMAGE, INPUT).await;
         assert_eq!(answer.code, Code::ResourceExhausted, "{script}: {answer:?}");
@@ -110,7 +110,7 @@ async fn an_answer_is_never_longer_than_the_limit() {
 #[tokio::test]
 async fn a_deadline_ends_the_function() {
     let runner = runner(&[], "echo $$ >$TMPDIR/pid; exec sleep 1000").await;
-    // Longer than a function needs to start on a busy machine.
+    // The deadline is longer than a function needs to start on a busy machine.
     let answer = runner.client.call_within(IMAGE, INPUT, Duration::from_secs(4)).await;
     answer.assert_failed(Code::DeadlineExceeded, "context deadline exceeded");
     let process = format!("/proc/{}", runner.sandbox.wait_file("pid").await.trim());
@@ -121,7 +121,7 @@ async fn a_deadline_ends_the_function() {
 async fn queued_calls_keep_their_deadlines() {
     let runner = runner(&["--max-parallel-executions=2"], GATED).await;
     let third = async {
-        runner.sandbox.until_files(".started", 2).await;
+        runner.sandbox.wait_files(".started", 2).await;
         let third = runner.client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
         assert_eq!(runner.sandbox.files_with(".started"), 2, "the third call did not start");
         runner.sandbox.write("go", "");
@@ -138,7 +138,7 @@ async fn queued_calls_keep_their_deadlines() {
 #[tokio::test]
 async fn a_call_is_shed_when_the_queue_is_full() {
     let runner = runner(&["--max-parallel-executions=1", "--max-queue-per-function=100"], GATED).await;
-    // One call runs, a hundred wait, and the runner refuses one: only that call is answered.
+    // One call runs, a hundred wait, and the runner refuses one. Only the refused call is answered.
     let mut calls: FuturesUnordered<_> = (0..102).map(|_| runner.client.call(IMAGE, INPUT)).collect();
     let refused = calls.next().await.unwrap();
     assert_eq!(refused.trailers.get("porch-fn-retry").unwrap(), "shed");

@@ -66,7 +66,7 @@ async fn calls_over_the_limit_are_shed() {
     let script = "touch $TMPDIR/$$.started; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
     let wrapper = Wrapper::sh(&["--max-concurrent-calls=2"], script).await;
     let third = async {
-        wrapper.sandbox.until_files("started", 2).await;
+        wrapper.sandbox.wait_files("started", 2).await;
         let third = wrapper.client.call(IMAGE, INPUT).await;
         wrapper.sandbox.write("go", "");
         third

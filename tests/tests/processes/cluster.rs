@@ -65,7 +65,7 @@ impl Cluster {
         self.runners.iter().map(of).collect()
     }
 
-    async fn until_states(&self, states: [&str; 3]) {
+    async fn wait_states(&self, states: [&str; 3]) {
         eventually(&format!("states {states:?}"), async || {
             self.shards().await.iter().map(|shard| &shard["state"]).eq(&states).then_some(())
         })
@@ -112,7 +112,7 @@ async fn no_call_fails_when_a_runner_is_killed_and_it_owns_its_images_again_afte
     let client = Client::new(cluster.router.address());
     let held = join_all(cluster.held.iter().map(|image| client.call(image, INPUT)));
     let killed = async {
-        cluster.sandbox.until_files("held.", 1).await;
+        cluster.sandbox.wait_files("held.", 1).await;
         cluster.runners[1].kill().await;
         load.wait_answers(1000).await;
     };
@@ -127,7 +127,7 @@ async fn no_call_fails_when_a_runner_is_killed_and_it_owns_its_images_again_afte
     report.assert_all_succeeded();
     assert!(broken > 0, "the killed runner lost no call");
 
-    cluster.until_states(["healthy", "unreachable", "healthy"]).await;
+    cluster.wait_states(["healthy", "unreachable", "healthy"]).await;
     let without = cluster.call_each(&cluster.images).await;
     for (owner, now) in owners.iter().zip(&without) {
         assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
@@ -136,12 +136,12 @@ async fn no_call_fails_when_a_runner_is_killed_and_it_owns_its_images_again_afte
     // Call only some of the runner's images, so that all calls are made before the cooldown ends.
     let back = Instant::now();
     cluster.restart(1).await;
-    cluster.until_states(["healthy", "cooling_down", "healthy"]).await;
+    cluster.wait_states(["healthy", "cooling_down", "healthy"]).await;
     let owned: Vec<_> = (0..owners.len()).filter(|&image| owners[image] == 1).take(20).collect();
     let images: Vec<_> = owned.iter().map(|&image| cluster.images[image].clone()).collect();
     let others: Vec<_> = owned.iter().map(|&image| without[image]).collect();
     assert_eq!(cluster.call_each(&images).await, others);
-    cluster.until_states(HEALTHY).await;
+    cluster.wait_states(HEALTHY).await;
     figure(&format!("a restarted runner owns its images again after {:.1?}", back.elapsed()));
     assert!(back.elapsed() >= Duration::from_secs(30), "{:?}", back.elapsed());
     assert_eq!(cluster.call_each(&cluster.images).await, owners);

@@ -105,8 +105,8 @@ async fn a_hung_pod_is_replaced_after_the_first_deadline() {
     let hung = pods(&sandbox).remove(0);
     hung.signal(Signal::STOP);
     let begin = Instant::now();
-    // One of eight callers has a short deadline. Only its call fails. After that failure, the runner
-    // moves the other calls to another pod.
+    // One of eight callers has a short deadline. Only its call fails. After that failure, the
+    // runner moves the other calls to another pod.
     let first = async {
         let late = client.call_within(IMAGE, INPUT, Duration::from_secs(2)).await;
         (late, client.call(IMAGE, INPUT).await)
@@ -129,8 +129,8 @@ async fn a_hung_pod_is_replaced_after_the_first_deadline() {
     .await;
 }
 
-/// A pod accepts 64 calls at once from all runners together, and each runner sends it up to 16. All
-/// other calls wait in a queue.
+/// A pod accepts 64 parallel calls from all runners together. Each runner sends it at most 16.
+/// Other calls wait in a queue.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_pod_that_six_runners_share_refuses_no_call() {

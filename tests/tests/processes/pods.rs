@@ -54,7 +54,7 @@ async fn count(runner: &Server, field: &str) -> u64 {
     entry.map_or(0, |entry| entry[field].as_u64().unwrap())
 }
 
-async fn until_count(runner: &Server, field: &str, pods: u64) {
+async fn wait_count(runner: &Server, field: &str, pods: u64) {
     let reached = async || (count(runner, field).await == pods).then_some(());
     eventually(&format!("{pods} {field}"), reached).await;
 }
@@ -80,7 +80,7 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
             flag("warm-up-pod-cache", warm_up),
         ];
         let (runner, client) = runner(&sandbox, "exec cat", flags).await;
-        until_count(&runner, "ready", expected).await;
+        wait_count(&runner, "ready", expected).await;
         assert_eq!(pods(&sandbox).len() as u64, expected);
         // The call finds the pod that exists.
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
@@ -100,13 +100,13 @@ async fn a_cache_config_that_is_written_later_warms_up_pods_and_keeps_them_past_
     let (runner, client) = runner(&sandbox, "exec cat", flags).await;
     assert_eq!(pods(&sandbox), []);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}', minReplicas: 1, maxReplicas: 2}}"));
-    until_count(&runner, "ready", 1).await;
+    wait_count(&runner, "ready", 1).await;
     let kept = pids(&sandbox);
-    // The owner postpones the end of the pod although nobody calls it.
+    // The owner extends the pod's life although there are no calls.
     eventually("3 pushes", async || (actions(&runner, "push").await >= Some(3)).then_some(())).await;
     assert_eq!(pids(&sandbox), kept);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}'}}"));
-    until_count(&runner, "ready", 0).await;
+    wait_count(&runner, "ready", 0).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
 }
 
@@ -114,15 +114,15 @@ async fn a_cache_config_that_is_written_later_warms_up_pods_and_keeps_them_past_
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_unused_pod_is_deleted_and_a_call_creates_a_new_one() {
     let sandbox = Sandbox::new();
-    // A pod is kept for as long as its last call might have taken. A long request timeout lets the
-    // pod start slowly on a busy machine.
+    // The runner keeps a pod for the longest possible duration of its last call. The long request
+    // timeout gives the pod time to start on a busy machine.
     let times = ["--pod-ttl=1s", "--scan-interval=200ms", "--request-timeout=10s"];
     let (runner, client) = runner(&sandbox, "exec cat", times).await;
     for round in 1..=2 {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         assert_eq!(actions(&runner, "create").await, Some(round));
         eventually("the pod is deleted", async || pods(&sandbox).is_empty().then_some(())).await;
-        until_count(&runner, "ready", 0).await;
+        wait_count(&runner, "ready", 0).await;
     }
     assert_eq!(actions(&runner, "delete expired").await, Some(2));
 }
@@ -142,7 +142,7 @@ async fn a_killed_pod_is_replaced_and_its_call_runs_again() {
     };
     let (answer, killed) = tokio::join!(client.call(IMAGE, INPUT), kill);
     assert_eq!((&answer.output()[..], answer.log().as_str()), (INPUT.as_bytes(), "again\n"));
-    until_count(&runner, "ready", 1).await;
+    wait_count(&runner, "ready", 1).await;
     let now = pods(&sandbox);
     assert!(now.len() == 1 && now != killed, "{now:?}");
 
@@ -166,13 +166,13 @@ async fn a_pod_keeps_starting_when_its_caller_cancels() {
     assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
     tokio::select! {
         answer = client.call(IMAGE, INPUT) => panic!("{answer:?}"),
-        () = until_count(&runner, "waiting", 1) => {}
+        () = wait_count(&runner, "waiting", 1) => {}
     }
-    until_count(&runner, "waiting", 0).await;
+    wait_count(&runner, "waiting", 0).await;
     assert_eq!(count(&runner, "starting").await, 1);
     let pod = pids(&sandbox);
     sandbox.write("go", "");
-    until_count(&runner, "ready", 1).await;
+    wait_count(&runner, "ready", 1).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
     assert_eq!(pids(&sandbox), pod, "the pod that was starting");
 }

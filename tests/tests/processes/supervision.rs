@@ -71,7 +71,7 @@ async fn a_panic_of_any_task_ends_the_router() {
         flag("tls-server-name", NAME),
     ];
     flags.extend(tls);
-    // The `members` task owns the probers, so a prober's panic is logged as that task's.
+    // The `members` task owns the probers, so the log names this task when a prober panics.
     for (task, logged) in [
         ("discovery", "discovery"),
         ("members", "members"),

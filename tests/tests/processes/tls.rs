@@ -1,5 +1,5 @@
-//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, how refused
-//! peers are logged, and certificates that are renewed under load.
+//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, how
+//! refused peers are logged, and certificates that are renewed under load.
 
 use std::ffi::OsString;
 use std::fs;
@@ -80,7 +80,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
     let runner = stand.runner(0, stand.files("tls", "runner")).await;
     let own = stand.files("tls", "router");
     let good = stand.router(&[&runner], own.clone().into_iter().chain([server_name(NAME)])).await;
-    good.until_healthy().await;
+    good.wait_runners_healthy().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
     // Routers with an invalid certificate.
@@ -124,11 +124,11 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     }
     let flags = || stand.files("tls", "router").into_iter().chain([server_name(NAME)]);
     let router = stand.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
-    router.until_healthy().await;
+    router.wait_runners_healthy().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
-    // As in production: first both authorities are trusted, then the certificates change, then only
-    // the new authority is trusted.
+    // The steps are those of production: both authorities are trusted, then the certificates
+    // change, then only the new authority is trusted.
     let read = |file: &str| fs::read_to_string(sandbox.path(file)).unwrap();
     let old: Vec<_> = ["router", "runner"].map(|name| read(&format!("{name}.crt"))).into();
     let next = Authority::create(sandbox, "next").await;
@@ -197,7 +197,7 @@ async fn callers_can_be_required_to_use_tls() {
     let stand = Stand::start().await;
     let runner = stand.runner(0, []).await;
     let router = stand.router(&[&runner], stand.files("listen-tls", "runner")).await;
-    router.until_healthy().await;
+    router.wait_runners_healthy().await;
     let alone = stand.runner(0, stand.files("listen-tls", "runner")).await;
     let path = |file: &str| Some(stand.sandbox.path(file));
     let files = Files::of("--tls", path("router.crt"), path("router.key"), path("authority.crt"), true);

@@ -144,7 +144,7 @@ impl Stand {
         let runner = sandbox.server_with("porch-fn-runner", flags, traced).await;
         let flags = ["--drain-delay=0s".to_owned(), runners_flag([runner.address()])];
         let router = sandbox.server_with("porch-fn-router", flags, traced).await;
-        router.until_healthy().await;
+        router.wait_runners_healthy().await;
         Self { _sandbox: sandbox, router, runner }
     }
 

@@ -92,7 +92,7 @@ async fn a_cancelled_call_is_cancelled_at_the_runner() {
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
     fleet.wait_calls(0).await;
 
-    // A caller whose connection is gone.
+    // The caller closes its connection.
     let calling = fleet.caller().await.spawn(IMAGE);
     fleet.runners[0].wait("the call", |log| log.calls.len() == 2).await;
     calling.abort();

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Duration, Instant};
 use tonic::Code;
 
-use super::health::{until_serving, watch};
+use super::health::{wait_serving, watch};
 
 const IMAGE: &str = "set-image:v1";
 
@@ -27,7 +27,7 @@ async fn a_drain_closes_the_port_and_finishes_the_calls_in_flight() {
     let (gate, held) = fleet.hold(0, IMAGE).await;
     let (address, admin) = (fleet.router.address(), fleet.router.admin_address());
     let mut watched = watch(&fleet, "").await;
-    until_serving(&mut watched).await;
+    wait_serving(&mut watched).await;
 
     let drain = tokio::spawn(fleet.router.drain());
     wait_closed(address).await;
@@ -59,15 +59,15 @@ async fn connections_without_calls_do_not_delay_a_drain() {
     let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
     let address = fleet.router.address();
     let _silent = TcpStream::connect(address).await.unwrap();
-    // Only a part of HTTP/2's preface. The router's own settings frame proves that it handles the
-    // connection.
+    // This client sends only a part of HTTP/2's preface. When the router's settings frame arrives,
+    // the router handles the connection.
     let mut halting = TcpStream::connect(address).await.unwrap();
     halting.write_all(b"PRI * HTTP/2.0\r\n\r\nSM").await.unwrap();
     soon("the settings", halting.read_u8()).await.unwrap();
     let idle = fleet.caller().await;
     idle.runner_of(IMAGE).await;
     let mut watched = watch(&fleet, "").await;
-    until_serving(&mut watched).await;
+    wait_serving(&mut watched).await;
     assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
     drop((idle, watched));
 }

@@ -24,7 +24,7 @@ fn status_headers(text: &str) -> HeaderMap {
     porch_fn_grpc::Reply::failed(Code::Internal, text).headers
 }
 
-/// `headers` as the whole answer, and as the trailers after a message.
+/// Two answers with these headers: without a message, and as trailers after a message.
 fn both_forms(headers: &HeaderMap) -> [Reply; 2] {
     let started = Reply::ok(Bytes::from_static(b"partial"), "");
     let mut trailers = headers.clone();

@@ -42,7 +42,7 @@ async fn next(stream: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
 }
 
 /// Waits until the watch reports SERVING. A watch may first report that the router is starting.
-pub(super) async fn until_serving(stream: &mut Streaming<HealthCheckResponse>) {
+pub(super) async fn wait_serving(stream: &mut Streaming<HealthCheckResponse>) {
     while next(stream).await != ServingStatus::Serving {}
 }
 
@@ -69,7 +69,7 @@ async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_caus
     assert_eq!(fleet.taken(), [0, 0, 0]);
 
     // The router stays healthy even when its runners are not.
-    until_serving(&mut watch(&fleet, "").await).await;
+    wait_serving(&mut watch(&fleet, "").await).await;
     assert_eq!(check(&fleet, "").await, Ok(ServingStatus::Serving));
     assert_eq!((fleet.get("/readyz").await.0, fleet.get("/healthz").await.0), (200, 200));
     for (state, count) in [("healthy", 0), ("unreachable", 2), ("draining", 1)] {
@@ -169,7 +169,7 @@ async fn the_health_service_reports_each_runner() {
     let mut unknown = watch(&fleet, "shard/127.0.0.1:1").await;
     let mut server = watch(&fleet, "").await;
     for stream in seen.iter_mut().chain([&mut server]) {
-        until_serving(stream).await;
+        wait_serving(stream).await;
     }
     assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
     assert_eq!(check(&fleet, &drained).await, Ok(ServingStatus::Serving));

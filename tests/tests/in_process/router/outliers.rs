@@ -135,13 +135,7 @@ async fn an_ejected_runner_that_answers_a_probe_is_healthy_again() {
     }
     fleet.wait_states(&[(0, "ejected")]).await;
     fleet.runners[0].otherwise(Answer::Echo);
-    // Probes of ejected runners are rare, so this wait has its own limit.
-    let probed = async {
-        while fleet.runners[0].log().probes == 0 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(40), probed).await.expect("a probe");
+    fleet.runners[0].wait("a probe", |log| log.probes > 0).await;
     fleet.wait_all("healthy").await;
     assert_eq!(caller.runner_of(&image).await, "0");
 }

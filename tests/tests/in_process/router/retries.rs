@@ -58,8 +58,8 @@ async fn some_answers_move_a_call_to_the_next_runner() {
     let full = |text| shed(Code::ResourceExhausted, text);
     let mut later = Reply::status(Code::ResourceExhausted, "an unknown mark");
     later.headers.extend(headers(&[("porch-fn-retry", "later")]));
-    // The columns: the runners' answers in the image's order; the runner that served the call, or
-    // the call's error; the number of calls at each runner.
+    // The columns are: the runners' answers in the image's order; the name of the runner that
+    // served the call, or the call's error; the number of calls at each runner.
     let mut table = vec![
         (vec![of_a_proxy(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![of_a_proxy("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
@@ -295,7 +295,7 @@ async fn runners_that_hang_do_not_count_as_lost_connections_of_a_call() {
     }
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "3");
 
-    // A runner that hangs does not count, but after two lost connections the call is not sent again.
+    // A runner that hangs does not count. But after two lost connections a call is not sent again.
     let (mut fleet, image, _) = Fleet::ordered(4, &PINGS).await;
     fleet.runners[1..3].iter().for_each(|runner| runner.on(&image, CUT));
     let (_gate, call) = fleet.hold(0, &image).await;
@@ -322,8 +322,8 @@ async fn a_call_whose_connection_was_lost_is_sent_again_after_a_pause() {
 async fn an_error_of_a_proxy_counts_as_a_lost_connection() {
     let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
     let proxys = || Answer::Reply(Reply::status(Code::Unavailable, OF_A_PROXY));
-    // Before the runner has sent an answer with its load, the router cannot tell a proxy's error from
-    // an answer of an older runner, which reports no load.
+    // Runners of older versions do not report their load. Before the router has received a load
+    // from this runner, it treats each answer as the runner's own.
     fleet.runners[0].on(&image, proxys());
     assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), OF_A_PROXY);
 

@@ -80,7 +80,7 @@ async fn a_failure_is_forwarded_with_its_details_but_without_hop_headers() {
     let caller = fleet.raw().await;
     let details = [("grpc-status-details-bin", "CAUSBWVycm9y"), ("x-reason", "quota")];
 
-    // The status is in the headers of one reply, and in the trailers after a message of the other.
+    // The first reply has the status in its headers, the second in its trailers after a message.
     let mut short = Reply::status(Code::FailedPrecondition, "a%20b%0Ac");
     short.headers.extend(headers(&details));
     let mut long = Reply::ok(Bytes::from_static(b"partial"), "");
@@ -228,8 +228,8 @@ fn loaded(load: usize) -> Answer {
     Answer::Reply(reply)
 }
 
-/// Makes 35 simultaneous calls of an image. Returns the number of calls at each runner, in the image's
-/// order. If `load` is set, the second runner reports this load before each call.
+/// Makes 35 simultaneous calls of an image. Returns the number of calls at each runner, in the
+/// image's order. If `load` is set, the second runner reports this load before each call.
 async fn spread(load: Option<usize>) -> Vec<usize> {
     let fleet = Fleet::of(3).await;
     let (busy, other, idle) = (fleet.image(&[0, 1, 2]), fleet.image(&[1, 0, 2]), fleet.image(&[0, 2]));

@@ -14,8 +14,8 @@ async fn status(fleet: &Fleet) -> Status {
     serde_json::from_str(&page).unwrap()
 }
 
-/// Waits until the page's `told` value of each runner is the expected one, and returns the page. On
-/// a busy machine a runner may answer too late; its value is "no" until then.
+/// Waits until the page has the expected value of `told` for each runner, and returns the page. The
+/// value is "no" while a runner has not answered in time, as on a busy machine.
 async fn status_with(fleet: &Fleet, expected: impl Fn(&str) -> &'static str) -> Status {
     let matching = async {
         loop {

@@ -76,7 +76,7 @@ async fn matrix(name: &str, discovery: Discovery, scale_out: bool) {
         if tier.runners.len() > RUNNERS {
             tier.remove(RUNNERS..tier.runners.len()).await;
         }
-        tier.until_all_are_healthy().await;
+        tier.wait_all_healthy().await;
     }
     figure(&format!("{name}, {CALLERS} callers, {IMAGES} functions, {RUNNERS} runners, 2 routers:"));
     figure("| Fault | Failed | Calls | Largest share / fair share | p99 | Slowest |");

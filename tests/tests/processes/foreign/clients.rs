@@ -1,6 +1,6 @@
-//! Third-party clients call through router, runner and local pods: grpc-go with the options of Porch,
-//! and grpcio, which uses gRPC's C core. The runner also calls a wrapper that is a grpc-go server,
-//! like Porch's.
+//! Third-party clients call through router, runner and local pods: grpc-go with the options of
+//! Porch, and grpcio, which uses gRPC's C core. The runner also calls a wrapper that is a grpc-go
+//! server, like Porch's.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -117,7 +117,11 @@ async fn an_expired_deadline_ends_the_call_and_the_function() {
     for (client, _) in clients() {
         let report = stack.call(&client, "sleep", &["--timeout", "500ms"]).await;
         assert_eq!(report.code(), "DEADLINE_EXCEEDED", "{}", report.message());
-        figure(&format!("{}: a 500 ms deadline returns after {:.3?}", name(&client), report.elapsed()));
+        figure(&format!(
+            "{}: a call with a deadline of 500 ms returns after {:.3?}",
+            name(&client),
+            report.elapsed()
+        ));
         assert!(report.elapsed() < Duration::from_secs(15), "{:?}", report.elapsed());
         stack.sandbox.wait_no_process("sleep 30").await;
     }

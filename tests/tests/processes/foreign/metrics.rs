@@ -99,8 +99,8 @@ async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Pa
     assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&output));
 }
 
-/// The targets that Prometheus' Kubernetes discovery would find: one for each port of a pod from the
-/// manifests.
+/// The targets that Prometheus' Kubernetes discovery would find: one for each port of a pod from
+/// the manifests.
 fn targets(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     let objects = objects(&deployed(deployment));
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();

@@ -122,8 +122,8 @@ async fn the_page_shows_live_data_of_three_runners() {
     assert_eq!(browser.value("document.querySelectorAll('#ring.picked circle.on').length").await, 2);
     browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
     assert_eq!(browser.value(PICKED).await, Value::Null);
-    // The highlight stays when other runners come and go, and ends when the row itself is removed.
-    // The browser sends no event then.
+    // The highlight stays when other runners are added or removed. It ends when the row itself is
+    // removed, although the browser sends no event for that.
     let without = "const without = gone => ({...shown, shards: shown.shards.filter((_, node) => node !== gone), ring: {...shown.ring, slices: shown.ring.slices.filter(([node]) => node !== gone).map(([node, length]) => [node > gone ? node - 1 : node, length])}})";
     let seen = format!(
         "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"
@@ -157,7 +157,7 @@ async fn the_page_shows_live_data_of_three_runners() {
     assert_eq!(drawn, json!([1000, 200, "10.0.3.9:9445", 1]));
     assert_quiet(&browser, &stack);
 
-    // When the router is gone, the page displays since when its data are stale.
+    // After the router has ended, the page displays since when its data are stale.
     stack.router = None;
     browser.until("document.body.classList.contains('stale') && byId('fresh').textContent.startsWith('stale since')").await;
 }

@@ -1,5 +1,5 @@
-//! Thousands of callers occupy a router's resources without using them. The tests measure the effect
-//! on other callers.
+//! Thousands of callers occupy a router's resources without using them. The tests measure the
+//! effect on other callers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,8 +29,7 @@ const MEBIBYTE: usize = 1024 * 1024;
 /// Connections to the admin port that send no byte and are replaced every five seconds.
 const SILENT: usize = 1000;
 const RENEWED: Duration = Duration::from_secs(5);
-/// How long a probe may take.
-const PROBE: Duration = Duration::from_secs(1);
+const MAX_PROBE_DURATION: Duration = Duration::from_secs(1);
 
 struct Stand {
     _sandbox: Sandbox,
@@ -106,8 +105,7 @@ async fn non_reading_caller(router: SocketAddr, image: String) {
         let _ = stream.send_data(body.clone(), true);
         if let Ok(answer) = answer.await {
             let mut answer = answer.into_body();
-            // Read until the router resets the stream. The window is never increased for the bytes
-            // read.
+            // This reads until the router resets the stream. The read bytes do not open the window.
             while let Some(Ok(_)) = answer.data().await {}
         }
         connection.abort();
@@ -135,7 +133,7 @@ async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
         ticks.tick().await;
         for path in ["/healthz", "/readyz"] {
             let began = Instant::now();
-            let answer = timeout(PROBE * 5, try_get(admin, path)).await.expect("an answer");
+            let answer = timeout(MAX_PROBE_DURATION * 5, try_get(admin, path)).await.expect("an answer");
             assert_eq!(answer.expect("an answer").0, 200, "{path}");
             slowest = slowest.max(began.elapsed());
             count += 1;
@@ -199,5 +197,5 @@ async fn probes_are_answered_despite_a_thousand_silent_connections() {
     figure(&format!(
         "{SILENT} silent sockets, renewed every {RENEWED:?}: {count} probes, slowest {slowest:.1?}"
     ));
-    assert!(slowest <= PROBE, "{slowest:?}");
+    assert!(slowest <= MAX_PROBE_DURATION, "{slowest:?}");
 }

@@ -28,9 +28,8 @@ const PORT: u16 = 9446;
 /// The number of images that are called.
 const WARM: usize = 200;
 const CALLS_PER_SECOND: f64 = 300.0;
-/// Half of the changes come from pods that live for half an hour and change eight times. The other
-/// half come from the one pod in four that is in use: a runner writes its reclaim-after once a
-/// minute.
+/// Half of the changes are the eight changes of each pod in its life of half an hour. The other
+/// half are writes of reclaim-after, once a minute for each of the 25 % of pods that are in use.
 const CHANGES_PER_SECOND: usize = 450;
 const LASTS: Duration = Duration::from_secs(20);
 
@@ -49,13 +48,13 @@ impl Runner {
             flag("pod-namespace", NAMESPACE),
             flag("wrapper-server-image", "registry.example/wrapper-server:v1"),
             flag("max-parallel-pods-per-function", PODS_EACH.to_string()),
-            // A long TTL, so that the runner asks no registry: there is none.
+            // The long TTL prevents requests to a registry, because this test has none.
             flag("image-metadata-ttl", "24h"),
             flag("peers", format!("static:///{}", peers.join(","))),
             flag("shard-address", "127.0.0.1:1"),
         ]);
         let server = server.await;
-        server.until_ready().await;
+        server.wait_ready().await;
         Self { server, _sandbox: sandbox }
     }
 
@@ -79,9 +78,9 @@ impl Runner {
         (count("+Inf"), count("0.001"))
     }
 
-    /// Waits until the runner knows this number of images and all its own pods are ready. Returns the
-    /// number of these pods.
-    async fn until_all_serve(&self, images: usize) -> u64 {
+    /// Waits until the runner knows this number of images and all its own pods are ready. Returns
+    /// the number of these pods.
+    async fn wait_all_serve(&self, images: usize) -> u64 {
         let metric = async |name: &str| self.server.metric(&format!("porch_fn_runner_{name}")).await;
         eventually("the runner's own pods are ready", async || {
             let known = metric("functions").await? == images as u64;
@@ -148,7 +147,7 @@ async fn a_runner_with_fifty_thousand_pods() {
     let began = Instant::now();
     let runner = Runner::start(&api).await;
     figure(&format!("with {} pods: ready {:.1?} after the start", IMAGES * PODS_EACH, began.elapsed()));
-    let own = runner.until_all_serve(IMAGES).await;
+    let own = runner.wait_all_serve(IMAGES).await;
     figure(&format!("its own {own} pods are ready {:.1?} after the start", began.elapsed()));
     runner.warm_up().await;
     runner.report_memory("with all pods");
@@ -191,6 +190,6 @@ async fn five_thousand_images_appear_in_ten_seconds() {
     };
     let what = format!("{IMAGES} images with a pod each appear in {WITHIN:?}");
     runner.measure(&what, add_images).await;
-    let own = runner.until_all_serve(WARM + IMAGES).await;
+    let own = runner.wait_all_serve(WARM + IMAGES).await;
     figure(&format!("its own {own} pods are ready {:.1?} after the first", began.elapsed()));
 }

@@ -1,5 +1,5 @@
-//! Measures the memory and time that a router needs for 1,000 runners and 100,000 images. One server
-//! in this test listens on a thousand addresses and stands for all runners.
+//! Measures the memory and time that a router needs for 1,000 runners and 100,000 images. One
+//! server in this test listens on a thousand addresses and stands for all runners.
 
 use porch_fn_lifecycle::drain;
 use porch_fn_tests::echo::serve_echo;

@@ -119,8 +119,8 @@ impl Api {
         self.0.changed.send_replace(state.version);
     }
 
-    /// When the runner requested the first page of its last list of pods, and when it began the next
-    /// watch. At that time it has processed the whole list.
+    /// When the runner requested the first page of its last list of pods, and when it began the
+    /// next watch. At that time it has processed the whole list.
     pub(crate) fn last_list(&self) -> Option<(Instant, Instant)> {
         let state = self.0.state.lock().unwrap();
         state.listed.zip(state.watched)
