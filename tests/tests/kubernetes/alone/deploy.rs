@@ -124,7 +124,7 @@ impl Stand {
         happens().await;
         let report = load.stop().await;
         figure(&format!("{what} in {:.1?}: {report}", start.elapsed()));
-        report.all_succeeded();
+        report.assert_all_succeeded();
     }
 
     /// Copies deploy/ and turns on some components, as the comment in its kustomization describes.

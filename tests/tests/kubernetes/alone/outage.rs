@@ -131,7 +131,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         "API server unavailable for {lasting:?}, refuses connections: {refuses}, {connect}: {report}; a new function's pod \
          accepts connections after {accepts:.1?}, and its first call is answered after {answered:.1?}",
     ));
-    report.all_succeeded();
+    report.assert_all_succeeded();
     for image in &images[..2] {
         for (field, expected) in [("in_flight", 0), ("waiting", 0), ("ready", 1), ("starting", 0)] {
             wait_count(&runner.server, image, field, expected).await;

@@ -48,7 +48,7 @@ impl WarmInstallation {
     /// Runs load during `happens` and until the routers have settled. Asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) -> Report {
         let routers = Routers::new([self.installation.address()]);
-        let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).longest(LONGEST));
+        let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).max_duration(LONGEST));
         let start = Instant::now();
         happens().await;
         self.installation.wait_routers_agree().await;
@@ -62,7 +62,7 @@ impl WarmInstallation {
                 println!("{}", self.installation.pod_logs(deployment).await);
             }
         }
-        report.all_succeeded();
+        report.assert_all_succeeded();
         report
     }
 

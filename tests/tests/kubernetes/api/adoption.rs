@@ -117,7 +117,7 @@ async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
     let name = pod_name(&Image::parse(&second, "").unwrap(), 0);
     let foreign = bench.service(&name, json!({"app": "other"}), None).await;
     let answer = runner.client.call(&second, INPUT).await;
-    answer.fails(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
+    answer.assert_failed(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
     let services = bench.namespace.api::<Service>();
     assert_eq!(services.get(&name).await.unwrap(), foreign);
     services.delete(&name, &DeleteParams::default()).await.unwrap();

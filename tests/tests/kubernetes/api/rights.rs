@@ -221,7 +221,7 @@ async fn without(verb: &str, resource: &str, effect: &Effect) {
     let runner = limited.runner(&[&bench.image], &flags).await;
     let text = match effect {
         Fails(reason) => {
-            return runner.call(INPUT).await.fails(Code::Unknown, &failed(&bench.image, reason));
+            return runner.call(INPUT).await.assert_failed(Code::Unknown, &failed(&bench.image, reason));
         }
         Logs(text) => text,
     };
@@ -253,8 +253,8 @@ async fn a_missing_list_of_pods_can_be_granted_later() {
          verbs list and watch on pods): check that its image starts in that time, or raise --pod-ready-timeout",
         bench.image
     );
-    runner.call(INPUT).await.fails(Code::DeadlineExceeded, &text);
-    runner.server.logs("cannot list resource").await;
+    runner.call(INPUT).await.assert_failed(Code::DeadlineExceeded, &text);
+    runner.server.wait_log("cannot list resource").await;
     limited.allow(&all_roles()).await;
     eventually("the pods are listed", async || (runner.call(INPUT).await.code == Code::Ok).then_some(()))
         .await;

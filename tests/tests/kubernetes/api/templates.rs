@@ -49,7 +49,7 @@ async fn a_broken_template_is_reported_and_does_not_replace_a_valid_one() {
         .await;
 
     bench.write_template(&broken).await;
-    runner.server.logs("kept=true").await;
+    runner.server.wait_log("kept=true").await;
     runner.call_ok().await;
     // New pods are still made from the last valid template.
     runner.client.call(&other, INPUT).await.output();

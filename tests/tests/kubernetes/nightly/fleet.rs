@@ -77,7 +77,7 @@ async fn matrix(name: &str, discovery: Discovery, scale_out: bool) {
         if tier.runners.len() > RUNNERS {
             tier.remove(RUNNERS..tier.runners.len()).await;
         }
-        tier.know_each_other().await;
+        tier.wait_all_healthy().await;
     }
     figure(&format!("{name}, {CALLERS} callers, {IMAGES} functions, {RUNNERS} runners, 2 routers:"));
     figure("| Fault | Failed | Calls | Largest share / fair share | p99 | Slowest |");
@@ -203,7 +203,7 @@ async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
         runner.server.signal(Signal::KILL);
     }
     for runner in &mut tier.runners[KILLED] {
-        runner.server.ended().await;
+        runner.server.wait_exit().await;
         runner.listed = Listed::NotReady;
     }
     sleep(Duration::from_secs(1)).await;

@@ -54,7 +54,7 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     let capacity = served(&load.stop().await, &(start..Instant::now()));
 
     let plan = Plan::per_second(OVERLOAD * capacity, &tier.images).input(sleeping(SLEEPS));
-    let load = tier.load(plan.longest(OVERLOAD_TIME * 2));
+    let load = tier.load(plan.max_duration(OVERLOAD_TIME * 2));
     let start = Instant::now();
     sleep(OVERLOAD_TIME).await;
     let end = Instant::now();

@@ -92,15 +92,15 @@ impl Trial {
     async fn runners_restarted(&mut self) -> usize {
         let load = Load::start(self.router.address(), 16, &self.images);
         for number in 0..2 {
-            load.goes_on(200).await;
+            load.wait_answers(200).await;
             assert!(self.runners[number].terminate().await.success());
-            load.goes_on(200).await;
+            load.wait_answers(200).await;
             let restarted = start_runner(&self.sandbox, &self.runner, &self.wrapper, number + 1);
             self.runners[number] = restarted.await;
         }
-        load.goes_on(200).await;
+        load.wait_answers(200).await;
         let report = load.stop().await;
-        report.all_succeeded();
+        report.assert_all_succeeded();
         report.succeeded
     }
 }

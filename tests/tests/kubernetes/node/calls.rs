@@ -105,16 +105,16 @@ async fn pods_deleted_under_load_fail_no_call() {
         let (bench, runner, record, _) = connected_by(connect).await;
         let load = Load::start(runner.server.address(), 16, std::slice::from_ref(&bench.image));
         for deleted in 1..=3 {
-            load.goes_on(200).await;
+            load.wait_answers(200).await;
             let first = |pods: &[Pod]| pods.iter().find(|pod| alive(pod)).cloned();
             let pod = bench.namespace.wait_until("there is a pod", first).await;
             bench.delete(&pod, &DeleteParams::default()).await;
             let replaced = async || (births(&record).len() > deleted).then_some(());
             eventually("there is another pod", replaced).await;
         }
-        load.goes_on(200).await;
+        load.wait_answers(200).await;
         let report = load.stop().await;
         figure(&format!("3 pods deleted under load by {connect}: {report}"));
-        report.all_succeeded();
+        report.assert_all_succeeded();
     }
 }

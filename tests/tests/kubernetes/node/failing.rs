@@ -29,7 +29,7 @@ async fn an_image_that_does_not_exist_fails_early() {
         let start = Instant::now();
         let answer = runner.client.call(&bogus, INPUT).await;
         figure(&format!("an image that does not exist: {:.1?}", start.elapsed()));
-        answer.fails(Code::Unknown, &failed(&bogus, reason));
+        answer.assert_failed(Code::Unknown, &failed(&bogus, reason));
         assert!(start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
         bench.namespace.wait_until("the pod is collected, and the other one is not", gone).await;
@@ -64,7 +64,7 @@ async fn a_container_that_cannot_run_fails_the_call_and_its_last_lines_are_logge
         let start = Instant::now();
         let answer = runner.call(INPUT).await;
         figure(&format!("{command:?}: {:.1?}", start.elapsed()));
-        answer.fails(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
+        answer.assert_failed(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
         assert!(restarted || start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         assert!(runner.server.log().contains(last_line), "{}", runner.server.log());
         bench.namespace.wait_empty::<Pod>(PATIENCE).await;

@@ -43,7 +43,7 @@ impl Bench {
     async fn registry(&self, name: &str, access: Access) -> TestRegistry<'_> {
         let ip: IpAddr = self.cluster.registry().parse::<SocketAddr>().unwrap().ip();
         let registry = Registry::start(&self.sandbox, name, ip, access).await;
-        registry.is_found_by(self.cluster.machine());
+        registry.register_with(self.cluster.machine());
         TestRegistry { server: registry, function: self.cluster.function_image() }
     }
 
@@ -128,7 +128,7 @@ async fn a_private_ca_is_trusted_if_a_flag_names_it() {
     let image = registry.push("team/a:v1", "word").await;
     let (runner, client) = bench.runner_without_metadata(&[]).await;
     let start = Instant::now();
-    client.call(&image, INPUT).await.fails(Code::Unknown, &failed(&image, UNTRUSTED));
+    client.call(&image, INPUT).await.assert_failed(Code::Unknown, &failed(&image, UNTRUSTED));
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     drop(runner);
 
@@ -169,6 +169,6 @@ async fn a_moved_tag_is_followed_without_a_failed_call() {
         assert_runs_with(&client, &image, "after").await;
     }
     bench.pod_of(&format!("{image}@{after}")).await;
-    load.stop().await.all_succeeded();
+    load.stop().await.assert_all_succeeded();
     assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
 }

@@ -31,7 +31,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     let start = Instant::now();
     registry.server.stop();
     let asked = Instant::now();
-    client.call(&new, INPUT).await.fails(Code::Unknown, &failed(&new, UNREACHABLE));
+    client.call(&new, INPUT).await.assert_failed(Code::Unknown, &failed(&new, UNREACHABLE));
     // The call made only one request to the registry.
     assert!(asked.elapsed() < LOOKUP + Duration::from_secs(10), "{:?}", asked.elapsed());
 
@@ -49,14 +49,14 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "in a new pod");
     drop(fresh);
 
-    registry.server.go_on();
+    registry.server.resume();
     let back = Instant::now();
     loop {
         let answer = client.call(&new, INPUT).await;
         if answer.code == Code::Ok {
             break;
         }
-        answer.fails(Code::Unknown, &failed(&new, UNREACHABLE));
+        answer.assert_failed(Code::Unknown, &failed(&new, UNREACHABLE));
         assert!(back.elapsed() < Duration::from_secs(30), "the runner does not ask the registry again");
         sleep(Duration::from_millis(50)).await;
     }
@@ -65,7 +65,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
         "registry unavailable: {report}; {made} pods created meanwhile; a new image runs {:.1?} after the end",
         back.elapsed()
     ));
-    report.all_succeeded();
+    report.assert_all_succeeded();
 }
 
 async fn delete_pods(bench: &Bench, image: &str) {
