@@ -251,9 +251,12 @@ async fn all_calls_of_a_busy_runner_move_to_others_when_it_crashes() {
     let caller = fleet.caller().await;
     let images: Vec<_> = (0..3).map(|owner| fleet.image(&[owner])).collect();
     let calls: Vec<_> = (0..CALLS).map(|call| caller.spawn(&images[call % 3])).collect();
-    while fleet.taken().iter().sum::<usize>() < CALLS {
-        sleep(Duration::from_millis(5)).await;
-    }
+    let all_arrived = async {
+        while fleet.taken().iter().sum::<usize>() < CALLS {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("all calls on the runners", all_arrived).await;
     assert!(fleet.runners[0].taken() > CALLS / 4);
     fleet.runners[0].crash().await;
     gate.open();
