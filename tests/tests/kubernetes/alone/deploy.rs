@@ -182,8 +182,8 @@ impl Stand {
         self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
     }
 
-    /// Uninstalls what was applied from a folder, with the README's commands for a cluster that
-    /// keeps Porch.
+    /// Uninstalls what was applied from a folder, with the commands of docs/install.md for a cluster
+    /// that keeps Porch.
     pub(crate) async fn uninstalls(&self, folder: &str) {
         self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
         self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;

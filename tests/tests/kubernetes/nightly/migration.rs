@@ -1,6 +1,6 @@
 //! Migrates from Porch's function runner to this one and rolls back, without a failed call. The
-//! commands are those of the README's chapter. Porch 1.5 migrates by its Service, Porch 1.6 and the
-//! next version by their settings.
+//! commands are those of docs/migrate.md. Porch 1.5 migrates by its Service, Porch 1.6 and the next
+//! version by their settings.
 //!
 //! Porch's own programs do not run here. The test applies the Deployments, Services, accounts and
 //! Roles of Porch's manifests, but their pods run a stand-in. The stand-in calls and ends like
@@ -20,8 +20,7 @@ use crate::alone::deploy::Stand;
 use crate::alone::deploy::command_line::doctor;
 use crate::alone::porch::{Porch, Version, function_config};
 
-const README: &str = include_str!("../../../../README.md");
-const CHAPTER: &str = "\n## Moving from Porch's function runner\n";
+const PAGE: &str = include_str!("../../../../docs/migrate.md");
 /// The name of Porch's own function runner.
 const ORIGINAL: &str = "function-runner";
 /// The addresses that Porch's programs call: `PORCHS` before the migration, `OURS` after it.
@@ -32,13 +31,13 @@ const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445"
 const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in pods of its own, except those whose FunctionConfig names an executable";
 const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
-/// The blocks of commands under a heading of the README's chapter.
+/// The blocks of commands under a heading of docs/migrate.md.
 fn commands(heading: &str) -> Vec<&'static str> {
-    let (_, chapter) = README.split_once(CHAPTER).expect("the chapter is there");
-    let (chapter, _) = chapter.split_once("\n## ").expect("another follows");
     let (_, section) =
-        chapter.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
-    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
+        PAGE.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
+    let section = ["\n## ", "\n### "]
+        .into_iter()
+        .fold(section, |section, next| section.split_once(next).map_or(section, |(section, _)| section));
     let blocks: Vec<_> =
         section.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0).collect();
     assert!(!blocks.is_empty(), "{heading} has commands");
@@ -48,7 +47,7 @@ fn commands(heading: &str) -> Vec<&'static str> {
 // === impl Stand ===
 
 impl Stand {
-    /// Runs commands of the README at the root of the repository.
+    /// Runs commands of docs/migrate.md at the root of the repository.
     async fn runs(&self, commands: &str) {
         let script = format!("set -euo pipefail\ncd {DEPLOY}/..\n{commands}");
         let mut command = self.sandbox.command("bash");
@@ -310,11 +309,12 @@ async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_single_runner_replaces_porchs_runner() {
     let cluster = Cluster::connect().await;
+    let [apply, _remove] = commands("One runner in place of Porch's").try_into().unwrap();
     for version in [Version::V1_5, Version::Next] {
         let stand = Stand::new(cluster.clone()).await;
         let _porch = Porch::install(&stand, version, &stand.images[..2]).await;
         let names = stand.ports().await;
-        stand.runs(&format!("kubectl apply -k {DEPLOY}/single-runner")).await;
+        stand.runs(apply).await;
         stand.rolled_out(&[ORIGINAL]).await;
         assert_eq!(stand.ports().await, names, "{version}");
         stand.call_each_at(ORIGINAL, &stand.images[..2]).await;

@@ -1,4 +1,5 @@
-//! How many API requests function pods cost. The README's sizing table is made of these figures.
+//! How many API requests function pods cost. The table "Requests to the API server" of
+//! docs/operate.md is made of these figures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

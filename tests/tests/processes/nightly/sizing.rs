@@ -1,5 +1,5 @@
 //! The costs of a call for a router and a runner: memory by message size and parallel calls, and
-//! CPU time. The README's sizing table is made of these figures.
+//! CPU time. The table "Size it" of docs/operate.md is made of these figures.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
