@@ -15,7 +15,7 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::backend::Catalog;
-use super::configure::{OriginChange, OriginOf, Origins};
+use super::configure::{OriginOf, Origins};
 use crate::settings::CurrentSettings;
 use crate::settings_file::SettingsFile;
 
@@ -36,7 +36,7 @@ struct Entry {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImageCommands {
     commands: HashMap<ImageKey, Vec<String>>,
-    /// Tags by repository, since calls to warm pods resolve constraints too.
+    /// Tags by repository. Calls to warm pods also resolve constraints, so this must be fast.
     tags: HashMap<String, Vec<String>>,
 }
 
@@ -110,7 +110,7 @@ impl ImageCommands {
         image.with_tag(constraint.highest(tags.iter().map(String::as_str))?).ok()
     }
 
-    /// A changed command makes a new version, whose pods replace the old ones.
+    /// A changed command gives a new version. Pods of the new version replace the old pods.
     fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
         let command = self.command(image)?.join("\0");
         Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
@@ -138,7 +138,7 @@ impl Origins for ImageCommands {
         Box::new(move |image| commands.recipe(image))
     }
 
-    async fn changed(&mut self) -> OriginChange {
+    async fn changed(&mut self) -> Option<ImageKey> {
         pending().await
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_canonical_and_broken_entries_are_named() {
+    fn images_get_the_prefix_and_errors_name_the_entry() {
         let parse = |text: &str| ImageCommands::parse(text, "example.com", "command");
         let commands = parse("functions:\n- image: annotate:v1\n  command: [cat, -u]\n").unwrap();
         let key = ImageKey::from("example.com/annotate:v1");

@@ -1,5 +1,5 @@
-//! Measures how pods start, from the orders and events in the pool's driver. Counts only pods that
-//! this runner ordered, so that the metrics of all runners can be summed.
+//! Measures how pods start, from the actions and events of the pool. Counts only pods that this
+//! runner creates, so that the metrics of all runners can be summed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Time, Ui
 
 use crate::metrics::Metrics;
 
-/// The current starts. An event or order of its pod ends a start.
+/// The pods that are being created or starting.
 #[derive(Debug)]
 pub(super) struct Starts {
     metrics: Arc<Metrics>,
@@ -31,12 +31,12 @@ impl Starts {
         Self { metrics, ordered: HashMap::new(), created: HashMap::new() }
     }
 
-    /// Records the order of a pod.
+    /// Records the action to create a pod.
     pub(super) fn order(&mut self, name: PodName, now: Time) {
         self.ordered.insert(name, now);
     }
 
-    /// Records the deletion of a pod, or the order to delete it.
+    /// Records the action to delete a pod.
     pub(super) fn delete(&mut self, uid: &Uid, reason: DeleteReason) {
         if let Some(start) = self.created.remove(uid)
             && reason == DeleteReason::Failed
@@ -45,7 +45,7 @@ impl Starts {
         }
     }
 
-    /// Updates the starts from an event of the pool.
+    /// Records an event of the pool.
     pub(super) fn event(&mut self, event: &Event, now: Time) {
         match event {
             Event::Created { name, result } => self.answered(name, result, now),
@@ -139,7 +139,7 @@ mod tests {
         Reason::new("unschedulable", "no node")
     }
 
-    /// Orders a pod and sends these events, one second apart. Returns the metrics, and whether all
+    /// Creates a pod and records these events, one second apart. Returns the metrics, and whether all
     /// starts have ended.
     fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
         let (metrics, text) = metrics();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_add_up_and_each_pod_counts_once() {
+    fn phases_add_up_and_each_pod_is_counted_once() {
         let uid = Uid::from("uid");
         let (running, ready) = (seen(Phase::Running), Event::Ready(uid.clone()));
         let all = "phase_seconds_sum{phase=\"address\"} 1.0\nphase_seconds_sum{phase=\"create\"} 1.0\n\
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_counts_once_with_its_reason() {
+    fn a_failure_is_counted_once_with_its_reason() {
         let uid = Uid::from("uid");
         let ends = Pod { terminating_since: Some(SECOND), ..pod(Phase::Running) };
         for (events, delete, reason) in [
