@@ -236,7 +236,7 @@ impl<B: Backend> Driver<B> {
             Action::Create { name, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
-                self.starts.order(name.clone(), self.clock.now());
+                self.starts.create(name.clone(), self.clock.now());
             }
             Action::Delete { uid, name, reason, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, why = ?reason, "deleting pod");

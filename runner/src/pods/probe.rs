@@ -21,9 +21,10 @@ use tracing::Instrument;
 const INTERVAL: Duration = Duration::from_millis(15);
 /// Time limit for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for a dial during the first [`FIRST_DIALS`]. Packets sent before a Service's rules
-/// exist are lost, and the kernel resends them only after a second.
+/// Time limit for the first dials. Packets sent before a Service's rules exist are lost, and the
+/// kernel resends them only after a second.
 const FIRST_DIAL_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long the time limit above applies, from the first dial.
 const FIRST_DIALS: Duration = Duration::from_secs(3);
 /// How long a probe may fail before the reason is logged.
 const WARN_AFTER: Duration = Duration::from_secs(10);

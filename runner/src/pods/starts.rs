@@ -12,13 +12,14 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub(super) struct Starts {
     metrics: Arc<Metrics>,
-    ordered: HashMap<PodName, Time>,
+    /// When the creation of each pod was requested.
+    requested: HashMap<PodName, Time>,
     created: HashMap<Uid, Start>,
 }
 
 #[derive(Debug)]
 struct Start {
-    ordered: Time,
+    requested: Time,
     /// When the last phase ended.
     since: Time,
     has_address: bool,
@@ -28,12 +29,12 @@ struct Start {
 
 impl Starts {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, ordered: HashMap::new(), created: HashMap::new() }
+        Self { metrics, requested: HashMap::new(), created: HashMap::new() }
     }
 
     /// Records the action to create a pod.
-    pub(super) fn order(&mut self, name: PodName, now: Time) {
-        self.ordered.insert(name, now);
+    pub(super) fn create(&mut self, name: PodName, now: Time) {
+        self.requested.insert(name, now);
     }
 
     /// Records the action to delete a pod.
@@ -48,7 +49,7 @@ impl Starts {
     /// Records an event of the pool.
     pub(super) fn event(&mut self, event: &Event, now: Time) {
         match event {
-            Event::Created { name, result } => self.answered(name, result, now),
+            Event::Created { name, result } => self.record_creation(name, result, now),
             Event::Seen(pod) => self.seen(pod, now),
             Event::Synced(pods) => {
                 self.created.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
@@ -59,7 +60,7 @@ impl Starts {
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
                     self.metrics.pod_start_phase("serve", now.since(start.since));
-                    self.metrics.pod_start.observe(now.since(start.ordered).as_secs_f64());
+                    self.metrics.pod_start.observe(now.since(start.requested).as_secs_f64());
                 }
             }
             Event::Failed { uid, reason } => self.failed(uid, reason.kind),
@@ -68,13 +69,13 @@ impl Starts {
         }
     }
 
-    fn answered(&mut self, name: &PodName, result: &Creation, now: Time) {
-        let Some(ordered) = self.ordered.remove(name) else { return };
+    fn record_creation(&mut self, name: &PodName, result: &Creation, now: Time) {
+        let Some(requested) = self.requested.remove(name) else { return };
         match result {
             Creation::Ok(uid) => {
-                let start = Start { ordered, since: now, has_address: false, waiting: None };
+                let start = Start { requested, since: now, has_address: false, waiting: None };
                 self.created.insert(uid.clone(), start);
-                self.metrics.pod_start_phase("create", now.since(ordered));
+                self.metrics.pod_start_phase("create", now.since(requested));
             }
             // Another runner created the pod and measures its start.
             Creation::Exists => {}
@@ -144,7 +145,7 @@ mod tests {
     fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
         let (metrics, text) = metrics();
         let mut starts = Starts::new(metrics);
-        starts.order(name(), Time::default());
+        starts.create(name(), Time::default());
         let mut now = Time::default();
         for event in events {
             now = now + SECOND.since(Time::default());
@@ -153,7 +154,7 @@ mod tests {
         if let Some(reason) = delete {
             starts.delete(&Uid::from("uid"), reason);
         }
-        let is_over = starts.ordered.is_empty() && starts.created.is_empty();
+        let is_over = starts.requested.is_empty() && starts.created.is_empty();
         let text = text();
         let lines = text.lines().filter_map(|line| line.strip_prefix("porch_fn_runner_pod_start_"));
         let counted = lines.filter(|line| {

@@ -154,7 +154,7 @@ impl Origins for Blueprints {
         let settings = Arc::clone(&current.settings);
         let blueprint =
             Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
-        // Published before the pool is notified, so that every later order uses this version.
+        // Published before the pool is notified, so that every later create uses this version.
         self.current.send_replace(Arc::clone(&blueprint));
         let images = Arc::clone(&self.images);
         Box::new(move |image| Some(blueprint.recipe(image, images.content(image))))

@@ -35,9 +35,6 @@ pub(crate) struct Cluster {
     others: Semaphore,
 }
 
-/// Boxed, since the client's futures are large.
-type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
-
 // === impl Cluster ===
 
 impl Cluster {
@@ -121,11 +118,12 @@ pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural:
     }
 }
 
-/// Sends a request with a permit. The request's time limit starts when it has the permit.
+/// Sends a request with a permit. The request's time limit starts when it has the permit. The result
+/// is boxed because the client's futures are large.
 fn permitted<'a, T: 'a>(
     permits: &'a Semaphore,
     request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,
-) -> Answer<'a, T> {
+) -> BoxFuture<'a, Result<T, RequestError>> {
     let request = async {
         // The semaphore is never closed.
         let Ok(_permit) = timeout(PERMIT_TIMEOUT, permits.acquire()).await else {

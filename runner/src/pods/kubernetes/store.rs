@@ -141,7 +141,7 @@ impl Store {
         log(&lines);
     }
 
-    /// Records a pod before the pool is notified, so that the pool's next order uses the new image
+    /// Records a pod before the pool is notified, so that the pool's next action uses the new image
     /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
     /// was deleted.
     fn record<'a>(

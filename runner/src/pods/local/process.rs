@@ -81,9 +81,7 @@ pub(super) async fn run(
 }
 
 fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
-    let Some((program, leading)) = options.wrapper.split_first() else {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "no wrapper-server is named"));
-    };
+    let (program, leading) = options.wrapper.split_first().ok_or(ErrorKind::InvalidInput)?;
     Command::new(program)
         .args(leading)
         .arg("--address=127.0.0.1")

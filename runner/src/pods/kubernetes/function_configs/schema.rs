@@ -18,9 +18,6 @@ use super::{FLAG, Followed, GROUP, SCHEMA_EVERY, SCHEMA_PAUSE, SCHEMA_WITHIN, VE
 /// The error for a schema without the meaning of tags.
 const NO_MEANING: &str = "it has no FunctionConfig with a description of podExecutor.tags";
 
-/// The meaning of tags; `None` if the schema does not describe it.
-type Answer = Result<Option<TagSemantics>, RequestError>;
-
 // === impl Followed ===
 
 impl Followed {
@@ -67,7 +64,7 @@ impl Followed {
 }
 
 /// Reads the schema, and repeats that for at most `within` after temporary failures.
-async fn wait_for_schema(client: &Client, within: Duration) -> Answer {
+async fn wait_for_schema(client: &Client, within: Duration) -> Result<Option<TagSemantics>, RequestError> {
     let give_up = Instant::now() + within;
     loop {
         let answer = read(client).await;
@@ -80,7 +77,8 @@ async fn wait_for_schema(client: &Client, within: Duration) -> Answer {
     }
 }
 
-async fn read(client: &Client) -> Answer {
+/// Returns `None` if the schema does not describe the meaning of tags.
+async fn read(client: &Client) -> Result<Option<TagSemantics>, RequestError> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}"))
         .header(header::ACCEPT, "application/json")
         .body(Vec::new())
