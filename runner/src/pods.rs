@@ -81,9 +81,9 @@ impl PodRuntime {
         })
     }
 
-    /// Returns the image to run. As in kpt, a version is a literal tag, and a constraint selects the
-    /// highest tag that it allows. Any other `tag` is ignored, and so is every `tag` if the image
-    /// has a digest.
+    /// Returns the image to run. As in kpt, a version is a literal tag, and a constraint selects
+    /// the highest tag that it allows. Any other `tag` is ignored, and so is every `tag` if the
+    /// image has a digest.
     async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
         if tag.is_empty() || image.digest().is_some() {
             return Ok(image);
@@ -132,7 +132,8 @@ impl PodRuntime {
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
             match answer {
-                // Other runners' calls use the whole capacity of the pod. This call is queued again.
+                // Other runners' calls use the whole capacity of the pod. This call is queued
+                // again.
                 Ok(reply) if is_shed(reply.status_headers()) => {
                     lease.finish(Verdict::Full);
                     retry_reason = Some("full");

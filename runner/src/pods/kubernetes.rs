@@ -12,8 +12,8 @@
 //! ```
 //!
 //! `template`, `spec`, `observe`, `crash` and `answers` have no I/O: they turn objects and errors
-//! into values. `function_configs` follows one source of the settings. `pull_secret` writes a Secret
-//! for the kubelet.
+//! into values. `function_configs` follows one source of the settings. `pull_secret` writes a
+//! Secret for the kubelet.
 
 mod answers;
 pub(crate) mod backend;

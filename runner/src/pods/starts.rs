@@ -140,8 +140,8 @@ mod tests {
         Reason::new("unschedulable", "no node")
     }
 
-    /// Creates a pod and records these events, one second apart. Returns the metrics, and whether all
-    /// starts have ended.
+    /// Creates a pod and records these events, one second apart. Returns the metrics, and whether
+    /// all starts have ended.
     fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
         let (metrics, text) = metrics();
         let mut starts = Starts::new(metrics);

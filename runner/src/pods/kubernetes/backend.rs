@@ -300,9 +300,9 @@ impl Shared {
         outcome
     }
 
-    /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage: these
-    /// are no warnings. A refusal usually applies to all pods and is repeated: only the first one is
-    /// a warning.
+    /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage:
+    /// these are no warnings. A refusal usually applies to all pods and is repeated: only the first
+    /// one is a warning.
     fn log_failure(&self, what: &'static str, pod: &str, error: &RequestError) {
         let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
         let error = Causes(error);

@@ -137,8 +137,8 @@ impl Blueprint {
             // A recipe without a time counts as the oldest configuration, so it replaces no pod.
             return PodRecipe::of("none", None);
         };
-        // Contains only what the runner adds to the template's pod. Maps and numbers always serialise in
-        // the same way.
+        // Contains only what the runner adds to the template's pod. Maps and numbers always
+        // serialise in the same way.
         let extra =
             serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), self.overrides(image)));
         let version = template.version(&extra.unwrap_or_default());

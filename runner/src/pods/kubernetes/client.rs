@@ -118,8 +118,8 @@ pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural:
     }
 }
 
-/// Sends a request with a permit. The request's time limit starts when it has the permit. The result
-/// is boxed because the client's futures are large.
+/// Sends a request with a permit. The request's time limit starts when it has the permit. The
+/// result is boxed because the client's futures are large.
 fn permitted<'a, T: 'a>(
     permits: &'a Semaphore,
     request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,

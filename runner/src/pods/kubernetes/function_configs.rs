@@ -57,8 +57,8 @@ const SCHEMA_PAUSE: Duration = Duration::from_secs(2);
 const PAGE: u32 = 100;
 /// How long one page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest pause between attempts before the first answer. The first pod of every function waits
-/// for that answer.
+/// The longest pause between attempts before the first answer. The first pod of every function
+/// waits for that answer.
 const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
 
 /// Where FunctionConfigs are, and how to read them.
@@ -179,7 +179,8 @@ impl Followed {
         self.publish(complete);
     }
 
-    /// Applies an event. Returns `true` if all objects are known now, or if no list will follow soon.
+    /// Applies an event. Returns `true` if all objects are known now, or if no list will follow
+    /// soon.
     async fn apply(&mut self, event: WatchEvent) -> bool {
         match event {
             Ok(Change::Applied(object)) => self.objects.apply(Object::new(object)),

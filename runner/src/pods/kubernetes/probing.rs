@@ -18,7 +18,8 @@ use crate::pods::probe::until_serving;
 /// doubling.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
-/// How long a probe of a pod that has served waits for the API server to confirm that the pod exists.
+/// How long a probe of a pod that has served waits for the API server to confirm that the pod
+/// exists.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// The pause between questions to the API server whether a terminating pod is gone; also the pause
 /// before the first question. A pod without calls is gone sooner.
@@ -60,8 +61,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server, forever, for pods that should be gone. Until the runner knows that such a
-    /// pod is gone, its name is taken and callers wait.
+    /// Asks the API server, forever, for pods that should be gone. Until the runner knows that such
+    /// a pod is gone, its name is taken and callers wait.
     pub(crate) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;

@@ -100,8 +100,8 @@ impl PullSecret {
         }
     }
 
-    /// Compares the Secret with `wanted`, and writes it if `is_owner`. Returns whether the Secret now
-    /// has the content.
+    /// Compares the Secret with `wanted`, and writes it if `is_owner`. Returns whether the Secret
+    /// now has the content.
     async fn bring_up_to_date(&self, wanted: &[u8], is_owner: bool) -> Result<bool, String> {
         let existing = self.get().await?;
         let has_type = existing.as_ref().is_some_and(|secret| secret.type_.as_deref() == Some(TYPE));

@@ -25,8 +25,8 @@ const MAY_NOT_DELETE: &str = "the Service of an earlier pod holds the name of th
                               its service account the Role of the deployment manifests in the function namespace";
 
 impl Shared {
-    /// Creates `service` unless it exists. Retries until the Service exists or the API server refuses
-    /// it.
+    /// Creates `service` unless it exists. Retries until the Service exists or the API server
+    /// refuses it.
     pub(super) async fn ensure_service(
         &self,
         name: &str,

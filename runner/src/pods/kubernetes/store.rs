@@ -78,8 +78,8 @@ struct KnownPod {
     link: Option<Link>,
 }
 
-/// Lines for the log, each with its pod. They are logged after the store's lock is released, because
-/// calls wait for the lock.
+/// Lines for the log, each with its pod. They are logged after the store's lock is released,
+/// because calls wait for the lock.
 type Lines<'a> = Vec<(&'a Pod, News<'a>)>;
 
 // === impl Store ===
@@ -100,8 +100,8 @@ impl Store {
         let _ = self.events.send(event);
     }
 
-    /// Records a new or changed pod. Returns the pod as the object describes it; `None` if it is not
-    /// a function pod.
+    /// Records a new or changed pod. Returns the pod as the object describes it; `None` if it is
+    /// not a function pod.
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
         let observed = observe(object)?;
         let shown = observed.pod.clone();

@@ -73,8 +73,9 @@ impl Template {
         Self::new(Source::Inline, pod, service, Vec::new())
     }
 
-    /// Parses the data of the ConfigMap that `--function-pod-template` names: a Pod under `template`
-    /// and optionally a Service under `serviceTemplate`. The default is the documented Service.
+    /// Parses the data of the ConfigMap that `--function-pod-template` names: a Pod under
+    /// `template` and optionally a Service under `serviceTemplate`. The default is the documented
+    /// Service.
     pub(crate) fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut warnings = Vec::new();
         let missing = "key template: the key is missing: add it with a Pod, as YAML";
@@ -135,8 +136,8 @@ impl Template {
         Ok(Self { pod, service, source, service_of_object: false, time: None, warnings, hash })
     }
 
-    /// Returns the version of a pod that is made from the template and `made_with`, the bytes of all
-    /// other inputs.
+    /// Returns the version of a pod that is made from the template and `made_with`, the bytes of
+    /// all other inputs.
     pub(crate) fn version(&self, made_with: &[u8]) -> String {
         let bytes = [&self.hash.to_le_bytes(), made_with].concat();
         let source = match self.source {

@@ -186,7 +186,8 @@ impl TemplateSource {
         let service_templates: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let has_no_kind = || has_no_such_kind(&self.client, &resource.api_version, &resource.plural);
-        // Likewise, the runner keeps a ServiceTemplate until an answer clearly shows that it is gone.
+        // Likewise, the runner keeps a ServiceTemplate until an answer clearly shows that it is
+        // gone.
         let was_there = known.is_some_and(|known| known.service_of_object);
         let mut warning = None;
         let service_template = match bounded(service_templates.get_opt(service_name)).await {

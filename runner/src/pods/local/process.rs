@@ -38,7 +38,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(10);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Runs a wrapper for `command` until it ends, and passes its address to `listening`. Dropping the
-/// sender of `stopped` stops the wrapper; the result is then `None`, otherwise the reason of its end.
+/// sender of `stopped` stops the wrapper; the result is then `None`, otherwise the reason of its
+/// end.
 pub(super) async fn run(
     options: &LocalOptions,
     command: &[String],

@@ -1,5 +1,5 @@
-//! Messages of the kubelet and the scheduler about a pod. A new message goes to the runner's log, and
-//! nowhere else.
+//! Messages of the kubelet and the scheduler about a pod. A new message goes to the runner's log,
+//! and nowhere else.
 
 use std::collections::HashSet;
 

@@ -156,8 +156,9 @@ impl Objects {
         Some((at, name.clone(), write, patch))
     }
 
-    /// Returns the write that an object needs from this runner. The ring owner of its name writes its status. Any runner may
-    /// remove the finalizer, so a deletion does not wait for one specific runner.
+    /// Returns the write that an object needs from this runner. The ring owner of its name writes
+    /// its status. Any runner may remove the finalizer, so a deletion does not wait for one
+    /// specific runner.
     fn write_to(&self, name: &str, entry: &Entry, owned: &OwnedShards) -> Option<Write> {
         let write = next_write(&entry.object, entry.error.is_none(), self.problem(name, entry))?;
         let is_mine = write == Write::Finalizer || owned.owns(&ShardKey::from(name));

@@ -1,5 +1,5 @@
-//! Tests that the pull secret follows its owner's file, that foreign Secrets do not change, and that
-//! no Secret is logged.
+//! Tests that the pull secret follows its owner's file, that foreign Secrets do not change, and
+//! that no Secret is logged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
