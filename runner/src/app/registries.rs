@@ -67,7 +67,7 @@ impl Wiring<'_> {
         let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
         let client = CountedLookups { registry: client, metrics: Arc::clone(&self.metrics) };
         let images = Images::new(Arc::new(client), ttl);
-        Ok((Arc::new(ImageSource::new(file, images)), credentials))
+        Ok((Arc::new(ImageSource { file, registries: images }), credentials))
     }
 }
 

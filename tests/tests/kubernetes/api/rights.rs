@@ -55,7 +55,7 @@ const TABLE: [(&str, &str, Effect); 19] = [
     ("delete", "services", Fails(EARLIER_SERVICE)),
     ("list", "services", Logs("cannot list resource")),
     ("watch", "services", Logs("cannot watch resource")),
-    ("get", "podtemplates", Logs("makes pods from the template that is built in")),
+    ("get", "podtemplates", Logs("uses the built-in template")),
     ("get", "servicetemplates", Logs("grant the runner's service account get on servicetemplates")),
     ("get", "configmaps", Fails(NO_TEMPLATE)),
     ("create", "secrets", Logs(MAY_NOT_WRITE)),
