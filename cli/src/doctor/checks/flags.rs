@@ -27,10 +27,7 @@ struct Common<'a> {
 
 /// Returns routers, then runners, if their flags are valid.
 fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
-    fn common<'a, F>(
-        installed: Option<&'a Installed<F>>,
-        flags: fn(&F) -> &ServerFlags,
-    ) -> Option<Common<'a>> {
+    fn common<F>(installed: Option<&Installed<F>>, flags: fn(&F) -> &ServerFlags) -> Option<Common<'_>> {
         let installed = installed?;
         let flags = flags(installed.flags.as_ref().ok()?);
         Some(Common { workload: &installed.workload, memory: installed.memory, flags })
