@@ -95,9 +95,9 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
         let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
-    (flags.address, flags.port, flags.admin_port) = (Some(address), 0, 0);
+    (flags.server.address, flags.server.port, flags.admin_port) = (Some(address), 0, 0);
     if !set.contains("drain-delay") {
-        flags.drain_delay = GoDuration::default();
+        flags.server.drain_delay = GoDuration::default();
     }
     Ok((flags, set))
 }
@@ -123,11 +123,11 @@ impl Started {
         let own = std::env::current_exe();
         let own =
             own.map_err(|error| Failure::new(format!("cannot find this program's own path: {error}")))?;
-        let functions = functions(args.local_functions, &own, &runner_flags.default_image_prefix)?;
+        let functions = functions(args.local_functions, &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
-            max_message: runner_flags.max_request_body_size,
+            max_message: runner_flags.server.max_request_body_size,
             log_level: args.log_level,
             functions,
         });
@@ -145,8 +145,8 @@ impl Started {
             format!("--address={}", args.address),
             format!("--port={}", args.port),
             format!("--admin-port={}", args.admin_port),
-            format!("--max-request-body-size={}", runner_flags.max_request_body_size),
-            format!("--default-image-prefix={}", runner_flags.default_image_prefix),
+            format!("--max-request-body-size={}", runner_flags.server.max_request_body_size),
+            format!("--default-image-prefix={}", runner_flags.server.default_image_prefix),
             "--drain-delay=0".to_owned(),
         ];
         let router = router::start(porch_fn_flags::parse(router_flags.map(OsString::from))?).await;

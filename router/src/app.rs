@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use porch_fn_admin::Admin;
 use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_discovery::{LiveMembership, SetupError};
-use porch_fn_flags::EXIT_USAGE;
+use porch_fn_flags::{EXIT_USAGE, ServerFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::serve;
 use porch_fn_grpc::{Hop, Inflight, Server, inflight_limit};
@@ -21,7 +21,7 @@ use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, AtEnd, DrainTimes};
 use porch_fn_ring::Ring;
 use porch_fn_spans::Spans;
-use porch_fn_tls::{Acceptor, Connector, Gauges, TlsError};
+use porch_fn_tls::{Acceptor, Connector, Files, Gauges, TlsError};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -68,15 +68,16 @@ impl AppError {
 /// # Errors
 /// [`AppError`], when flags or files are not valid or a port is in use.
 pub async fn start(flags: Flags) -> Result<App, AppError> {
-    let limit =
-        inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size).map_err(AppError::Limit)?;
-    let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix)?;
+    let limit = inflight_limit(flags.server.max_inflight_bytes, flags.server.max_request_body_size)
+        .map_err(AppError::Limit)?;
+    let allowed_images =
+        AllowedImages::parse(&flags.server.allowed_images, &flags.server.default_image_prefix)?;
     let inflight = Inflight::new(limit, Hop::Router);
     let mut tasks = Tasks::new();
-    let (listener, address) = listen(flags.address, flags.port, "--port").await?;
+    let (listener, address) = listen(flags.server.address, flags.server.port, "--port").await?;
     let mut registry = Registry::default();
     let (otel, spans) = porch_fn_spans::start("porch-fn-router", env!("CARGO_PKG_VERSION"), &mut registry);
-    let admin_host = flags.address.or(otel.admin_host);
+    let admin_host = flags.server.address.or(otel.admin_host);
     let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
     let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
@@ -108,9 +109,9 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     tasks.keep(tracing::info_span!("members"), members.run());
 
     let options = Options {
-        default_prefix: flags.default_image_prefix,
+        default_prefix: flags.server.default_image_prefix,
         allowed_images,
-        max_message: flags.max_request_body_size,
+        max_message: flags.server.max_request_body_size,
         routers: flags.router_count,
     };
     let router = Arc::new(Router::new(options, Arc::clone(&view), changes, metrics));
@@ -123,9 +124,9 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
     let options = porch_fn_grpc::Options {
-        max_message: flags.max_request_body_size,
-        default_timeout: flags.request_timeout.into(),
-        max_timeout: flags.max_timeout.into(),
+        max_message: flags.server.max_request_body_size,
+        default_timeout: flags.server.request_timeout.into(),
+        max_timeout: flags.server.max_timeout.into(),
         inflight: Some(inflight),
         places: None,
         tell_load: false,
@@ -139,11 +140,12 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     };
     let listening = serve::Options {
         max_age: Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero()),
-        max_connections: flags.max_connections.get(),
+        max_connections: flags.server.max_connections.get(),
     };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
 
-    let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
+    let drain_times =
+        DrainTimes { delay: flags.server.drain_delay.into(), timeout: flags.server.drain_timeout.into() };
     let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
     let at_end = flush.into_iter().collect();
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
@@ -151,18 +153,15 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
 
 /// TLS with the runners, if the flags enable it.
 fn connector(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option<Connector>, TlsError> {
-    let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
-    let Some(files) = porch_fn_tls::Files::of("--tls", cert, key, ca, true)? else {
-        return Ok(None);
-    };
+    let ServerFlags { tls_cert, tls_key, tls_client_ca, .. } = &flags.server;
+    let Some(files) = Files::of("--tls", [tls_cert, tls_key, tls_client_ca], true)? else { return Ok(None) };
     let name = flags.tls_server_name.clone().or_else(|| flags.runners.server_name());
     files.connector(name.as_deref(), gauges, tasks).map(Some)
 }
 
 /// TLS with callers, if the flags enable it.
 fn acceptor(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option<Acceptor>, TlsError> {
-    let (cert, key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
-    let files =
-        porch_fn_tls::Files::of("--listen-tls", cert, key, flags.listen_tls_client_ca.clone(), false)?;
+    let ServerFlags { listen_tls_cert, listen_tls_key, listen_tls_client_ca, .. } = &flags.server;
+    let files = Files::of("--listen-tls", [listen_tls_cert, listen_tls_key, listen_tls_client_ca], false)?;
     files.map(|files| files.acceptor(gauges, tasks)).transpose()
 }

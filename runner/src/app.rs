@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use percent_encoding::percent_decode_str;
 use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_admin::{Admin, JSON, Page};
-use porch_fn_flags::{EXIT_USAGE, SetFlags};
+use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::{Hop, Inflight, Options, Server, inflight_limit, serve};
 use porch_fn_image::Image;
@@ -105,12 +105,12 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
             format!("there is no runtime {other:?}; exec and pod are accepted"),
         ));
     }
-    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+    let limit = inflight_limit(flags.server.max_inflight_bytes, flags.server.max_request_body_size)?;
     let inflight = Inflight::new(limit, Hop::Runner);
-    let (listener, address) = listen(flags.address, flags.port, "--port").await?;
+    let (listener, address) = listen(flags.server.address, flags.server.port, "--port").await?;
     let mut registry = Registry::default();
     let (otel, spans) = porch_fn_spans::start("porch-fn-runner", env!("CARGO_PKG_VERSION"), &mut registry);
-    let admin_host = flags.address.or(otel.admin_host);
+    let admin_host = flags.server.address.or(otel.admin_host);
     let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
     let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
@@ -136,7 +136,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     }
 
     let pool = pods.as_ref().map(|runtime| (runtime.pool.clone(), scope));
-    let mut pages = vec![config_page(&current, &flags.default_image_prefix)];
+    let mut pages = vec![config_page(&current, &flags.server.default_image_prefix)];
     pages.extend(pool.as_ref().map(|(pool, _)| pods_page(pool.clone())));
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     wiring.tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
@@ -152,15 +152,15 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let runner = Runner {
         exec,
         pods,
-        default_prefix: flags.default_image_prefix.clone(),
+        default_prefix: flags.server.default_image_prefix.clone(),
         allowed_images,
         metrics: wiring.metrics,
         failures,
     };
     let options = Options {
-        max_message: flags.max_request_body_size,
-        default_timeout: flags.request_timeout.into(),
-        max_timeout: flags.max_timeout.into(),
+        max_message: flags.server.max_request_body_size,
+        default_timeout: flags.server.request_timeout.into(),
+        max_timeout: flags.server.max_timeout.into(),
         inflight: Some(inflight),
         // No limit on concurrent calls: calls wait in the runtimes' queues instead.
         places: None,
@@ -179,7 +179,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
             described.map(Into::into)
         }
     };
-    let listening = serve::Options { max_age: None, max_connections: flags.max_connections.get() };
+    let listening = serve::Options { max_age: None, max_connections: flags.server.max_connections.get() };
     let serve = serve::serve(listener, acceptor, listening, handler, drain);
     let Wiring { mut tasks, at_end, .. } = wiring;
     tasks.keep(tracing::info_span!("serve"), serve);
@@ -189,7 +189,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
             tasks.spawn(tracing::info_span!("ready"), set_ready(synced, ready_by, health.clone()));
         }
     }
-    let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
+    let drain_times =
+        DrainTimes { delay: flags.server.drain_delay.into(), timeout: flags.server.drain_timeout.into() };
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
@@ -247,14 +248,14 @@ fn pods_page(pool: Handle) -> Page {
 // === impl Wiring ===
 
 impl Wiring<'_> {
-    /// TLS with routers or callers, if a flag asks for it. The flags exclude each other, since
-    /// there is only one listener.
+    /// TLS with routers or callers, if the flags enable it. They cannot enable both, because there
+    /// is only one listener.
     fn acceptor(&mut self, registry: &mut Registry) -> Result<Option<Acceptor>, TlsError> {
-        let Flags { tls_cert, tls_key, tls_client_ca, .. } = self.flags.clone();
-        let Flags { listen_tls_cert, listen_tls_key, listen_tls_client_ca, .. } = self.flags.clone();
-        let between = Files::of("--tls", tls_cert, tls_key, tls_client_ca, true)?;
+        let ServerFlags { tls_cert, tls_key, tls_client_ca, .. } = &self.flags.server;
+        let between = Files::of("--tls", [tls_cert, tls_key, tls_client_ca], true)?;
+        let ServerFlags { listen_tls_cert, listen_tls_key, listen_tls_client_ca, .. } = &self.flags.server;
         let listening =
-            Files::of("--listen-tls", listen_tls_cert, listen_tls_key, listen_tls_client_ca, false)?;
+            Files::of("--listen-tls", [listen_tls_cert, listen_tls_key, listen_tls_client_ca], false)?;
         let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_runner"));
         between.or(listening).map(|files| files.acceptor(&gauges, &mut self.tasks)).transpose()
     }
@@ -266,12 +267,12 @@ impl Wiring<'_> {
             0 => 2 * std::thread::available_parallelism().map_or(1, usize::from),
             set => set,
         };
-        let max_waiting = usize::try_from(flags.max_queue_per_function).unwrap_or(usize::MAX);
+        let max_waiting = current.borrow().settings.flags.queue.value;
         Ok(ExecRuntime {
             current: current.clone(),
             environment: environment(&flags.exec_env),
-            queue: Queue::new(parallel, max_waiting),
-            max_message: flags.max_request_body_size,
+            queue: Queue::new(parallel, usize::try_from(max_waiting).unwrap_or(usize::MAX)),
+            max_message: flags.server.max_request_body_size,
             metrics: Arc::clone(&self.metrics),
         })
     }

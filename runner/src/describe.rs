@@ -69,7 +69,7 @@ impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let Ok(_permit) = self.answers.try_acquire() else {
             return Err(Status::resource_exhausted(
-                "too many ask at once what this runner holds: retry later",
+                "too many concurrent requests for this runner's state: retry later",
             ));
         };
         let stats = match &self.pods {
@@ -124,17 +124,17 @@ mod tests {
         }
     }
 
-    fn bare() -> Describe {
+    fn empty() -> Describe {
         Describe { pods: None, exec: None, ring: None, failures: Arc::default(), answers: Semaphore::new(1) }
     }
 
     #[test]
-    fn it_reports_what_its_parts_hold() {
+    fn the_response_has_pods_ring_failures_and_hash() {
         let ring: Arc<[Arc<str>]> = ["a:1", "b:1"].map(Arc::from).into();
         let failures = Arc::new(Failures::default());
         failures.note("f:v1", "", "INTERNAL", "boom\nmore");
         let (_, exec) = watch::channel(current(CacheConfig::default(), true));
-        let describe = Describe { exec: Some(exec), ring: Some(watch::channel(ring).1), failures, ..bare() };
+        let describe = Describe { exec: Some(exec), ring: Some(watch::channel(ring).1), failures, ..empty() };
         let response = describe.response(vec![stats("f:v1", 4, 5)]);
         let pods = ImagePods {
             image: "f:v1".to_owned(),
@@ -157,19 +157,19 @@ mod tests {
             ring: vec!["a:1".to_owned(), "b:1".to_owned()],
             images: vec![pods],
             failures: vec![failed],
-            ..bare().response(Vec::new())
+            ..empty().response(Vec::new())
         };
         assert_eq!(response, expected);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        assert_eq!(bare().response(Vec::new()), DescribeResponse { version, ..DescribeResponse::default() });
+        assert_eq!(empty().response(Vec::new()), DescribeResponse { version, ..DescribeResponse::default() });
     }
 
     #[test]
-    fn of_many_images_the_busiest_are_reported_in_bounded_size() {
+    fn a_bounded_response_has_the_busiest_images() {
         let long = "é".repeat(1000);
         let mut all: Vec<_> = (0..3000).map(|n| stats(&format!("{n:04}{long}"), 0, n % 7)).collect();
         all.push(stats("zz", 1, 0));
-        let response = bare().response(all);
+        let response = empty().response(all);
         assert!(response.truncated);
         assert_eq!(response.images.len(), MAX_IMAGES);
         assert_eq!(response.images[MAX_IMAGES - 1].image, "zz");

@@ -1,9 +1,9 @@
-//! The environment of a local function, exec or pod: the variables that programs need, and no
-//! secrets.
+//! The environment of a local function, as an executable or in a local pod: the variables that
+//! programs need, without the runner's secrets.
 
 use std::ffi::OsString;
 
-/// Passed on when set.
+/// Functions get these variables if they are set.
 const PASSED: &str = "PATH HOME TMPDIR TZ HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy \
                       SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE";
 

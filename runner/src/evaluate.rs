@@ -34,7 +34,7 @@ pub(crate) struct Runner {
 // === impl Runner ===
 
 impl Runner {
-    /// Runs a call, and stores the fields of its request in `asked`.
+    /// Runs a call, and stores the fields of its request in `asked`, also if the call fails.
     async fn run(&self, mut call: Call, asked: &mut Peek) -> (Reply, Runtime) {
         match peek(&call.message) {
             Ok(peeked) => *asked = peeked,
@@ -130,7 +130,7 @@ impl Drop for Counted<'_> {
         let dropped = if Instant::now() >= self.deadline { Code::DeadlineExceeded } else { Code::Cancelled };
         // A caller that disconnected is not a failure of this runner.
         if self.answer.is_none() && dropped == Code::DeadlineExceeded {
-            self.record_failure(dropped, "the call's time was up");
+            self.record_failure(dropped, "no answer before the call's deadline");
         }
         let (runtime, code) = self.answer.unwrap_or((Runtime::None, dropped));
         self.runner.metrics.answered(runtime, code, self.started.elapsed());
@@ -148,7 +148,7 @@ mod tests {
     use crate::pods::tests::{call, runtime};
 
     #[tokio::test]
-    async fn calls_that_the_server_drops_are_counted_and_a_routers_probes_are_not() {
+    async fn dropped_calls_are_counted_and_probes_of_routers_are_not() {
         let (metrics, text) = metrics();
         let runner = Runner {
             exec: None,
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(
             failed,
             [("example.com/f:v1".to_owned(), "DEADLINE_EXCEEDED".to_owned())],
-            "nor one that went away"
+            "a caller that disconnects is no failure"
         );
         let text = text();
         assert!(!text.contains("INVALID_ARGUMENT"), "{text}");

@@ -101,7 +101,7 @@ impl Stage {
         Self { calls, seconds, began: Instant::now(), is_timed }
     }
 
-    /// The call has got its pod or its place: its waiting time is recorded.
+    /// Records the waiting time, because the call has got its pod or its place.
     pub(crate) fn granted(mut self) {
         self.is_timed = true;
     }
@@ -129,25 +129,25 @@ impl Metrics {
             seconds: seconds(r, "call", "Time from request to answer, by runtime"),
             waiting: add(r, "calls_waiting", "Calls that wait for a pod or a place of the exec runtime"),
             waiting_seconds: seconds(r, "queue_wait", "Time that calls waited for a pod or a place"),
-            running: add(r, "calls_running", "Calls that functions work on"),
-            running_seconds: seconds(r, "evaluation", "Time in the function's pod or process"),
-            rejected: add(r, "rejected", "Calls that got no pod and no place, by why"),
-            retries: add(r, "retries", "Calls given another pod, by what the pod before did"),
-            pool_actions: add(r, "pool_actions", "What the pod pool did"),
+            running: add(r, "calls_running", "Calls that functions are running"),
+            running_seconds: seconds(r, "evaluation", "Time that functions took, in a pod or a process"),
+            rejected: add(r, "rejected", "Calls that got no pod and no place, by reason"),
+            retries: add(r, "retries", "Calls retried in another pod, by reason"),
+            pool_actions: add(r, "pool_actions", "Actions of the pod pool"),
             pods: add(r, "pods", "Function pods of the images that this runner owns, by state"),
-            functions: add(r, "functions", "Functions with pods or waiting calls, as this runner sees it"),
-            pod_start: in_seconds(r, "pod_start", "Time from a pod's order until it served", histogram()),
-            pod_start_phases: seconds(r, "pod_start_phase", "The same by phase: create, address, serve"),
-            pod_start_failures: add(r, "pod_start_failures", "Pods that never served, by why"),
-            pods_hung: add(r, "pods_hung", "How often a pod with calls stopped answering"),
-            config_valid: add(r, "config_valid", "0 while the last good state of a source is kept, else 1"),
-            function_configs: add(r, "function_configs", "FunctionConfigs there are"),
-            function_config_problems: add(r, "function_config_problems", "Those not fully in effect"),
-            peers: add(r, "peers", "Runners on the ring, as --peers shows them"),
-            listed: add(r, "listed", "1 when this runner is among its --peers, else it owns no image"),
-            ring_hash: add(r, "ring_hash", "Hash of the ring's members, equal on all routers and runners"),
-            exec_hash: add(r, "exec_config_hash", "Hash of what the exec runtime runs, equal on all runners"),
-            clock_ahead: in_seconds(r, "clock_ahead", "How far the API server is ahead", Gauge::default()),
+            functions: add(r, "functions", "Functions that have pods or waiting calls"),
+            pod_start: in_seconds(r, "pod_start", "Time from a pod's order until it was ready", histogram()),
+            pod_start_phases: seconds(r, "pod_start_phase", "Time of each phase: create, address, serve"),
+            pod_start_failures: add(r, "pod_start_failures", "Pods that never became ready, by reason"),
+            pods_hung: add(r, "pods_hung", "How often a pod with calls became unresponsive"),
+            config_valid: add(r, "config_valid", "0 if the last valid state of a source is used, else 1"),
+            function_configs: add(r, "function_configs", "FunctionConfigs in the cluster"),
+            function_config_problems: add(r, "function_config_problems", "FunctionConfigs not fully used"),
+            peers: add(r, "peers", "Runners on the ring of --peers"),
+            listed: add(r, "listed", "1 if this runner is among --peers; if 0, it owns no image"),
+            ring_hash: add(r, "ring_hash", "Hash of the ring's members; routers and runners must agree"),
+            exec_hash: add(r, "exec_config_hash", "Hash of images and executables; runners must agree"),
+            clock_ahead: in_seconds(r, "clock_ahead", "Lead of the API server's clock", Gauge::default()),
             lookups: seconds(r, "registry_lookup", "Time that registries took to answer"),
             client,
         };
@@ -176,7 +176,7 @@ impl Metrics {
         self.seconds.get_or_create(&runtime.label()).observe(took.as_secs_f64());
     }
 
-    /// A call begins to wait. Its time counts once it is [`granted`](Stage::granted).
+    /// A call begins to wait. Its time is recorded only by [`granted`](Stage::granted).
     pub(crate) fn waits(&self, runtime: Runtime) -> Stage {
         Stage::enter(runtime, &self.waiting, &self.waiting_seconds, false)
     }
@@ -186,7 +186,7 @@ impl Metrics {
         Stage::enter(runtime, &self.running, &self.running_seconds, true)
     }
 
-    /// A call got no pod or no turn.
+    /// A call got no pod or no place.
     pub(crate) fn rejected(&self, runtime: Runtime, reason: &'static str) {
         self.rejected.get_or_create(&[("runtime", runtime.as_str()), ("reason", reason)]).inc();
     }
@@ -201,7 +201,7 @@ impl Metrics {
         self.pool_actions.get_or_create(&[("action", action)]).inc();
     }
 
-    /// What the pool holds.
+    /// Records the pods of the pool.
     pub(crate) fn pool(&self, stats: &[FunctionStats]) {
         // Only the owner probes all pods of an image. So each pod is counted once over all runners.
         let sum = |count: fn(&FunctionStats) -> usize| {
@@ -282,7 +282,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Metrics, and the text that Prometheus reads.
+    /// Metrics, and a function that returns the text for Prometheus.
     pub(crate) fn metrics() -> (Arc<Metrics>, impl Fn() -> String) {
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new(&mut registry, &Inflight::new(0, Hop::Runner)));
@@ -295,7 +295,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn pods_count_where_their_image_is_owned() {
+    fn only_the_owner_of_an_image_counts_its_pods() {
         let stats = |image: &str, owned, ready, starting| FunctionStats {
             image: ImageKey::from(image),
             owned,

@@ -47,7 +47,7 @@ pub(crate) struct Sources {
     /// `None` until the first answer.
     pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
     /// How often the runner checks whether the executables of FunctionConfigs exist.
-    pub(crate) look_every: Duration,
+    pub(crate) check_every: Duration,
     /// The metric of [`CurrentSettings::exec_hash`].
     pub(crate) exec_hash: Gauge,
 }
@@ -68,7 +68,7 @@ impl Sources {
                     () = changed(&mut self.cache) => self.cache_changed = Some(now()),
                     () = changed(&mut self.exec) => {}
                     () = changed(&mut self.functions) => {}
-                    () = sleep(self.look_every) => changed_source = false,
+                    () = sleep(self.check_every) => changed_source = false,
                 }
                 let before = Arc::clone(&sender.borrow().settings);
                 // The executables may be on a file system that hangs.
@@ -81,7 +81,7 @@ impl Sources {
                     (self, current)
                 });
                 let Ok((sources, current)) = read.await else {
-                    tracing::error!("settings are not followed any longer");
+                    tracing::error!("settings are no longer updated");
                     return;
                 };
                 self = sources;
@@ -125,7 +125,7 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
         return;
     }
     if now.is_empty() {
-        tracing::info!("all executables of FunctionConfigs are there");
+        tracing::info!("all executables of FunctionConfigs exist now");
         return;
     }
     // This is normal with Porch 1.6 and the next version: their FunctionConfigs name executables in
@@ -133,7 +133,7 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
     tracing::info!(
         count = now.len(),
         first = now[..now.len().min(MAX_NAMED)].join(", "),
-        "executables of FunctionConfigs are not there: their images run in pods; see --functions"
+        "executables of FunctionConfigs do not exist, so their images run in pods; see --functions"
     );
 }
 
@@ -169,12 +169,12 @@ pub(crate) mod tests {
         }
     }
 
-    /// Flags, and this file.
+    /// The settings of default flags and this file.
     pub(crate) fn settings(cache: CacheConfig) -> Settings {
         Settings::new(flags(), Arc::new(cache), Arc::default(), Arc::default(), |_| true)
     }
 
-    /// The same, with no executables.
+    /// The same as current settings, without executables.
     pub(crate) fn current(cache: CacheConfig, complete: bool) -> CurrentSettings {
         CurrentSettings { settings: Arc::new(settings(cache)), exec_hash: 0, time: None, complete }
     }
@@ -186,13 +186,13 @@ pub(crate) mod tests {
             cache_changed: None,
             exec: watch::channel(Arc::default()).1,
             functions: watch::channel(Some(Arc::default())).1,
-            look_every: Duration::from_secs(10),
+            check_every: Duration::from_secs(10),
             exec_hash: Gauge::default(),
         }
     }
 
     #[tokio::test]
-    async fn a_change_of_any_source_is_new_settings() {
+    async fn a_change_of_a_source_publishes_new_settings() {
         let (cache, cache_receiver) = watch::channel(Arc::default());
         let (task, mut current) = Sources { cache: cache_receiver, ..sources() }.follow();
         let task = tokio::spawn(task);
@@ -217,11 +217,11 @@ pub(crate) mod tests {
         assert!(!current.borrow_and_update().complete);
         functions.send_replace(Some(Arc::default()));
         current.changed().await.unwrap();
-        assert!(current.borrow().complete, "none is an answer too");
+        assert!(current.borrow().complete, "also if the cluster has none");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_executable_that_comes_later_is_seen() {
+    async fn an_executable_that_is_created_later_is_used() {
         let directory = tempdir().unwrap();
         let path = directory.path().join("f");
         let object = json!({

@@ -37,6 +37,7 @@
 
 mod duration;
 mod normalise;
+mod server;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -48,6 +49,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueS
 
 pub use self::{
     duration::{GoDuration, parse_duration, positive},
+    server::ServerFlags,
     values::{CommaList, parse_bool},
 };
 

@@ -122,14 +122,12 @@ impl Files {
     /// true and the CA is missing.
     pub fn of(
         flags: &'static str,
-        certificate: Option<PathBuf>,
-        key: Option<PathBuf>,
-        client_ca: Option<PathBuf>,
+        [certificate, key, client_ca]: [&Option<PathBuf>; 3],
         mutual: bool,
     ) -> Result<Option<Self>, TlsError> {
-        let file = |name: &str, path: Option<PathBuf>| {
+        let file = |name: &str, path: &Option<PathBuf>| {
             let flag = format!("{flags}-{name}");
-            path.map(|path| PemFile { flag: flag.clone(), path }).ok_or(flag)
+            path.clone().map(|path| PemFile { flag: flag.clone(), path }).ok_or(flag)
         };
         let files = [file("cert", certificate), file("key", key), file("client-ca", client_ca)];
         let Some(given) = files.iter().find_map(|file| file.as_ref().ok()) else { return Ok(None) };

@@ -9,7 +9,7 @@ use super::*;
 
 fn of(given: &[&str], mutual: bool) -> Result<Option<Files>, String> {
     let file = |name: &str| given.contains(&name).then(|| PathBuf::from(format!("/absent/{name}")));
-    Files::of("--tls", file("cert"), file("key"), file("ca"), mutual).map_err(|error| error.to_string())
+    Files::of("--tls", [&file("cert"), &file("key"), &file("ca")], mutual).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_file_that_cannot_be_used_is_named_with_its_flag() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let error = |name| {
-        let files = Files::of("--tls", Some(path("cert")), Some(path("key")), Some(path("ca")), true);
+        let files = Files::of("--tls", [&Some(path("cert")), &Some(path("key")), &Some(path("ca"))], true);
         let connector = files.unwrap().unwrap().connector(name, &Gauges::default(), &mut Tasks::new());
         connector.unwrap_err().to_string()
     };

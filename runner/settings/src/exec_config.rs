@@ -22,7 +22,7 @@ struct Function {
     images: Vec<String>,
 }
 
-/// Executables by image. They are named relative to `--functions`.
+/// Executables by image. Their paths are relative to `--functions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecConfig {
     /// The keys are canonical references, or names as written if they are no image references.
@@ -49,7 +49,7 @@ impl ExecConfig {
             }
             for image in images {
                 let function = function.value.clone();
-                // Like in Porch's runner, the first entry counts.
+                // Like in Porch's runner, the first entry wins.
                 match config.by_image.entry(key(&image, prefix)) {
                     Entry::Occupied(_) => config.duplicates.push((image, function)),
                     Entry::Vacant(place) => {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_entries_counts_and_the_other_one_is_kept_for_the_log() {
+    fn the_first_entry_of_an_image_wins_and_others_are_reported() {
         let text = "functions: [{function: a, images: [x/f:1]}, {function: b, images: [docker.io/x/f:1]}]";
         let config = parse(text).unwrap();
         assert_eq!(find(&config, "x/f:1"), Some("a"));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_has_a_place() {
+    fn errors_have_a_position() {
         assert!(parse("").unwrap() == ExecConfig::default());
         assert!(parse("functions: 3").unwrap_err().contains("line 1"));
         assert!(parse("functions: [{images: [a]}]").unwrap_err().contains("function"));

@@ -20,8 +20,8 @@ use crate::tags::{Asked, TagSemantics, Tags};
 const MAX_FUNCTION_CONFIGS: usize = 10_000;
 /// Maximum number of objects for one repository. A lookup reads all of them.
 const MAX_PER_REPOSITORY: usize = 100;
-/// Maximum number of comparisons of two tags for [`FunctionConfigs::problem`]. They do not decide
-/// which object wins.
+/// Maximum number of comparisons of two tags for [`FunctionConfigs::problem`]. They only find
+/// conflicts to report, and do not decide which object wins.
 const MAX_COMPARISONS: u64 = 10_000_000;
 
 /// An executor's field, and its tags.
@@ -59,7 +59,7 @@ impl FunctionConfigs {
         let mut problems = HashMap::new();
         for over in configs.drain(MAX_FUNCTION_CONFIGS.min(configs.len())..) {
             let reason =
-                format!("{MAX_FUNCTION_CONFIGS} FunctionConfigs come before: this one does not count");
+                format!("it is not used: {MAX_FUNCTION_CONFIGS} other FunctionConfigs come before it");
             problems.insert(over.name, reason);
         }
         let mut by_repository: HashMap<String, Vec<usize>> = HashMap::new();
@@ -70,7 +70,7 @@ impl FunctionConfigs {
                 let places = by_repository.entry(repository.clone()).or_default();
                 if places.len() == MAX_PER_REPOSITORY {
                     problem.get_or_insert_with(|| {
-                        format!("image {repository}: {MAX_PER_REPOSITORY} FunctionConfigs for it come before: this one does not count")
+                        format!("image {repository}: it is not used, because {MAX_PER_REPOSITORY} other FunctionConfigs for this image come before it")
                     });
                     continue;
                 }
@@ -153,9 +153,9 @@ fn conflict(
             (false, false) => format!("tag {}", lost.overlap(won, budget)?),
             _ => return None,
         };
-        let why = if loser.created == winner.created { "its name comes first" } else { "it is older" };
+        let why = if loser.created == winner.created { "its name sorts first" } else { "it is older" };
         let winner = &winner.name;
-        Some(format!("{executor}: image {repository} {which}: FunctionConfig {winner} counts, {why}"))
+        Some(format!("{executor}: image {repository} {which}: FunctionConfig {winner} wins, {why}"))
     })
 }
 

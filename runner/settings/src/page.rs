@@ -45,8 +45,8 @@ pub fn page(settings: &Settings, image: &Image) -> Value {
         ("maxPods", &effective.max_pods),
         ("minPods", &effective.min_pods),
         ("maxWaitlistLength", &effective.waitlist),
-        ("maxConcurrentPerPod", &effective.per_pod),
-        ("maxQueue", &effective.queue),
+        ("maxConcurrentPerPod", &settings.flags.per_pod),
+        ("maxQueue", &settings.flags.queue),
     ] {
         row(name, json!(value), source);
     }

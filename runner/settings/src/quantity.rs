@@ -1,13 +1,13 @@
-//! Checks quantities such as `100m` and `64Mi`: the API server would refuse a wrong one at each
-//! pod, far from the file that holds it.
+//! Checks quantities such as `100m` and `64Mi`. Otherwise the API server would refuse each pod, and
+//! the error would not name the file with the wrong quantity.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use crate::field::{bounded, quoted};
 
 /// The suffixes for powers of ten, from nano, and for powers of 1024.
-const SUFFIXES: [&str; 16] =
-    ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+const SUFFIXES: [&str; 15] =
+    ["n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// Checks all quantities. The error names the first wrong one.
 pub(crate) fn check(resources: &ResourceRequirements) -> Result<(), String> {
@@ -25,20 +25,17 @@ pub(crate) fn check(resources: &ResourceRequirements) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether Kubernetes accepts the text as a quantity that is not negative: a number, and a suffix
-/// or a decimal exponent.
+/// Whether Kubernetes accepts the text as a quantity that is not negative: a number with a suffix,
+/// or with a decimal exponent.
 fn is_quantity(text: &str) -> bool {
-    let unsigned = text.strip_prefix('+').unwrap_or(text);
-    let end = unsigned.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    is_number && (SUFFIXES.contains(&suffix) || is_exponent(suffix))
-}
-
-fn is_exponent(suffix: &str) -> bool {
-    let Some(exponent) = suffix.strip_prefix(['e', 'E']) else { return false };
-    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    // `f64` also reads signs, `inf` and `nan`.
+    let is_number =
+        |number: &str| !number.starts_with('-') && number.parse().is_ok_and(|number: f64| number.is_finite());
+    let has_suffix = |suffix: &&str| {
+        let number = text.strip_suffix(*suffix);
+        number.is_some_and(|number| is_number(number) && !number.contains(['e', 'E']))
+    };
+    is_number(text) || SUFFIXES.iter().any(has_suffix)
 }
 
 #[cfg(test)]
@@ -46,7 +43,7 @@ mod tests {
     use super::is_quantity;
 
     #[test]
-    fn quantities_are_told_from_other_texts() {
+    fn quantities_are_recognised_like_in_kubernetes() {
         let right =
             "0 1 +1 100m 0.5 .5 5. 64Mi 1.5Gi 1k 3n 7u 2E 2Ei 1e3 1E3 1e-3 1.5E+10 9223372036854775807";
         for right in right.split(' ') {

@@ -64,10 +64,6 @@ pub struct Effective {
     pub min_pods: Setting<u32>,
     /// Load of the least loaded pod at which one more pod is started.
     pub waitlist: Setting<u32>,
-    /// Calls in flight per pod.
-    pub per_pod: Setting<u32>,
-    /// Calls waiting for a pod.
-    pub queue: Setting<u32>,
     /// The overrides of the template.
     pub overrides: PodOverrides,
     /// The source of `overrides`, except for the container's resources.
@@ -124,8 +120,6 @@ impl Settings {
             max_pods: pick(&layers, |limits| limits.max_pods, &flags.max_pods),
             min_pods: pick(&layers, |limits| limits.min_pods, &Setting::new(0, Source::BuiltIn)),
             waitlist: pick(&layers, |limits| limits.waitlist, &flags.waitlist),
-            per_pod: flags.per_pod.clone(),
-            queue: flags.queue.clone(),
             overrides,
             overrides_from,
             resources_from,

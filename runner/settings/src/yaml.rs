@@ -22,7 +22,7 @@ pub(crate) fn at<T>(value: &Spanned<T>, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_mistake_is_one_line_with_its_place() {
+    fn an_error_is_one_line_with_its_position() {
         for text in ["- a\n- 3", "a: b: c", "a: [", "a: \"\n\n", "a"] {
             let error = super::parse::<Vec<u32>>(text).unwrap_err();
             assert!(!error.contains('\n') && error.contains("line "), "{error}");

@@ -50,7 +50,7 @@ impl Wiring<'_> {
         let options = function_configs::Options {
             client: client.clone(),
             namespace: flags.pod_namespace.clone(),
-            default_prefix: flags.default_image_prefix.clone(),
+            default_prefix: flags.server.default_image_prefix.clone(),
             semantics: flags.functionconfig_tags.semantics(),
             retry_every: flags.scan_interval.into(),
         };
@@ -85,8 +85,8 @@ impl Wiring<'_> {
         let _ = timeout_at(by, functions.wait_for(Option::is_some)).await;
 
         let started = now_ahead(ahead);
-        let pod_flags = PodFlags { max_message: flags.max_request_body_size, pull_secret };
-        // This holds until the settings are complete, because FunctionConfigs may change the
+        let pod_flags = PodFlags { max_message: flags.server.max_request_body_size, pull_secret };
+        // No pod is made until the settings are complete, because FunctionConfigs may change the
         // template.
         let early = Err(NoTemplate::FunctionConfigsUnread);
         let settings = sources.current().settings;
@@ -133,10 +133,10 @@ impl Wiring<'_> {
 
 /// The templates that the flags choose.
 fn templates(flags: &Flags) -> Result<Templates, String> {
-    if let Some(name) = given(&flags.function_pod_template) {
+    if let Some(name) = non_empty(&flags.function_pod_template) {
         return Ok(Templates::ConfigMap(name));
     }
-    let Some(wrapper_image) = given(&flags.wrapper_server_image) else {
+    let Some(wrapper_image) = non_empty(&flags.wrapper_server_image) else {
         let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
                     their own with --function-pod-template; --disable-runtimes=pod runs without pods";
         return Err(text.to_owned());
@@ -149,7 +149,8 @@ fn templates(flags: &Flags) -> Result<Templates, String> {
     })
 }
 
-/// How pods are reached. The domain is checked here, since it is part of every Service's name.
+/// How the runner reaches pods. The domain is checked here, because it is part of each Service's
+/// DNS name.
 fn connect_pods(flags: &Flags) -> Result<Connect, String> {
     if flags.pod_connect == PodConnect::PodIp {
         return Ok(Connect::PodIp);
@@ -163,6 +164,6 @@ fn connect_pods(flags: &Flags) -> Result<Connect, String> {
     Err(format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name"))
 }
 
-fn given(text: &str) -> Option<String> {
+fn non_empty(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|text| !text.is_empty())
 }

@@ -24,7 +24,7 @@ use crate::settings::{CurrentSettings, Sources};
 /// Local pods and runners share one clock, so a small skew is enough.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
 
-/// The pod runtime, if there is one, and what belongs to it.
+/// The pod runtime, if it is enabled, with its settings and state.
 pub(super) struct PodParts {
     /// The runtime's settings, including FunctionConfigs.
     pub(super) current: watch::Receiver<CurrentSettings>,
@@ -53,14 +53,14 @@ impl Wiring<'_> {
         if flags.peers.is_empty() {
             return Ok((watch::channel(OwnedShards::All).1, None));
         }
-        let target = Target::parse(&flags.peers, flags.port);
+        let target = Target::parse(&flags.peers, flags.server.port);
         let target = target.map_err(|error| AppError::of_flag("peers", error))?;
         if flags.shard_address.is_empty() {
             let text =
                 "--peers needs --shard-address, this runner's own address among them (POD_IP in a pod)";
             return Err(AppError::Usage(text.to_owned()));
         }
-        let own = HostPort::parse(&flags.shard_address, flags.port);
+        let own = HostPort::parse(&flags.shard_address, flags.server.port);
         let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
         let kubeconfig = flags.kubeconfig.as_deref();
         let watched = porch_fn_discovery::watch(target, kubeconfig, "porch-fn-runner").await;
@@ -72,8 +72,8 @@ impl Wiring<'_> {
         Ok((owned, Some(ring)))
     }
 
-    /// Starts the pod runtime that the flags choose, with the settings of `sources`. If it is
-    /// enabled, it runs the `shared` pods.
+    /// Starts the pod runtime that the flags choose, with the settings of `sources`. With `shared`
+    /// pods, an enabled runtime uses them instead.
     pub(super) async fn pods(
         &mut self,
         shared: Option<LocalCluster>,
@@ -130,8 +130,8 @@ impl Wiring<'_> {
         let runtime = PodRuntime {
             pool,
             catalog,
-            default_prefix: flags.default_image_prefix.clone(),
-            max_message: flags.max_request_body_size,
+            default_prefix: flags.server.default_image_prefix.clone(),
+            max_message: flags.server.max_request_body_size,
             max_retries: flags.max_grpc_retries,
             metrics: Arc::clone(&self.metrics),
         };
@@ -153,7 +153,7 @@ pub(super) fn events() -> Events {
     (sender, receiver)
 }
 
-/// Where pods are to run; `Auto` outside of a cluster.
+/// Chooses the backend. Outside of a cluster, `Auto` stays `Auto`, which means no pods.
 fn backend(flags: &Flags) -> PodBackend {
     let in_cluster = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     match flags.pod_backend {
@@ -168,9 +168,9 @@ fn local_cluster(flags: &Flags) -> Result<LocalCluster, String> {
     let path = path.ok_or("--pod-backend=local needs --local-functions FILE")?;
     Ok(LocalCluster::new(LocalOptions {
         wrapper: vec![flags.wrapper_server.clone().into_os_string()],
-        max_message: flags.max_request_body_size,
+        max_message: flags.server.max_request_body_size,
         log_level: flags.log_level,
-        functions: ImageCommands::local(path, &flags.default_image_prefix)?,
+        functions: ImageCommands::local(path, &flags.server.default_image_prefix)?,
     }))
 }
 

@@ -34,7 +34,7 @@ impl Wiring<'_> {
         };
         check_insecure(&flags.insecure_registries)?;
         let file = match &flags.image_metadata {
-            Some(path) => ImageCommands::metadata(path, &flags.default_image_prefix)?,
+            Some(path) => ImageCommands::metadata(path, &flags.server.default_image_prefix)?,
             None => ImageCommands::default(),
         };
         let source = if private {
@@ -137,7 +137,7 @@ mod tests {
     use crate::metrics::tests::metrics;
 
     #[tokio::test]
-    async fn a_lookup_fails_with_the_registry_and_not_with_the_image() {
+    async fn only_an_error_of_the_registry_is_a_failed_lookup() {
         let (metrics, page) = metrics();
         let registry = Client::new(Options {
             platform: Platform::default(),

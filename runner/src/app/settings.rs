@@ -17,7 +17,7 @@ use crate::settings_file::SettingsFile;
 /// The longest wait until a changed file is read.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
 /// The shortest pause between two checks for executables.
-const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+const SHORTEST_CHECK: Duration = Duration::from_millis(100);
 
 impl Wiring<'_> {
     /// How often files are read again.
@@ -41,14 +41,14 @@ impl Wiring<'_> {
     /// Reads the files that the flags name, and follows them.
     pub(super) fn sources(&mut self) -> Result<Sources, AppError> {
         let flags = self.flags;
-        let prefix = flags.default_image_prefix.clone();
+        let prefix = flags.server.default_image_prefix.clone();
         let cache = SettingsFile {
             flag: "pod-cache-config",
             path: flags.pod_cache_config.clone(),
             parse: Box::new(move |text| CacheConfig::parse(text, &prefix)),
             expected: CacheConfig::EXPECTED,
         };
-        let (prefix, functions) = (flags.default_image_prefix.clone(), flags.functions.clone());
+        let (prefix, functions) = (flags.server.default_image_prefix.clone(), flags.functions.clone());
         let exec = SettingsFile {
             flag: "config",
             path: flags.config.clone(),
@@ -62,7 +62,7 @@ impl Wiring<'_> {
             exec: self.follow_file(exec)?,
             // Only the Kubernetes backend has FunctionConfigs.
             functions: watch::channel(Some(Arc::default())).1,
-            look_every: self.reread_every().max(SHORTEST_LOOK),
+            check_every: self.reread_every().max(SHORTEST_CHECK),
             exec_hash: if flags.is_enabled("exec") {
                 self.metrics.exec_hash.clone()
             } else {
@@ -90,7 +90,8 @@ impl Wiring<'_> {
 
     fn flag_settings(&self) -> Result<settings::Flags, AppError> {
         let flags = self.flags;
-        let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix);
+        let allowed_images =
+            AllowedImages::parse(&flags.server.allowed_images, &flags.server.default_image_prefix);
         let allowed_images = allowed_images.map_err(|error| AppError::of_flag("allowed-images", error))?;
         let source = |name| if self.set.contains(name) { Source::Flag(name) } else { Source::Default(name) };
         let at_least_one = |value: u32, name| Setting::new(value.max(1), source(name));
@@ -99,7 +100,7 @@ impl Wiring<'_> {
             max_pods: at_least_one(flags.max_parallel_pods_per_function, "max-parallel-pods-per-function"),
             waitlist: at_least_one(flags.max_waitlist_length, "max-waitlist-length"),
             per_pod: at_least_one(flags.max_concurrent_per_pod, "max-concurrent-per-pod"),
-            queue: Setting::new(flags.max_queue_per_function, source("max-queue-per-function")),
+            queue: at_least_one(flags.max_queue_per_function, "max-queue-per-function"),
             functions: flags.functions.clone(),
             allowed_images: Arc::new(allowed_images),
         })

@@ -18,8 +18,8 @@ pub(crate) struct Queue {
     lines: Mutex<HashMap<String, Line>>,
 }
 
-/// The waiting calls of one image; each has a clone. The first call waits for a place and holds the
-/// lock. The others wait for the lock.
+/// The waiting calls of one image. Each call has a clone of this. The first call holds the lock and
+/// waits for a place. The others wait for the lock.
 type Line = Arc<AsyncMutex<()>>;
 
 /// The most allowed calls of the image already wait.
@@ -46,7 +46,7 @@ impl Queue {
 
     fn enter(&self, image: &str) -> Result<Line, Full> {
         let mut lines = self.lines.lock();
-        // One of a line's references is here.
+        // The map holds one reference to each line, and each waiting call another one.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
         let line = lines.entry(image.to_owned()).or_default();
         if Arc::strong_count(line) > self.max_waiting { Err(Full) } else { Ok(Arc::clone(line)) }
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn images_take_turns_and_calls_of_one_keep_their_order() {
+    fn images_take_turns_and_calls_of_one_image_keep_their_order() {
         let queue = Queue::new(1, 3);
         let mut calls = Calls::new(&queue);
         for (image, number) in [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)] {
             assert!(calls.enter(image, number));
         }
         assert!(!calls.enter("a", 4) && calls.enter("b", 3));
-        // The last of `b` gives up.
+        // The last call of `b` is cancelled.
         calls.end(7);
         let mut order = Vec::new();
         while !calls.running.is_empty() {
@@ -122,7 +122,7 @@ mod tests {
         }
         assert_eq!(order, [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]);
         let _only = queue.enter("d").unwrap();
-        assert_eq!(queue.lines.lock().len(), 1, "lines without calls are forgotten");
+        assert_eq!(queue.lines.lock().len(), 1, "a line without calls is removed");
         assert!(Queue::new(usize::MAX, 0).place("a").now_or_never().unwrap().is_ok());
     }
 }

@@ -28,7 +28,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// Before discovery's first answer.
+    /// A runner before discovery's first answer.
     async fn new(own: &str) -> Self {
         let ownership = Ownership::new(own.to_owned(), metrics().0);
         let (ring, receiver) = (ownership.ring.subscribe(), ownership.owned.subscribe());
@@ -36,28 +36,28 @@ impl Runner {
         let (drain, watch) = drain::channel();
         let mut runner = Self { snapshots, ring, receiver, owned: OwnedShards::None, drain };
         tokio::spawn(ownership.run(answers, watch));
-        runner.after(Duration::ZERO).await;
-        assert_eq!(runner.changes(), 0, "there was no answer yet");
+        runner.advance(Duration::ZERO).await;
+        assert_eq!(runner.take_changes(), 0, "there was no answer yet");
         runner
     }
 
     /// Discovery lists `endpoints`.
-    async fn answer(&self, endpoints: &[&str]) {
+    async fn list(&self, endpoints: &[&str]) {
         self.snapshots.send_modify(|snapshot| {
             snapshot.is_answered = true;
             snapshot.endpoints = endpoints.iter().map(ToString::to_string).collect();
         });
-        self.after(Duration::ZERO).await;
+        self.advance(Duration::ZERO).await;
     }
 
     /// Lets time pass, and lets the task process what is due.
-    async fn after(&self, time: Duration) {
+    async fn advance(&self, time: Duration) {
         // Paused time advances only when every task waits.
         sleep(time + Duration::from_millis(2)).await;
     }
 
     /// How many changes of ownership arrived since the last check: one or none.
-    fn changes(&mut self) -> usize {
+    fn take_changes(&mut self) -> usize {
         let count = usize::from(self.receiver.has_changed().unwrap());
         self.owned = self.receiver.borrow_and_update().clone();
         count
@@ -80,13 +80,13 @@ fn requests() -> impl Iterator<Item = (String, Option<&'static str>)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_owner_is_where_the_router_goes_first() {
+async fn the_owner_is_the_first_runner_that_routers_choose() {
     let names = [A, B, C];
     let mut runners = Vec::new();
     for name in names {
         let mut runner = Runner::new(name).await;
-        runner.answer(&[B, C, A]).await;
-        assert_eq!(runner.changes(), 1);
+        runner.list(&[B, C, A]).await;
+        assert_eq!(runner.take_changes(), 1);
         runners.push(runner);
     }
     // Computes the owner like a router: the first entry of the ring's preference list.
@@ -118,9 +118,9 @@ async fn each_change_is_published_once() {
         (&[A, B, C, "10.0.0.4:9445"], COOLDOWN.saturating_sub(COALESCE), (0, 3)),
         (&[A, B, C, "10.0.0.4:9445"], 2 * COALESCE, (1, 4)),
     ] {
-        runner.answer(endpoints).await;
-        runner.after(wait).await;
-        assert_eq!((runner.changes(), runner.ring.borrow().len()), published, "{endpoints:?}");
+        runner.list(endpoints).await;
+        runner.advance(wait).await;
+        assert_eq!((runner.take_changes(), runner.ring.borrow().len()), published, "{endpoints:?}");
     }
 }
 
@@ -138,8 +138,8 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
         (&[A], 1, 1000),
         (&[B], 1, 0),
     ] {
-        runner.answer(endpoints).await;
-        runner.changes();
+        runner.list(endpoints).await;
+        runner.take_changes();
         assert_eq!(runner.ring.borrow().len(), members, "{endpoints:?}");
         assert_eq!(requests().filter(|(image, _)| runner.owns(image)).count(), owns, "{endpoints:?}");
     }
@@ -177,24 +177,24 @@ async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
 
     // A runner is listed once it is ready, and leaves the list when it drains.
     let runner = Runner::new(A).await;
-    runner.answer(&[B]).await;
-    runner.after(UNLISTED_WITHIN / 2).await;
-    runner.answer(&[A, B]).await;
-    runner.after(2 * UNLISTED_WITHIN).await;
+    runner.list(&[B]).await;
+    runner.advance(UNLISTED_WITHIN / 2).await;
+    runner.list(&[A, B]).await;
+    runner.advance(2 * UNLISTED_WITHIN).await;
     // The runner may become unready some time before the signal.
-    runner.answer(&[B]).await;
-    runner.after(UNLISTED_WITHIN / 2).await;
+    runner.list(&[B]).await;
+    runner.advance(UNLISTED_WITHIN / 2).await;
     runner.drain.drain();
-    runner.after(2 * UNLISTED_WITHIN).await;
+    runner.advance(2 * UNLISTED_WITHIN).await;
     assert_eq!(**runner.ring.borrow(), [Arc::from(B)], "peers are still followed");
     runner.drain.drained().await;
     assert_eq!(warned(), 0);
 
     let unlisted = Runner::new(A).await;
     for endpoints in [&[B][..], &[B, C]] {
-        unlisted.answer(endpoints).await;
-        unlisted.after(UNLISTED_WITHIN * 2 / 3).await;
+        unlisted.list(endpoints).await;
+        unlisted.advance(UNLISTED_WITHIN * 2 / 3).await;
     }
-    unlisted.after(5 * UNLISTED_WITHIN).await;
+    unlisted.advance(5 * UNLISTED_WITHIN).await;
     assert_eq!(warned(), 1);
 }

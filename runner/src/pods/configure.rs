@@ -69,9 +69,9 @@ impl<O: Origins> Desired<O> {
                     max_pods: effective.max_pods.value,
                     min_pods: effective.min_pods.value,
                     waitlist: effective.waitlist.value,
-                    per_pod: effective.per_pod.value,
-                    queue: if effective.queue.value == 0 { all.queue } else { effective.queue.value },
-                    ttl: if effective.ttl.value.is_zero() { all.ttl } else { effective.ttl.value },
+                    per_pod: settings.flags.per_pod.value,
+                    queue: settings.flags.queue.value,
+                    ttl: effective.ttl.value,
                 }
             });
             Some(ImageSettings { limits, recipe })

@@ -46,7 +46,7 @@ mod tests {
     use crate::settings::tests::settings;
 
     #[test]
-    fn it_is_over_what_runs_and_nothing_else() {
+    fn the_hash_depends_only_on_which_executable_runs_which_image() {
         let hash = |text: &str| {
             let config = ExecConfig::parse(text, "example.com").unwrap();
             exec_hash(&config, &settings(CacheConfig::default()))
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tags_mean_counts_where_there_are_executables() {
+    fn the_meaning_of_tags_changes_the_hash_only_with_executables() {
         let hash = |executor: &str, semantics| {
             let spec = json!({"image": "f", executor: {"tags": ["v1"], "path": "f"}});
             let object = json!({"metadata": {"name": "f"}, "spec": spec});

@@ -1,11 +1,11 @@
-//! What a call pays for leaving nothing behind, beyond the death of its process group.
+//! Measures how much longer a call takes because it also kills processes outside of its group.
 //!
 //! `cargo bench -p wrapper-server --bench process` takes about a minute.
 //!
-//! A process cannot stop adopting orphans, so each way to run calls has a process of its own. They
-//! run short blocks of calls in turn. The differences within a round count, since other load on the
-//! machine affects neighbouring blocks alike. CPU time is that of the process that runs the calls,
-//! without the functions. After each median its 95% confidence interval is in brackets.
+//! A process cannot stop adopting orphans, so each way to run calls has its own process. The
+//! processes run short blocks of calls in turn. The result is the difference within a round,
+//! because other load on the machine affects neighbouring blocks equally. CPU time does not include
+//! the functions. Each median is followed by its 95% confidence interval in brackets.
 
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -21,36 +21,36 @@ const LIMITS: Limits = Limits { stdout: 1024, stderr_head: 1024, stderr_tail: 10
 
 /// Calls in flight at the same time.
 const AT_ONCE: [usize; 2] = [1, 8];
-/// How often each process has a turn, in a benchmark and in a test.
+/// Rounds of a benchmark, and of a test. In a round, each process runs one block of calls.
 const ROUNDS: usize = 201;
 const TEST_ROUNDS: usize = 1;
-/// Calls in a turn.
+/// Calls in one block.
 const BLOCK: usize = 40;
-/// Environment variables beside PATH, about as many as in a pod. The call's name is one more, and
-/// to add it the standard library copies all the others.
+/// Environment variables in addition to PATH, about as many as in a pod. To add the variable with
+/// the call's name, the standard library copies all of them.
 const VARIABLES: usize = 20;
 
-/// The others are compared with the first.
+/// All ways are compared with the first one.
 const WAYS: [Way; 3] = [Way::GroupOnly, Way::Adopts, Way::HasReaped];
 
 #[derive(Clone, Copy)]
 enum Way {
     /// Only the call's process group is killed.
     GroupOnly,
-    /// Orphans are adopted, and there are none.
+    /// Orphans are adopted, but no call leaves any.
     Adopts,
-    /// The same, after the first call has left a process behind.
+    /// Like `Adopts`, after the first calls have left processes behind.
     HasReaped,
 }
 
-/// What a call took, in microseconds.
+/// The time of a call, in microseconds.
 #[derive(Clone, Copy)]
 struct Cost {
     wall: f64,
     cpu: f64,
 }
 
-/// A process that runs calls when asked to.
+/// A child process that runs a block of calls for each request.
 struct Caller {
     process: Child,
     requests: ChildStdin,
@@ -65,7 +65,7 @@ fn main() -> io::Result<()> {
 }
 
 fn compare() -> io::Result<()> {
-    // As given by `cargo bench`, and not by `cargo test`.
+    // `cargo bench` passes this argument, and `cargo test` does not.
     let rounds = if env::args().any(|argument| argument == "--bench") { ROUNDS } else { TEST_ROUNDS };
     let mut callers = Vec::new();
     for way in WAYS {
@@ -75,7 +75,7 @@ fn compare() -> io::Result<()> {
         let mut costs_by_round = Vec::new();
         for round in 0..rounds {
             let mut costs = [Cost { wall: 0.0, cpu: 0.0 }; WAYS.len()];
-            // Each of them has each place in a round equally often.
+            // Each way has each position in a round equally often.
             for turn in 0..WAYS.len() {
                 let way = (round + turn) % WAYS.len();
                 costs[way] = callers[way].run(at_once)?;
@@ -106,7 +106,7 @@ fn compare() -> io::Result<()> {
 fn median(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    // Its rank is distributed binomially: 1.96 standard deviations to each side.
+    // The rank of the median has a binomial distribution: 1.96 standard deviations to each side.
     let margin = (0.98 * (values.len() as f64).sqrt()).ceil() as usize;
     let low = values[middle.saturating_sub(margin)];
     let high = values[(middle + margin).min(values.len() - 1)];
@@ -120,10 +120,11 @@ fn answer(way: Way) -> io::Result<()> {
         adopt_orphans();
     }
     if matches!(way, Way::HasReaped) {
-        // Its output is closed, since a call lasts as long as anybody holds its standard output.
+        // The output is closed, because a call ends only when nobody keeps its standard output
+        // open.
         let leaves_one = "setsid sleep 60 </dev/null >/dev/null 2>&1 &";
         block_on_worker(&runtime, BLOCK, &Program::new("sh", ["-c", leaves_one], Environment::Inherit));
-        // Until they are dead and reaped.
+        // By then they are dead and reaped.
         std::thread::sleep(Duration::from_millis(200));
     }
     let program = Program::new("true", [""; 0], Environment::Inherit);
@@ -139,7 +140,7 @@ fn answer(way: Way) -> io::Result<()> {
     Ok(())
 }
 
-/// Workers run the calls, as in the wrapper: the main thread's children are taken for orphans.
+/// Runs calls on worker threads, as the wrapper does: children of the main thread count as orphans.
 fn block_on_worker(runtime: &Runtime, at_once: usize, program: &Program) {
     let mut tasks = JoinSet::new();
     for _ in 0..at_once {

@@ -126,9 +126,9 @@ async fn serve_until_stopped(flags: &Flags) -> ExitCode {
 /// Returns when the other end of standard input is closed.
 async fn stdin_closed() {
     let (sender, closed) = oneshot::channel::<()>();
-    // In a thread of its own, since a read cannot be cancelled, and Tokio waits for its threads.
+    // This read cannot be cancelled. Tokio would wait for it at the end, so it has its own thread.
     thread::spawn(move || {
-        // An error ends it too.
+        // An error also means that the other end is gone.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         drop(sender);
     });

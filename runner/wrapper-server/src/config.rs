@@ -13,46 +13,46 @@ const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 /// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its
 /// standard input.
 ///
-/// Runs as the entry point of a function pod, with the function's own entry point after "--". Under
-/// the name "cp" it copies files, for the init containers of Porch's pod templates: cp -a SOURCE...
-/// DESTINATION. Under the name "grpc-health-probe" it asks a server for its health, for their
-/// probes: grpc-health-probe -addr IP:PORT.
+/// Runs as the entry point of a function pod, with the function's own entry point after "--". For
+/// Porch's pod templates, the program has two other names. As "cp" it copies files in init
+/// containers: cp -a SOURCE... DESTINATION. As "grpc-health-probe" it asks a server for its health:
+/// grpc-health-probe -addr IP:PORT.
 #[derive(Debug, Clone, Parser)]
 #[command(name = NAME, version, override_usage = USAGE)]
 pub struct Flags {
-    /// Address to listen on; all interfaces when not given
+    /// IP address to listen on. Default: all interfaces
     #[arg(long)]
     pub address: Option<IpAddr>,
-    /// Port for function calls and gRPC health; 0 takes any and prints it
+    /// Port for function calls and gRPC health. 0 means any free port, which the program prints
     #[arg(long, default_value_t = 9446)]
     pub port: u16,
     /// Largest request and answer in bytes
     #[arg(long, default_value_t = 6_291_456)]
     pub max_request_body_size: usize,
-    /// Calls at once; more are refused, and the runner tries elsewhere
+    /// Most calls at the same time; more are refused, and the runner tries another pod
     #[arg(long, default_value_t = 64)]
     pub max_concurrent_calls: usize,
-    /// How long a call may take whose caller sets no deadline
+    /// Deadline of calls that come without one
     #[arg(long, default_value = "5m")]
     pub request_timeout: GoDuration,
-    /// How long calls in flight may take after SIGTERM
+    /// How long calls in flight may take to finish after SIGTERM
     #[arg(long, default_value = "5m")]
     pub drain_timeout: GoDuration,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub verbosity: u8,
-    /// Join the lines of the function's standard error by " | ", in the log and in error texts
+    /// Join the lines of the function's standard error with " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]
     pub flatten_log: bool,
-    /// End when standard input ends, calls in flight included: for a parent that starts it as a
-    /// child process
+    /// Exit when standard input is closed, also while calls are in flight. This is for a parent
+    /// process that starts the program as its child
     #[arg(long, default_value_t = false)]
     pub exit_with_stdin: bool,
-    /// Instead of serving: copy this executable to DIR/wrapper-server and end
+    /// Instead of serving: copy this executable to DIR/wrapper-server and exit
     #[arg(long, value_name = "DIR")]
     pub copy_to: Option<PathBuf>,
-    /// Instead of serving: do nothing until SIGTERM, to hold a container open whose hook runs
-    /// --copy-to
+    /// Instead of serving: do nothing until SIGTERM. This keeps a container running while its hook
+    /// runs --copy-to
     #[arg(long, default_value_t = false)]
     pub idle: bool,
     /// The function's entry point and its arguments
@@ -62,8 +62,8 @@ pub struct Flags {
 
 impl Flags {
     /// Parses the process's arguments. To serve, an entry point is required. Unknown arguments
-    /// before `--` are returned. They come from a user's pod template, which may be made for other
-    /// versions of Porch, and must not prevent the start of every pod.
+    /// before `--` are returned and are no error: they come from a user's pod template, which may
+    /// be made for another version of Porch, and an error would prevent the start of every pod.
     pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<(Self, Ignored), FlagError> {
         let (flags, ignored) = porch_fn_flags::parse_leniently::<Self>(args)?;
         if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_are_not_known_are_ignored() {
+    fn unknown_arguments_are_ignored() {
         let args = ["--otel=x", "--flatten-log", "--new", "value", "-v", "4", "--n=", "--port", "1"];
         let entrypoint = ["--", "f", "--unknown", "value", "--", "--port=2"];
         let (flags, ignored) = from_args(&[&args[..], &entrypoint].concat()).unwrap();
@@ -105,7 +105,7 @@ mod tests {
         ] {
             assert_eq!(from_args(args).unwrap_err().to_string(), expected);
         }
-        // Without an entry point there is nothing to serve, whatever else is there.
+        // Unknown words do not count as an entry point.
         let error = from_args(&["--new", "f"]).unwrap_err().to_string();
         assert!(error.contains("<ENTRYPOINT>... must be set"), "{error}");
     }

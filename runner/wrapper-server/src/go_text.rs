@@ -3,6 +3,7 @@
 //! Error texts reach Porch and can be committed to git, so they must equal those of Porch's own
 //! function runner, a Go program.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -52,10 +53,7 @@ fn is_print(c: char) -> bool {
 pub fn go_exit_text(status: ExitStatus) -> String {
     let mut text = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
-        (None, Some(number)) => match signal_name(number) {
-            Some(name) => format!("signal: {name}"),
-            None => format!("signal: signal {number}"),
-        },
+        (None, Some(number)) => format!("signal: {}", signal_name(number)),
         (None, None) => "exit status unknown".to_owned(),
     };
     if status.core_dumped() {
@@ -71,43 +69,36 @@ pub fn go_os_error(error: &std::io::Error) -> String {
     text.to_ascii_lowercase()
 }
 
-/// Go's names for the signals of Linux, the same on amd64 and arm64.
-fn signal_name(number: i32) -> Option<&'static str> {
-    const NAMES: [&str; 31] = [
-        "hangup",
-        "interrupt",
-        "quit",
-        "illegal instruction",
-        "trace/breakpoint trap",
-        "aborted",
-        "bus error",
-        "floating point exception",
-        "killed",
-        "user defined signal 1",
-        "segmentation fault",
-        "user defined signal 2",
-        "broken pipe",
-        "alarm clock",
-        "terminated",
-        "stack fault",
-        "child exited",
-        "continued",
-        "stopped (signal)",
-        "stopped",
-        "stopped (tty input)",
-        "stopped (tty output)",
-        "urgent I/O condition",
-        "CPU time limit exceeded",
-        "file size limit exceeded",
-        "virtual timer expired",
-        "profiling timer expired",
-        "window changed",
-        "I/O possible",
-        "power failure",
-        "bad system call",
-    ];
-    let index = usize::try_from(number).ok()?.checked_sub(1)?;
-    NAMES.get(index).copied()
+/// Go's names for the signals that can end a process on Linux. The numbers are those of amd64 and
+/// arm64. The other signals below 32 only stop or continue a process, or are ignored.
+fn signal_name(number: i32) -> Cow<'static, str> {
+    let name = match number {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        5 => "trace/breakpoint trap",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        10 => "user defined signal 1",
+        11 => "segmentation fault",
+        12 => "user defined signal 2",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        16 => "stack fault",
+        24 => "CPU time limit exceeded",
+        25 => "file size limit exceeded",
+        26 => "virtual timer expired",
+        27 => "profiling timer expired",
+        29 => "I/O possible",
+        30 => "power failure",
+        31 => "bad system call",
+        _ => return format!("signal {number}").into(),
+    };
+    name.into()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! How the binary gets from its own image into a function's container. The image has no shell and
-//! no tools, so the binary copies itself:
+//! Copies the binary from its own image into a function's container. The image has no shell and no
+//! tools, so the binary copies itself:
 //!
-//! - With our template, a container that [`idle`]s keeps the volume, and its postStart hook calls
-//!   [`copy_to`]. The function starts after the hook.
+//! - With our template, a container runs [`idle`], and its postStart hook calls [`copy_to`]. The
+//!   function's container starts after the hook.
 //! - Porch's documented templates have an init container that calls
-//!   `cp -a /wrapper-server/. DIRECTORY`. The image has this binary under that name too, and
-//!   [`run_cp`] supports as much of `cp` as those need.
+//!   `cp -a /wrapper-server/. DIRECTORY`. The image has this binary also under the name `cp`, and
+//!   [`run_cp`] supports the options that these templates use.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -18,7 +18,7 @@ use std::process::{self, ExitCode};
 use porch_fn_flags::FlagError;
 use porch_fn_lifecycle::StopSignals;
 
-/// The copy's name, which pod templates start.
+/// The name of the copy. Pod templates start it.
 const FILE: &str = "wrapper-server";
 
 /// The binary acts as `cp` if it is started under this name.

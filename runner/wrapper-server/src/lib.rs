@@ -4,7 +4,7 @@
 //! alone: [`process`] runs one process and does not read its output, [`resource_list`] reads an
 //! output and runs nothing, and [`outcome`] turns both into the status code and text that Porch
 //! knows. The runner's exec runtime uses [`process`] and [`outcome`] too. `service.rs` puts them
-//! behind the gRPC method, and `app.rs` wires the server. `install.rs` gets the binary into a
+//! behind the gRPC method, and `app.rs` wires the server. `install.rs` copies the binary into a
 //! function's container, and `health_probe.rs` asks it there for its health.
 
 mod app;

@@ -34,8 +34,8 @@ pub struct Evaluated {
     pub warning: Option<String>,
 }
 
-/// [`judge`] or [`judge_exit`]: judges a process of the function with this name in quotes, within
-/// the limits of this many bytes of a message.
+/// The type of [`judge`] and [`judge_exit`]. The arguments are the function's name in quotes, its
+/// finished process, and the largest message in bytes.
 pub type Judge = fn(&str, Finished, usize) -> Result<Evaluated, Status>;
 
 /// The limits that keep an answer within a gRPC message of `max_message` bytes.
@@ -84,8 +84,8 @@ pub fn judge(function: &str, finished: Finished, max_message: usize) -> Result<E
     Ok(evaluated(stdout, stderr, warning, max_message))
 }
 
-/// Like [`judge`], but by the exit code alone, like Porch's exec runtime: the output of a function
-/// that succeeded is not read, but an empty one is an error. The text for a function that failed
+/// Judges a process by its exit code alone, like Porch's exec runtime. The output of a function
+/// that succeeded is not read, but an empty output is an error. The text for a function that failed
 /// begins like Porch's, with exit code and stderr. The results in its output follow.
 pub fn judge_exit(function: &str, finished: Finished, max_message: usize) -> Result<Evaluated, Status> {
     let Finished { status, stdout, stderr } = finished;

@@ -27,7 +27,7 @@ pub use results::{MESSAGE_LIMIT, PART_LIMIT, Results, TEXT_LIMIT};
 /// flow style (JSON), the parser keeps one item at a time, at up to 70 times its size.
 ///
 /// # Errors
-/// Why it is not a `ResourceList`, with the position of the fault in the function's stdout.
+/// The reason why it is not a `ResourceList`, with the position in the function's stdout.
 pub fn check(output: &[u8]) -> Result<Results, String> {
     let (text, prefix) = readable(output)?;
     let mut events = Events::new(&text, prefix);
@@ -77,7 +77,7 @@ fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results
     }
 }
 
-/// There is no YAML document: nothing, blanks or comments.
+/// The error for an output without a YAML document: nothing, or only blanks and comments.
 const EMPTY: &str = "expected exactly one object, got 0: the function must write a ResourceList to stdout";
 
 /// How much of an unexpected kind is quoted, in bytes.

@@ -1,6 +1,6 @@
-//! A process that adopts orphans, as the wrapper of a pod does: nothing of a call outlives it.
+//! With adopted orphans, as in a pod's wrapper, no process of a call outlives the call.
 //!
-//! A process of its own, since it becomes the parent of what others leave behind.
+//! This test is a program of its own, because it becomes the parent of all orphans of its calls.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,21 +13,21 @@ use wrapper_server::process::{Environment, Finished, Limits, Program, RunError, 
 
 const LIMITS: Limits = Limits { stdout: 1 << 20, stderr_head: 1024, stderr_tail: 1024, join_lines: false };
 
-/// What a call leaves behind, each with its output closed, as daemons have it.
+/// Commands that leave processes behind. Their output is closed, as daemons do.
 const LEFT_BEHIND: [&str; 4] = [
-    // Members of its group that have ended, and some that are killed with it.
+    // Members of the call's process group: one that has ended, and others that still run.
     "(:) & (sleep 60 & sleep 60 & wait)",
-    // A session of its own, with a zombie in it.
+    // A process with its own session and a zombie.
     "setsid sh -c 'sleep 0 & exec sleep 60'",
-    // A daemon: its parent is gone before the call is.
+    // A daemon: its parent exits before the call ends.
     "(setsid setsid sh -c 'setsid sleep 60 & sleep 60' &)",
-    // One that goes on starting others.
+    // A process that starts new processes after the call.
     "setsid sh -c 'for i in 1 2 3 4 5 6 7 8 9; do setsid sleep 60 & sleep 0.01; done'",
 ];
-/// One that does not say which call it is of.
-const UNNAMED: &str = "env -i setsid sh -c 'sleep 60 & sleep 60'";
+/// Leaves processes whose environment does not name the call.
+const WITHOUT_NAME: &str = "env -i setsid sh -c 'sleep 60 & sleep 60'";
 
-/// All descendants, zombies included: the number of the parent and what is running.
+/// All descendants of this process, including zombies: the parent and the command line of each.
 fn descendants() -> Vec<(i32, String)> {
     let mut parents = vec![getpid().as_raw_nonzero().get()];
     let mut found = Vec::new();
@@ -44,13 +44,13 @@ fn descendants() -> Vec<(i32, String)> {
     found
 }
 
-async fn within_a_second(what: &str, holds: impl Fn() -> bool) {
-    let looked = timeout(Duration::from_secs(1), async {
+async fn wait_at_most_a_second(failure: &str, holds: impl Fn() -> bool) {
+    let waited = timeout(Duration::from_secs(1), async {
         while !holds() {
             sleep(Duration::from_millis(2)).await;
         }
     });
-    looked.await.unwrap_or_else(|_| panic!("{what}: {:#?}", descendants()));
+    waited.await.unwrap_or_else(|_| panic!("{failure}: {:#?}", descendants()));
 }
 
 async fn call(script: &str, deadline: Option<Instant>) -> Result<Finished, RunError> {
@@ -58,18 +58,17 @@ async fn call(script: &str, deadline: Option<Instant>) -> Result<Finished, RunEr
     run(&program, Vec::new(), &LIMITS, deadline).await
 }
 
-/// A script that leaves these behind and goes on.
-fn leave(left_behind: &[&str]) -> String {
-    let each: Vec<_> =
-        left_behind.iter().map(|left| format!("{{ {left}; }} </dev/null >/dev/null 2>&1 &\n")).collect();
-    each.concat()
+/// A script that starts these commands in the background.
+fn in_background(commands: &[&str]) -> String {
+    let lines = commands.iter().map(|command| format!("{{ {command}; }} </dev/null >/dev/null 2>&1 &\n"));
+    lines.collect()
 }
 
-/// A call that runs until `file` is there, and needs two daemons of its own until then.
-async fn with_daemons(file: &Path) {
+/// A call that runs until `file` exists. Its two daemons must live until then.
+async fn call_with_daemons(file: &Path) {
     let file = file.display();
-    let daemon = |unnamed, pid| {
-        format!("({unnamed} setsid sh -c 'echo $$ >{file}.{pid}; exec sleep 61' >/dev/null 2>&1 &)\n")
+    let daemon = |prefix, pid| {
+        format!("({prefix} setsid sh -c 'echo $$ >{file}.{pid}; exec sleep 61' >/dev/null 2>&1 &)\n")
     };
     let script = format!(
         "{}{}touch {file}.begun; until [ -e {file} ]; do sleep 0.01; done\n\
@@ -80,43 +79,43 @@ async fn with_daemons(file: &Path) {
     assert_eq!(&call(&script, None).await.unwrap().stdout[..], b"alive\n");
 }
 
-/// So many calls, four at once.
-async fn calls(script: &str, count: usize) {
-    let some = async || {
+/// Runs `count` calls, four at a time.
+async fn run_calls(script: &str, count: usize) {
+    let quarter = async || {
         for _ in 0..count / 4 {
             assert_eq!(&call(&format!("{script} echo done"), None).await.unwrap().stdout[..], b"done\n");
         }
     };
-    tokio::join!(some(), some(), some(), some());
+    tokio::join!(quarter(), quarter(), quarter(), quarter());
 }
 
 #[tokio::test]
-async fn nothing_outlives_its_call() {
+async fn no_process_outlives_its_call() {
     adopt_orphans();
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("over");
-    let others = async {
-        while !directory.path().join("over.begun").exists() {
+    let file = directory.path().join("end");
+    let other_calls = async {
+        while !directory.path().join("end.begun").exists() {
             sleep(Duration::from_millis(2)).await;
         }
-        calls(&leave(&LEFT_BEHIND), 40).await;
+        run_calls(&in_background(&LEFT_BEHIND), 40).await;
         let deadline = Instant::now() + Duration::from_millis(100);
-        let script = leave(&LEFT_BEHIND) + "sleep 60";
+        let script = in_background(&LEFT_BEHIND) + "sleep 60";
         let error = call(&script, Some(deadline)).await.unwrap_err();
         assert!(matches!(error, RunError::Deadline), "{error}");
-        // The call beside them protects its own daemons only.
+        // The long call protects only its own daemons.
         let own = getpid().as_raw_nonzero().get();
-        within_a_second("left behind", || {
+        wait_at_most_a_second("processes were left behind", || {
             let found = descendants();
-            let left = |(parent, command): &(i32, String)| {
+            let is_left_behind = |(parent, command): &(i32, String)| {
                 command.contains("sleep 60") || (command.is_empty() && *parent == own)
             };
-            !found.iter().any(left)
+            !found.iter().any(is_left_behind)
         })
         .await;
-        calls(&leave(&[UNNAMED]), 4).await;
+        run_calls(&in_background(&[WITHOUT_NAME]), 4).await;
         std::fs::write(&file, "").unwrap();
     };
-    tokio::join!(with_daemons(&file), others);
-    within_a_second("left behind", || descendants().is_empty()).await;
+    tokio::join!(call_with_daemons(&file), other_calls);
+    wait_at_most_a_second("processes were left behind", || descendants().is_empty()).await;
 }

@@ -200,7 +200,7 @@ async fn callers_can_be_required_to_use_tls() {
     router.wait_runners_healthy().await;
     let alone = stand.runner(0, stand.files("listen-tls", "runner")).await;
     let path = |file: &str| Some(stand.sandbox.path(file));
-    let files = Files::of("--tls", path("router.crt"), path("router.key"), path("authority.crt"), true);
+    let files = Files::of("--tls", [&path("router.crt"), &path("router.key"), &path("authority.crt")], true);
     let connector =
         files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut Tasks::new()).unwrap();
     for server in [&router, &alone] {

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use porch_fn_discovery::Target;
-use porch_fn_flags::GoDuration;
+use porch_fn_flags::ServerFlags;
 use porch_fn_grpc::inflight_limit;
 
 use super::super::destination::{Destination, destination, ours, place};
 use super::super::facts::Facts;
 use super::super::finding::{Level, Report};
+use super::super::installation::Installed;
 use super::super::quantity::shown;
 use super::super::workload::Workload;
 
@@ -21,33 +22,19 @@ struct Common<'a> {
     workload: &'a Workload,
     /// The container's memory limit in bytes.
     memory: Option<u64>,
-    /// Maximum message size, in bytes.
-    max_message: usize,
-    /// Maximum bytes of messages in memory; `None` if the flags are invalid.
-    held: Option<usize>,
-    drain: (GoDuration, GoDuration),
-    serves_tls: bool,
+    flags: &'a ServerFlags,
 }
 
 /// Returns routers, then runners, if their flags are valid.
 fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
-    macro_rules! common {
-        ($installed:expr) => {
-            $installed.as_ref().and_then(|installed| {
-                let flags = installed.flags.as_ref().ok()?;
-                Some(Common {
-                    workload: &installed.workload,
-                    memory: installed.memory,
-                    max_message: flags.max_request_body_size,
-                    held: inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size).ok(),
-                    drain: (flags.drain_delay, flags.drain_timeout),
-                    serves_tls: flags.listen_tls_cert.is_some(),
-                })
-            })
-        };
+    fn common<F>(installed: Option<&Installed<F>>, flags: fn(&F) -> &ServerFlags) -> Option<Common<'_>> {
+        let installed = installed?;
+        let flags = flags(installed.flags.as_ref().ok()?);
+        Some(Common { workload: &installed.workload, memory: installed.memory, flags })
     }
-    let router = common!(facts.installed.router);
-    router.into_iter().chain(common!(facts.installed.runner))
+    let router = common(facts.installed.router.as_ref(), |flags| &flags.server);
+    let runner = common(facts.installed.runner.as_ref(), |flags| &flags.server);
+    router.into_iter().chain(runner)
 }
 
 /// Checks that the maximum message size is the same on every hop.
@@ -57,7 +44,9 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     // A Deployment that calls two addresses appears twice with the same limit.
     hops.dedup();
     let callers = hops.len();
-    hops.extend(programs(facts).map(|one| (one.workload.name.as_str(), one.max_message as u64)));
+    hops.extend(
+        programs(facts).map(|one| (one.workload.name.as_str(), one.flags.max_request_body_size as u64)),
+    );
     let Some(largest) = hops.iter().map(|(_, size)| *size).max() else { return };
     if hops.iter().all(|&(_, size)| size == largest) {
         return report.ok(format!("{} everywhere", shown(largest)));
@@ -78,7 +67,8 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
 /// Responses may double the bytes of messages in memory.
 pub(super) fn memory(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
-        let (Some(limit), Some(held)) = (one.memory, one.held) else { continue };
+        let held = inflight_limit(one.flags.max_inflight_bytes, one.flags.max_request_body_size);
+        let (Some(limit), Ok(held)) = (one.memory, held) else { continue };
         let held = (held as u64).saturating_mul(2);
         let needed = held.saturating_add(BESIDE);
         if limit < needed {
@@ -94,7 +84,8 @@ pub(super) fn memory(facts: &Facts, report: &mut Report) {
 /// Checks that SIGKILL does not interrupt calls while a program drains.
 pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
-        let (name, grace, (delay, timeout)) = (&one.workload.name, one.workload.grace, one.drain);
+        let (name, grace) = (&one.workload.name, one.workload.grace);
+        let (delay, timeout) = (one.flags.drain_delay, one.flags.drain_timeout);
         let drain = Duration::from(delay).saturating_add(timeout.into()).as_secs();
         if drain > u64::try_from(grace).unwrap_or_default() {
             report.warning(
@@ -122,7 +113,7 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     router_count(facts, report);
     if let (Some(router), Some(runner)) = (facts.router_flags(), facts.runner_flags()) {
         differing(&facts.namespace, router, runner, report);
-        if report.is_empty() && router.max_request_body_size == runner.max_request_body_size {
+        if report.is_empty() && router.server.max_request_body_size == runner.server.max_request_body_size {
             report.ok("those of routers and runners agree");
         }
     }
@@ -132,7 +123,8 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
 /// does so has another address.
 fn callers_tls(facts: &Facts, report: &mut Report) {
     // Porch calls the routers, or the only runner if there are no routers.
-    let called = programs(facts).find(|one| ours(facts) == Some(one.workload) && one.serves_tls);
+    let called =
+        programs(facts).find(|one| ours(facts) == Some(one.workload) && one.flags.listen_tls_cert.is_some());
     let mut callers = facts.installed.callers.iter();
     let caller = callers.find(|caller| destination(facts, &caller.address) == Destination::Ours);
     if let (Some(called), Some(caller)) = (called, caller) {
@@ -164,7 +156,7 @@ fn differing(
     runner: &porch_fn_runner::Flags,
     report: &mut Report,
 ) {
-    let (of_routers, of_runners) = (&router.default_image_prefix, &runner.default_image_prefix);
+    let (of_routers, of_runners) = (&router.server.default_image_prefix, &runner.server.default_image_prefix);
     if of_routers != of_runners {
         report.problem(
             format!("--default-image-prefix differs: routers {of_routers:?}, runners {of_runners:?}"),
@@ -172,19 +164,19 @@ fn differing(
         );
     }
     let patterns = |patterns: &[String]| patterns.iter().cloned().collect::<BTreeSet<_>>();
-    if patterns(&router.allowed_images) != patterns(&runner.allowed_images) {
+    if patterns(&router.server.allowed_images) != patterns(&runner.server.allowed_images) {
         report.warning(
             "--allowed-images differs between routers and runners",
             "the same on both: what either refuses is refused",
         );
     }
-    if router.tls_cert.is_some() != runner.tls_cert.is_some() {
+    if router.server.tls_cert.is_some() != runner.server.tls_cert.is_some() {
         report.problem(
             "only one side has --tls-cert: routers and runners cannot talk to each other",
             "--tls-cert, --tls-key, --tls-client-ca on both, or on neither",
         );
     }
-    if runner.listen_tls_cert.is_some() {
+    if runner.server.listen_tls_cert.is_some() {
         report.problem(
             "the runners have --listen-tls-cert, which is for callers other than routers",
             "--tls-cert, --tls-key, --tls-client-ca instead",

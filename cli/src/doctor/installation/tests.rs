@@ -42,8 +42,10 @@ fn described(deployments: &[Deployment]) -> Vec<String> {
     });
     let mut lines: Vec<_> = evaluators.collect();
     lines.extend(found.router.iter().map(|router| {
-        let flags =
-            router.flags.as_ref().map(|flags| format!("at most {} bytes", flags.max_request_body_size));
+        let flags = router
+            .flags
+            .as_ref()
+            .map(|flags| format!("at most {} bytes", flags.server.max_request_body_size));
         format!("router {}: {}", router.workload.name, described_flags(flags))
     }));
     lines.extend(found.runner.iter().map(|runner| {

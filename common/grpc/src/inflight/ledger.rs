@@ -151,6 +151,7 @@ impl Ledger {
     }
 
     /// Bytes held in all accounts.
+    #[cfg(any(test, feature = "metrics"))]
     pub(super) fn held(&self) -> usize {
         self.calls.saturating_add(self.answers).saturating_add(self.waiting)
     }

@@ -1,4 +1,4 @@
-//! Pod cache configurations in both forms, and the places that errors name.
+//! Pod cache configurations in both forms, and the positions in errors.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn both_forms_are_read() {
     let expected =
         Limits { ttl: Some(Duration::from_hours(1)), max_pods: Some(4), min_pods: None, waitlist: Some(3) };
     assert_eq!(entries[0].limits, expected);
-    assert_eq!(entries[1].limits, Limits::default(), "unset means as for all");
+    assert_eq!(entries[1].limits, Limits::default(), "a field that is not set keeps the flag's value");
 
     let entries = parse("set-namespace:v0.4.1: 10m\napply-setters:v0.2: 90s\nx:v1: 0s\n").unwrap();
     let ttls: Vec<_> = entries.iter().map(|entry| entry.limits.ttl.map(|ttl| ttl.as_secs())).collect();
@@ -31,7 +31,7 @@ fn both_forms_are_read() {
 }
 
 #[test]
-fn replicas_are_read_and_agree() {
+fn replicas_are_read_and_checked() {
     let more = |key: &str| {
         Err(format!(
             "line 1, column 10: entry \"a:v1\": minReplicas 4 is more than {key} 3: write at most that"
@@ -62,7 +62,7 @@ fn resources_are_read() {
 }
 
 #[test]
-fn broken_entries_are_named_with_their_place() {
+fn errors_name_the_entry_and_its_position() {
     let error = parse("- name: b:v1\n- {name: a:v1, timeToLive: soon}").unwrap_err();
     assert_eq!(
         error,

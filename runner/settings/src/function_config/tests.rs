@@ -118,7 +118,7 @@ fn executables_are_read() {
     for path in ["f", "dir/f", "/usr/bin/f", "./f"] {
         assert_eq!(binary(path).unwrap().path, Path::new(path));
     }
-    assert_eq!(binary(NO_EXECUTABLE), None, "it is meant for Porch alone");
+    assert_eq!(binary(NO_EXECUTABLE), None, "only Porch uses this path");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn replicas_agree_with_parallel_executions() {
 
 /// Each error names the field, the mistake and what is expected.
 #[test]
-fn a_wrong_field_is_named() {
+fn errors_name_the_field() {
     let whole = "expected a whole number from 0 to 4294967295";
     let no_executor = "write at least one of podExecutor, binaryExecutor and goExecutor";
     let no_constraint =
@@ -232,7 +232,7 @@ fn a_wrong_field_is_named() {
         assert!(error.starts_with(&expected), "{error}");
     }
     let exact = FunctionConfig::parse(&object(&in_pod(tags)), PREFIX, TagSemantics::Exact).unwrap();
-    assert!(exact.pod.unwrap().tags.is_all(), "its tags are not read");
+    assert!(exact.pod.unwrap().tags.is_all(), "its tags match everything");
 }
 
 #[test]

@@ -79,8 +79,8 @@ fn a_foreign_image_of_the_same_name_inherits_nothing() {
 /// Objects for pods, winners of an image, and the problem of one object.
 #[test]
 fn the_named_tag_wins_then_the_older_object_then_the_name() {
-    let mut unborn = pods("a", 1, &["*"]);
-    unborn.created = None;
+    let mut not_created = pods("a", 1, &["*"]);
+    not_created.created = None;
     let digest = digest();
     let all_and_one = || vec![pods("all", 1, &["*"]), pods("one", 2, &["v1.0.0"])];
     let versions =
@@ -89,21 +89,21 @@ fn the_named_tag_wins_then_the_older_object_then_the_name() {
     for (objects, of, winners, name, problem) in [
         (all_and_one(), "f:v1.0.0", &["one", "all"][..], "all", None),
         (all_and_one(), &digest, &["all"], "one", None),
-        (versions, "f:v0.2.3", &["b", "a"], "a", Some("tag v0.2.3: FunctionConfig b counts, it is older")),
-        (by_name, "f", &["a", "b"], "b", Some("with any tag: FunctionConfig a counts, its name comes first")),
+        (versions, "f:v0.2.3", &["b", "a"], "a", Some("tag v0.2.3: FunctionConfig b wins, it is older")),
+        (by_name, "f", &["a", "b"], "b", Some("with any tag: FunctionConfig a wins, its name sorts first")),
         (
-            vec![unborn, pods("b", 1, &["*"])],
+            vec![not_created, pods("b", 1, &["*"])],
             "f",
             &["b", "a"],
             "a",
-            Some("with any tag: FunctionConfig b counts, it is older"),
+            Some("with any tag: FunctionConfig b wins, it is older"),
         ),
         (
             vec![exact("b", 2, &["v1.0.0"]), exact("a", 1, &["~0.2"])],
             "f:odd",
             &["a", "b"],
             "b",
-            Some("with any tag: FunctionConfig a counts, it is older"),
+            Some("with any tag: FunctionConfig a wins, it is older"),
         ),
         // An object without tags is for no image.
         (vec![pods("a", 1, &[]), pods("c", 2, &["*"])], "f:v1", &["c"], "a", None),
@@ -117,7 +117,7 @@ fn the_named_tag_wins_then_the_older_object_then_the_name() {
 }
 
 #[test]
-fn executors_conflict_each_on_its_own() {
+fn executors_are_compared_separately() {
     let both =
         json!({"podExecutor": {"tags": ["v1.0.0"]}, "binaryExecutor": {"tags": ["v2.0.0"], "path": "x"}});
     let configs = new(vec![config("both", 1, &both), pods("p", 2, &["v2.0.0"]), binary("e", 3, &["v2.0.0"])]);
@@ -125,7 +125,7 @@ fn executors_conflict_each_on_its_own() {
     assert_eq!(binaries(&configs, "f:v2.0.0", None), ["both", "e"]);
     assert_eq!(
         configs.problem("e"),
-        Some("binaryExecutor: image ghcr.io/x/f tag v2.0.0: FunctionConfig both counts, it is older")
+        Some("binaryExecutor: image ghcr.io/x/f tag v2.0.0: FunctionConfig both wins, it is older")
     );
 }
 
@@ -168,12 +168,12 @@ fn a_part_without_effect_is_a_problem() {
     ] {
         let configs = new(vec![object]);
         assert_eq!(configs.problem("a"), Some(expected));
-        assert_eq!(configs.iter().count(), 1, "the rest is used");
+        assert_eq!(configs.iter().count(), 1, "the object is used");
     }
     // If there are several problems, the status reports the first.
     let spec = json!({"prefixes": ["a.io", "b.io"], "podExecutor": {"tags": ["v1"]}});
     let configs = new(vec![config("old", 1, &spec), config("new", 2, &spec)]);
-    let expected = "podExecutor: image a.io/f tag v1: FunctionConfig old counts, it is older";
+    let expected = "podExecutor: image a.io/f tag v1: FunctionConfig old wins, it is older";
     assert_eq!(configs.problem("new"), Some(expected));
 }
 
@@ -182,7 +182,8 @@ fn there_are_limits() {
     let many = (0..=100_i64).map(|age| pods(&format!("c{age}"), age, &[&format!("v{age}")]));
     let configs = new(many.collect());
     assert_eq!((names(&configs, "f:v99"), names(&configs, "f:v100")), (vec!["c99".to_owned()], vec![]));
-    let expected = "image ghcr.io/x/f: 100 FunctionConfigs for it come before: this one does not count";
+    let expected =
+        "image ghcr.io/x/f: it is not used, because 100 other FunctionConfigs for this image come before it";
     assert_eq!(configs.problem("c100"), Some(expected));
 
     let one = |age: i64| {
@@ -191,5 +192,5 @@ fn there_are_limits() {
     let configs = new((0..=10_000_i64).map(one).collect());
     assert_eq!(configs.iter().count(), MAX_FUNCTION_CONFIGS);
     assert_eq!((names(&configs, "f9999"), names(&configs, "f10000")), (vec!["c9999".to_owned()], vec![]));
-    assert_eq!(configs.problem("c10000"), Some("10000 FunctionConfigs come before: this one does not count"));
+    assert_eq!(configs.problem("c10000"), Some("it is not used: 10000 other FunctionConfigs come before it"));
 }

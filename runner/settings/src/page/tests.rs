@@ -1,4 +1,4 @@
-//! The page of an image, value by value, and no secret in it.
+//! The page of an image: each value with its source, and no secrets.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::source::Source;
 use crate::{CacheConfig, ExecConfig, Flags, FunctionConfig, FunctionConfigs, TagSemantics};
 
 #[test]
-fn the_page_says_what_holds_and_why_but_no_secret() {
+fn the_page_has_values_and_sources_but_no_secrets() {
     let flags =
         Flags { max_pods: Setting::new(1, Source::Flag("max-parallel-pods-per-function")), ..flags() };
     let env = json!([
@@ -48,7 +48,7 @@ fn the_page_says_what_holds_and_why_but_no_secret() {
 
     let read: Page = serde_json::from_value(page).unwrap();
     assert_eq!(read.image, "ghcr.io/x/f:v1");
-    assert_eq!(read.notes, ["--pod-cache-config has 2 entries for this image: the first one counts"]);
+    assert_eq!(read.notes, ["--pod-cache-config has 2 entries for this image: the first one is used"]);
     let row = |row: &Row| (row.setting.clone(), row.value.clone(), row.from.clone());
     let rows: Vec<_> = read.settings.iter().map(row).collect();
     let expected = [

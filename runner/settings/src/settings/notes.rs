@@ -12,16 +12,16 @@ impl Settings {
         let entries = self.cache.entries.iter().filter(|entry| entry.image == *image).count();
         if entries > 1 {
             notes.push(format!(
-                "--pod-cache-config has {entries} entries for this image: the first one counts"
+                "--pod-cache-config has {entries} entries for this image: the first one is used"
             ));
         }
         let ignored = |config: &FunctionConfig, executor: &str, why: &str| {
-            format!("FunctionConfig {} does not count for {executor}: {why}", config.name)
+            format!("FunctionConfig {} is not used for {executor}: {why}", config.name)
         };
         notes.extend(
             self.functions
                 .without_tags(image)
-                .map(|config| ignored(config, "podExecutor", "it lists no tags, write \"*\" for all")),
+                .map(|config| ignored(config, "podExecutor", "it lists no tags; write \"*\" for all")),
         );
         let mut pods = self.functions.pod(image).into_iter();
         if let Some(winner) = pods.next() {
@@ -32,7 +32,7 @@ impl Settings {
         for (config, binary) in self.functions.binary(image, None) {
             if self.missing.contains(&binary.path) {
                 let path = self.flags.functions.join(&binary.path);
-                let why = format!("there is no file {}; see --functions", path.display());
+                let why = format!("the file {} does not exist; see --functions", path.display());
                 notes.push(ignored(config, "binaryExecutor", &why));
             } else {
                 let first = *winner.get_or_insert(&config.name);
@@ -42,10 +42,10 @@ impl Settings {
             }
         }
         if let Some((winner, configured)) = winner.zip(self.configured(image.as_str())) {
-            notes.push(format!("{} does not count: FunctionConfig {winner} does", configured.source));
+            notes.push(format!("{} is not used: FunctionConfig {winner} wins", configured.source));
         }
         if !self.flags.allowed_images.allows(image) {
-            notes.push("every call is refused: no pattern of --allowed-images fits this image".to_owned());
+            notes.push("every call is refused: no pattern of --allowed-images matches this image".to_owned());
         }
         notes
     }

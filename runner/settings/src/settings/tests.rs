@@ -116,7 +116,7 @@ fn porchs_own_objects_are_used_in_both_semantics() {
 
 /// Tags like in the objects of Porch after 1.6.
 #[test]
-fn ranges_are_warmed_and_kept_once_they_are_known() {
+fn ranges_are_warmed_and_kept_after_a_registry_has_resolved_them() {
     let object = |name: &str, tags: Value| {
         let spec = json!({"image": name, "prefixes": ["quay.io/x", ""], "podExecutor": {"tags": tags}});
         object(name, &json!({MIN_REPLICAS: "2"}), &spec)
@@ -137,7 +137,11 @@ fn ranges_are_warmed_and_kept_once_they_are_known() {
         repository: image(&format!("quay.io/x/{name}")),
         constraint: constraint.to_owned(),
     };
-    assert_eq!(settings.ranges(true), [range("a", "~0.1 != v0.1.4"), range("b", "*")], "the first of each");
+    assert_eq!(
+        settings.ranges(true),
+        [range("a", "~0.1 != v0.1.4"), range("b", "*")],
+        "the first of each object"
+    );
 
     let literal = ["quay.io/x/c:v0.4.1", "c:v0.4.1", "quay.io/x/d", "d"].map(image);
     assert_eq!(settings.warm(&Resolved::default()), literal);
@@ -152,7 +156,7 @@ fn ranges_are_warmed_and_kept_once_they_are_known() {
     assert_eq!(none.min_pods.value, 0);
     assert_eq!(
         settings.notes(&image("quay.io/x/e:v1")),
-        ["FunctionConfig e does not count for podExecutor: it lists no tags, write \"*\" for all"]
+        ["FunctionConfig e is not used for podExecutor: it lists no tags; write \"*\" for all"]
     );
 }
 
@@ -175,8 +179,6 @@ fn each_field_is_taken_from_the_highest_source() {
         max_pods: Setting::new(1, default("max-parallel-pods-per-function")),
         min_pods: Setting::new(0, Source::BuiltIn),
         waitlist: Setting::new(2, default("max-waitlist-length")),
-        per_pod: Setting::new(16, default("max-concurrent-per-pod")),
-        queue: Setting::new(1000, default("max-queue-per-function")),
         overrides: PodOverrides::default(),
         overrides_from: None,
         resources_from: None,
@@ -274,7 +276,7 @@ fn executables_of_function_configs_win_over_the_file() {
 }
 
 #[test]
-fn executables_that_are_not_there_do_not_count() {
+fn executables_that_do_not_exist_are_not_used() {
     let binary = |path: &str| json!({"image": "f", "binaryExecutor": {"tags": ["v1", "v2"], "path": path}});
     let configs = vec![
         object("a", &Value::Null, &binary("a")),
@@ -298,15 +300,15 @@ fn executables_that_are_not_there_do_not_count() {
     };
     let gone = |name: &str, path: &str| {
         format!(
-            "FunctionConfig {name} does not count for binaryExecutor: there is no file {path}; see --functions"
+            "FunctionConfig {name} is not used for binaryExecutor: the file {path} does not exist; see --functions"
         )
     };
 
     let none = with(&[]);
-    assert_eq!(of(&none, "f:v1").as_deref(), Some("/functions/e"), "that of --config counts, there or not");
-    assert_eq!(of(&none, "f:v2"), None, "so it runs in pods");
+    assert_eq!(of(&none, "f:v1").as_deref(), Some("/functions/e"), "--config counts in any case");
+    assert_eq!(of(&none, "f:v2"), None, "it runs in pods");
     assert_eq!(none.missing_executables().count(), 3);
-    assert!(!none.has_same_executables(|path| path == Path::new("/opt/b")), "one has come");
+    assert!(!none.has_same_executables(|path| path == Path::new("/opt/b")), "one executable was created");
 
     let second = with(&["/opt/b", "/functions/c"]);
     assert_eq!(of(&second, "f:v1").as_deref(), Some("/opt/b"));
@@ -314,8 +316,8 @@ fn executables_that_are_not_there_do_not_count() {
         second.notes(&image("f:v1")),
         [
             gone("a", "/functions/a"),
-            "FunctionConfig c does not count for binaryExecutor: b comes before it".to_owned(),
-            "--config, function e does not count: FunctionConfig b does".to_owned(),
+            "FunctionConfig c is not used for binaryExecutor: b comes before it".to_owned(),
+            "--config, function e is not used: FunctionConfig b wins".to_owned(),
         ]
     );
     assert_eq!(second.missing_executables().count(), 1);
@@ -323,7 +325,7 @@ fn executables_that_are_not_there_do_not_count() {
 
 /// Two sources set minimum and maximum, and the minimum would exceed the maximum.
 #[test]
-fn at_least_as_many_pods_as_are_kept() {
+fn the_maximum_of_pods_is_not_below_the_minimum() {
     let (two, six) = ("- {name: 'f:v1', maxReplicas: 2}", "- {name: 'f:v1', minReplicas: 6}");
     let default = Source::Default("max-parallel-pods-per-function");
     for (cache, annotations, flags, min, max) in [
@@ -341,7 +343,7 @@ fn at_least_as_many_pods_as_are_kept() {
 }
 
 #[test]
-fn what_has_no_effect_is_noted() {
+fn notes_name_values_that_have_no_effect() {
     let cache = "- {name: 'f:v1', maxReplicas: 3}\n- {name: 'f:v1', timeToLive: 1h}";
     let spec =
         |tags: &[&str]| json!({"image": "f", "podExecutor": {"tags": tags, "maxParallelExecutions": 9}});
@@ -357,9 +359,9 @@ fn what_has_no_effect_is_noted() {
     assert_eq!(
         settings.notes(&image("f:v1")),
         [
-            "--pod-cache-config has 2 entries for this image: the first one counts",
-            "FunctionConfig b does not count for podExecutor: a comes before it",
-            "FunctionConfig c does not count for podExecutor: a comes before it",
+            "--pod-cache-config has 2 entries for this image: the first one is used",
+            "FunctionConfig b is not used for podExecutor: a comes before it",
+            "FunctionConfig c is not used for podExecutor: a comes before it",
         ]
     );
 }
@@ -374,7 +376,7 @@ fn images_that_are_not_allowed_are_neither_warmed_nor_kept() {
     let allowed = AllowedImages::parse(&["f:v1", "quay.io/*"], PREFIX).unwrap();
     let settings = settings(Flags { allowed_images: Arc::new(allowed), ..flags() }, cache, exec, configs);
 
-    assert_eq!(settings.ranges(true), [], "no registry is asked for it");
+    assert_eq!(settings.ranges(true), [], "no registry is asked");
     let range = Range { repository: image("g"), constraint: "~1".to_owned() };
     let resolved = Resolved::from([(range, image("g:v1.1"))]);
     assert_eq!(settings.warm(&resolved), ["f:v1", "quay.io/g:v1"].map(image));
@@ -384,13 +386,13 @@ fn images_that_are_not_allowed_are_neither_warmed_nor_kept() {
         let effective = settings.of(&refused);
         assert_eq!(effective.min_pods, Setting::new(0, Source::Flag("allowed-images")));
         assert_eq!(effective.executable, None);
-        let note = "every call is refused: no pattern of --allowed-images fits this image";
+        let note = "every call is refused: no pattern of --allowed-images matches this image";
         assert_eq!(settings.notes(&refused), [note]);
     }
 }
 
 #[test]
-fn images_that_are_named_are_warmed_and_kept() {
+fn literal_tags_are_warmed_and_kept() {
     let cache = "- {name: 'g:v1', minReplicas: 1}\n- name: f:v1\n- name: g:v1\n";
     let spec = json!({"image": "f", "prefixes": ["", "quay.io"],
         "podExecutor": {"tags": ["v1", "v2", ">=3", "latest"]}});
@@ -405,5 +407,5 @@ fn images_that_are_named_are_warmed_and_kept() {
         ["g:v1", "f:v1", "f:v2", "f", "quay.io/f:v1", "quay.io/f:v2", "quay.io/f", "h:v7"].map(image);
     assert_eq!(settings.warm(&Resolved::default()), expected);
     assert_eq!(settings.kept(&Resolved::default()), expected[..7]);
-    assert_eq!(settings.of(&image("h:v8")).min_pods.value, 4, "not by name, but when it is called");
+    assert_eq!(settings.of(&image("h:v8")).min_pods.value, 4, "kept after its first call");
 }

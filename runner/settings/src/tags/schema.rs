@@ -40,7 +40,7 @@ mod tests {
 
     /// The schemas of both versions, and one without descriptions.
     #[test]
-    fn the_schema_of_1_6_is_exact_and_that_of_the_next_version_is_not() {
+    fn the_schema_of_1_6_means_exact_and_the_next_one_constraint() {
         const V1_6: &str = include_str!(
             "../../../../tests/packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml"
         );

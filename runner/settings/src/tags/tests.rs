@@ -38,7 +38,7 @@ fn answer(tags: &Tags, asked: &Asked<'_>) -> Option<String> {
 }
 
 #[test]
-fn constraint_a_list_is_for_the_versions_that_satisfy_one_of_its_entries() {
+fn constraint_a_list_matches_versions_that_satisfy_one_of_its_entries() {
     for (tags, yes, no) in [
         (&["v0.4.1"][..], vec!["f:v0.4.1", "f:0.4.1"], vec!["f:v0.4.2", "f:v0.4", "f:v0.4.1-rc1", "f"]),
         (&["0.4.5"], vec!["f:v0.4.5", "f:0.4.5"], vec!["f:v0.4.4"]),
@@ -66,7 +66,7 @@ fn constraint_a_list_is_for_the_versions_that_satisfy_one_of_its_entries() {
 }
 
 #[test]
-fn constraint_the_empty_entry_is_an_image_without_a_tag() {
+fn constraint_the_empty_entry_matches_an_image_without_a_tag() {
     let list = pods(&["", ">= v0.4.0"], Constrained);
     assert!(["f", "f:latest", "f:v0.4.0", &digest("")].iter().all(|text| is_for(&list, text)));
     assert!(!["f:v0.3.0", "f:stable"].iter().any(|text| is_for(&list, text)));
@@ -110,7 +110,7 @@ fn a_request_that_is_a_constraint_chooses_among_the_listed_versions() {
 }
 
 #[test]
-fn constraint_what_may_be_listed() {
+fn constraint_only_valid_entries_are_accepted() {
     for tags in [&[][..], &["v0.4.1", ">= v0.5.0 < v1.0.0", "*"], &["latest"], &["v1"; MAX_TAGS]] {
         assert!(owned(tags).of_pods(Constrained).is_ok() && owned(tags).of_binaries(Constrained).is_ok());
     }
@@ -128,7 +128,7 @@ fn constraint_what_may_be_listed() {
 }
 
 #[test]
-fn exact_tags_of_pods_are_not_looked_at() {
+fn exact_tags_of_pods_are_ignored() {
     for tags in [&[][..], &["v0.1.1"], &["~0.2"], &["no tag!"]] {
         let list = pods(tags, Exact);
         assert!(list.is_all() && !list.is_none());
@@ -137,7 +137,7 @@ fn exact_tags_of_pods_are_not_looked_at() {
 }
 
 #[test]
-fn exact_executables_are_of_the_very_tag() {
+fn exact_executables_match_the_same_tag_only() {
     for (tag, yes, no) in [
         ("v0.1.1", vec!["f:v0.1.1"], vec!["f:0.1.1", "f:v0.1.2", "f:v0.1"]),
         ("v0.2", vec!["f:v0.2"], vec!["f:v0.2.0", "f:v0.2.1"]),
@@ -161,7 +161,7 @@ fn exact_executables_are_of_the_very_tag() {
 }
 
 #[test]
-fn what_is_warmed_up_is_the_same_in_both() {
+fn both_semantics_warm_up_the_same_tags() {
     for semantics in [Exact, Constrained] {
         let texts = ["v1.0.0", "v1", "latest", "1.x", ">=1", "*", "v1.0+build"];
         let list = pods(&texts, semantics);
@@ -176,7 +176,7 @@ fn what_is_warmed_up_is_the_same_in_both() {
 }
 
 #[test]
-fn lists_overlap_where_one_holds_a_tag_of_the_other() {
+fn lists_overlap_if_one_matches_a_tag_of_the_other() {
     let overlap = |these: &[&str], those: &[&str], mut budget| {
         let (these, those) = (pods(these, Constrained), pods(those, Constrained));
         these.overlap(&those, &mut budget).map(str::to_owned)
@@ -186,7 +186,7 @@ fn lists_overlap_where_one_holds_a_tag_of_the_other() {
     assert_eq!(overlap(&["v0.2.3"], &["v0.2"], 100).as_deref(), Some("v0.2.3"));
     assert_eq!(overlap(&["v0.2.3"], &["v0.3"], 100), None);
     assert_eq!(overlap(&["~0.2"], &["~0.2"], 100).as_deref(), Some("~0.2"));
-    assert_eq!(overlap(&["v1.0.0", "latest"], &["v2", "latest"], 2), None, "the budget is spent");
+    assert_eq!(overlap(&["v1.0.0", "latest"], &["v2", "latest"], 2), None, "the budget is used up");
     let exact = |tags: &[&str]| binaries(tags, Exact);
     assert_eq!(exact(&["v0.2"]).overlap(&exact(&["v0.2.0"]), &mut 100), None);
     assert_eq!(exact(&["v0.2"]).overlap(&exact(&["v0.2"]), &mut 100), Some("v0.2"));

@@ -24,7 +24,7 @@ async fn execute(script: &str) -> Result<Evaluated, Status> {
 }
 
 #[track_caller]
-fn fails(outcome: Result<Evaluated, Status>, code: Code, message: &str) {
+fn assert_fails(outcome: Result<Evaluated, Status>, code: Code, message: &str) {
     let status = outcome.unwrap_err();
     assert_eq!((status.code(), status.message()), (code, &*message.replace("IMAGE", IMAGE)));
 }
@@ -39,15 +39,15 @@ async fn exit_0_with_a_resource_list_is_the_answer() {
         let expected = Evaluated { resource_list, log: Bytes::from_static(b"\xff"), warning };
         assert_eq!(evaluate(&script, MAX).await.unwrap(), expected);
     }
-    // Of an executable's success nothing is asked but an output.
+    // An executable that succeeds needs only an output.
     let prose = execute("cat; echo 'results: [{severity: error}]'; echo prose").await.unwrap();
     assert_eq!(prose.warning, None);
     let empty = "Failed to execute function \"IMAGE\": it wrote nothing to standard output (why\n)";
-    fails(execute("echo why >&2").await, Code::Internal, empty);
+    assert_fails(execute("echo why >&2").await, Code::Internal, empty);
 }
 
 #[tokio::test]
-async fn any_other_end_is_internal() {
+async fn any_other_exit_or_output_is_internal() {
     let results = "results: [{severity: error, message: bad, resourceRef: {apiVersion: v1, kind: Pod, namespace: ns, name: n}, \
                    field: {path: spec.x}}, {message: look}]";
     let empty = "failed to parse the output of function \"IMAGE\" with stderr 'why\n': \
@@ -76,7 +76,7 @@ async fn any_other_end_is_internal() {
             "failed to evaluate function \"IMAGE\" with structured results:  and stderr: ",
         ),
     ] {
-        fails(evaluate(script, MAX).await, Code::Internal, expected);
+        assert_fails(evaluate(script, MAX).await, Code::Internal, expected);
     }
     let text = "Failed to execute function \"IMAGE\": exit status 1 (why\n)";
     let with_results =
@@ -88,12 +88,12 @@ async fn any_other_end_is_internal() {
         ("true".to_owned(), text),
     ] {
         let script = format!("{output}; echo why >&2; exit 1");
-        fails(execute(&script).await, Code::Internal, expected);
+        assert_fails(execute(&script).await, Code::Internal, expected);
     }
 }
 
 #[tokio::test]
-async fn a_call_without_an_end_has_its_code_and_text() {
+async fn each_error_of_a_run_has_its_code_and_text() {
     let program = Program::new("no-such-function", [""; 0], Environment::Inherit);
     let not_found = "Failed to execute function \"IMAGE\": exec: \"no-such-function\": executable file not found in $PATH ()";
     let too_long = "grpc: trying to send message larger than max (1001 vs. 1000): the output of function \"IMAGE\" is too \
@@ -111,7 +111,7 @@ async fn a_call_without_an_end_has_its_code_and_text() {
 }
 
 #[tokio::test]
-async fn a_large_output_is_judged_as_a_small_one() {
+async fn a_large_output_is_judged_like_a_small_one() {
     for size in [10, 100_000] {
         let script = format!("{OK}; head -c {size} /dev/zero | tr '\\0' '#'");
         for (end, code) in [("", Code::Ok), ("; exit 1", Code::Internal)] {
@@ -138,7 +138,7 @@ async fn answer_and_log_fit_into_one_message() {
         assert_eq!(log.contains("left out"), (3_000..5_900).contains(&padding), "{padding}");
         assert_eq!(log.starts_with("first"), padding < 5_900, "{padding}");
     }
-    // As much as fits, and one byte more.
+    // The largest output that fits, and one byte more.
     let of = |length: usize| format!("{OK}; head -c {} /dev/zero | tr '\\0' '#'", length - 29);
     assert!(size(&evaluate(&of(5_995), 6_000).await.unwrap()) <= 6_000);
     assert!(matches!(ran(&of(5_996), 6_000).await, Err(RunError::StdoutTooLarge)));

@@ -53,7 +53,6 @@ impl Group {
             .spawn()
             .map_err(|error| failed(format!("fork/exec {}", command.get_program().display()))(error))?;
         let pgid = Pid::from_child(&child);
-        call.started(pgid);
         match attach(&mut child, pgid) {
             Ok((pidfd, pipes)) => {
                 let leader = Leader { child, pgid, pidfd, call };

@@ -18,11 +18,11 @@ use crate::go_text::{go_os_error, go_quote};
 #[derive(Debug, Clone)]
 pub struct Program {
     name: OsString,
-    /// Or why there is none, in the words of Go's `os/exec`.
+    /// The path, or the reason why there is none, in the words of Go's `os/exec`.
     executable: Result<PathBuf, String>,
     args: Vec<OsString>,
     environment: Environment,
-    /// More variables, for one call.
+    /// Additional variables for one call.
     pub(crate) variables: Vec<(OsString, OsString)>,
 }
 

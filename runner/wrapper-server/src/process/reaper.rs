@@ -10,13 +10,13 @@
 //!
 //! - Its environment names the call ([`CALL_VARIABLE`]). This is exact: a long call does not
 //!   protect orphans of short ones.
-//! - A process can change its environment. Without the name, its age decides: no process is older
-//!   than the call that started it, so an orphan older than every call in flight is left over. Such
-//!   an orphan lives at most until the calls that ran beside its own have ended.
+//! - A process can change its environment. Without the name, its age decides. No process is older
+//!   than the call that started it, so an orphan that is older than every call in flight is left
+//!   over. Such an orphan lives at most until the calls that ran beside its own have ended.
 //!
-//! Orphans and a call's own process are children of different threads: the kernel gives orphans to
-//! the main thread (`find_new_reaper` in Linux's kernel/exit.c), and the runtime's worker threads
-//! start calls.
+//! A sweep never reaps a call's own first process, because it lists only the children of the main
+//! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
+//! and calls are started by the runtime's worker threads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -34,12 +34,14 @@ use tokio::time::sleep;
 /// Names the call in the environment of its processes.
 const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
-/// How long a killed orphan may take to die before the next sweep.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+/// The pause between two sweeps. It doubles from the shortest to the longest, because a process
+/// that may not be killed yet can live as long as a call.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Largest number of passes over the children in one sweep.
 const MAX_PASSES: usize = 100;
 
-/// One per process, like the children.
+/// The children belong to the whole process, so it has one reaper.
 static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 
 /// Makes this process adopt orphans among its descendants, and end a call's orphans with the call.
@@ -81,21 +83,16 @@ struct Reaper {
 
 #[derive(Debug, Default)]
 struct Calls {
+    /// The number of the last call that began.
     last: u64,
-    /// By call number, so the oldest call comes first.
-    in_flight: BTreeMap<u64, Begun>,
-    /// Children from before the first call: a pod's template may start something before the
+    /// The calls in flight by number, so the oldest call comes first. The value is a time before
+    /// the start of the call's first process, in clock ticks since the system's start.
+    in_flight: BTreeMap<u64, u64>,
+    /// Children from before the first call: a pod's template may start a process before the
     /// wrapper.
     inherited: HashSet<Pid>,
     /// Whether a task sweeps until no orphan is left.
     is_sweeping: bool,
-}
-
-#[derive(Debug)]
-struct Begun {
-    /// A time before the start of its first process, in clock ticks since the system's start.
-    at: u64,
-    leader: Option<Pid>,
 }
 
 /// The result of a pass for one child.
@@ -123,20 +120,13 @@ impl InFlight {
         let mut calls = REAPER.calls.lock();
         calls.last += 1;
         let number = calls.last;
-        calls.in_flight.insert(number, Begun { at: ticks_now(), leader: None });
-        // Only if the reaper runs, because adding a variable makes the standard library copy all
-        // others.
+        calls.in_flight.insert(number, ticks_now());
+        // Without the reaper, nothing reads the variable. Adding it would make the standard library
+        // copy all others.
         if REAPER.children.get().is_some() {
             command.env(CALL_VARIABLE, format!("{}.{number}", getpid()));
         }
         Self { number }
-    }
-
-    /// Records the call's first process, which the call itself reaps.
-    pub(super) fn started(&self, leader: Pid) {
-        if let Some(begun) = REAPER.calls.lock().in_flight.get_mut(&self.number) {
-            begun.leader = Some(leader);
-        }
     }
 
     /// Kills the orphans of the call, after its first process was reaped. A task on `runtime` reaps
@@ -166,11 +156,13 @@ impl Reaper {
             return;
         }
         runtime.spawn(async move {
+            let mut pause = SHORTEST_PAUSE;
             while self.sweep() {
-                sleep(SWEEP_INTERVAL).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
             self.calls.lock().is_sweeping = false;
-            // A call that ended in between has started no task.
+            // A call that ended between these two steps has started no task.
             self.collect(&Handle::current());
         });
     }
@@ -198,9 +190,6 @@ impl Reaper {
 
 impl Calls {
     fn reap_or_kill(&mut self, pid: Pid) -> Orphan {
-        if self.in_flight.values().any(|begun| begun.leader == Some(pid)) {
-            return Orphan::Spared;
-        }
         match waitpid(Some(pid), WaitOptions::NOHANG) {
             // No other process gets this number until the child is reaped.
             Ok(None) => {}
@@ -234,7 +223,7 @@ impl Calls {
         }
         let Some((_, oldest)) = self.in_flight.first_key_value() else { return Some(true) };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-        if stat.as_deref().and_then(start_in).is_some_and(|start| start < oldest.at) {
+        if stat.as_deref().and_then(start_in).is_some_and(|start| start < *oldest) {
             return Some(true);
         }
         // A process that becomes another program, or ends, has no environment for a moment.

@@ -15,7 +15,7 @@ use crate::go_text::go_exit_text;
 const LIMITS: Limits =
     Limits { stdout: 6 << 20, stderr_head: 4 << 10, stderr_tail: 4 << 10, join_lines: false };
 
-/// Far more than any of these scripts needs, and less than the test harness waits.
+/// Longer than any of these scripts takes, and shorter than the test harness waits.
 const SOON: Duration = Duration::from_secs(20);
 
 fn sh(script: &str) -> Program {
@@ -35,7 +35,7 @@ fn stderr(finished: Finished) -> Bytes {
     finished.stderr.into_bytes(usize::MAX)
 }
 
-/// Seconds for a process to sleep: longer than any test waits, and of no other test or run of it.
+/// Seconds for a process to sleep. No test waits that long, and no other process has the same text.
 fn unique_seconds(test: u32) -> String {
     format!("60.{}{test}", std::process::id())
 }
@@ -66,7 +66,7 @@ fn processes() -> impl Iterator<Item = Pid> {
 }
 
 /// Polls until nothing is found: the kernel does not signal the end of a killed process.
-async fn gone(find: impl Fn() -> Vec<Pid>) {
+async fn wait_until_gone(find: impl Fn() -> Vec<Pid>) {
     let polled = timeout(SOON, async {
         while !find().is_empty() {
             sleep(Duration::from_millis(2)).await;
@@ -112,7 +112,7 @@ async fn a_program_that_the_system_cannot_start_is_named() {
 async fn a_function_reads_its_input_in_chunks_or_not_at_all() {
     let chunk: Bytes = (0..1 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let chunks = [chunk.clone(), Bytes::new(), chunk.slice(1..), chunk.slice(2..), chunk.slice(3..), chunk];
-    // The last runs on after it has closed its stdin.
+    // The last function continues after it has closed its stdin.
     for (script, stdout) in [
         ("cat", &chunks.concat()[..]),
         ("echo done", b"done\n"),
@@ -124,7 +124,7 @@ async fn a_function_reads_its_input_in_chunks_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_process_that_keeps_only_stdin_and_stderr_open_does_not_delay_and_is_killed() {
+async fn a_process_that_keeps_only_stdin_and_stderr_open_is_killed_without_delay() {
     let word = &unique_seconds(1);
     // The second is in a session of its own. It outlives the call, because this process adopts no
     // orphans.
@@ -136,7 +136,7 @@ async fn a_process_that_keeps_only_stdin_and_stderr_open_does_not_delay_and_is_k
         assert_eq!(&finished.stdout[..], b"done\n");
         assert_eq!(&stderr(finished)[..], b"err\n");
         if is_killed {
-            gone(|| processes_with(word)).await;
+            wait_until_gone(|| processes_with(word)).await;
         }
     }
     for pid in processes_with(&format!("sleep {word}")) {
@@ -144,7 +144,7 @@ async fn a_process_that_keeps_only_stdin_and_stderr_open_does_not_delay_and_is_k
     }
 }
 
-/// Its end is in the pipe when the process has ended, and the event for it may come later.
+/// When the process exits, the end of stderr is in the pipe, but Tokio may report it later.
 #[tokio::test]
 async fn stderr_is_complete_when_the_function_ends() {
     for _ in 0..200 {
@@ -156,21 +156,21 @@ async fn stderr_is_complete_when_the_function_ends() {
 #[tokio::test]
 async fn the_deadline_kills_the_whole_group() {
     let word = &unique_seconds(3);
-    // In the second, only a process that was left behind still holds stdout.
+    // In the second script, only a process that was left behind keeps stdout open.
     for script in [format!("sleep {word} & sleep {word}"), format!("sleep {word} &")] {
         let started = Instant::now();
         let deadline = Some(started + Duration::from_millis(500));
         let error = run(&sh(&script), [], &LIMITS, deadline).await.unwrap_err();
         assert!(matches!(error, RunError::Deadline), "{error}");
         assert!((Duration::from_millis(500)..SOON).contains(&started.elapsed()), "{:?}", started.elapsed());
-        gone(|| processes_with(word)).await;
+        wait_until_gone(|| processes_with(word)).await;
     }
     let error = run(&sh("exec no-such-program"), [], &LIMITS, Some(Instant::now())).await.unwrap_err();
-    assert!(matches!(error, RunError::Deadline), "one that has passed starts nothing: {error}");
+    assert!(matches!(error, RunError::Deadline), "a deadline that has passed starts no process: {error}");
 }
 
 #[tokio::test]
-async fn a_cancelled_call_takes_the_group_along() {
+async fn a_cancelled_call_kills_the_group() {
     let word = &unique_seconds(4);
     // A name of its own distinguishes this test's zombies from the other tests' children.
     let directory = tempfile::tempdir().unwrap();
@@ -186,8 +186,8 @@ async fn a_cancelled_call_takes_the_group_along() {
         ended = run(&program, [], &LIMITS, None) => panic!("ended by itself: {ended:?}"),
         () = started => assert_eq!(children_named("cancelled").len(), 1),
     }
-    gone(|| processes_with(word)).await;
-    gone(|| children_named("cancelled")).await;
+    wait_until_gone(|| processes_with(word)).await;
+    wait_until_gone(|| children_named("cancelled")).await;
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn stdout_may_have_exactly_its_limit() {
     let word = &unique_seconds(5);
     let error = run_with(&sh(&format!("yes {word}; sleep 60")), &[], 100_000).await.unwrap_err();
     assert!(matches!(error, RunError::StdoutTooLarge), "{error}");
-    gone(|| processes_with(word)).await;
+    wait_until_gone(|| processes_with(word)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

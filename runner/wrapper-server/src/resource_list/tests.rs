@@ -8,7 +8,7 @@ use super::*;
 
 const RL: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\n";
 
-/// `rest` as more of a `ResourceList`.
+/// Checks a `ResourceList` that continues with `rest`.
 fn with(rest: &str) -> Result<Results, String> {
     check(format!("{RL}{rest}").as_bytes())
 }
@@ -198,16 +198,16 @@ fn results_are_kept_within_a_bound() {
     assert!(text.len() <= MESSAGE_LIMIT + 3 * PART_LIMIT + 10 && text.ends_with("é..."), "{}", text.len());
 }
 
-/// Texts with a meaning in YAML.
+/// Texts that have a meaning in YAML.
 const PIECES: &str = " |\n|:|-|#|'|\"|{|}|[|]|,|&a |*a|!x |!!str |>|2-|? |: |- |\t|...\n|---\n|%TAG ! x\n|@|\\|\\x4|\r|a|\n  |\n- |\
                       \u{feff}|\0|~|é|<<: *a|kind: ResourceList\n|results:\n|items:\n|message: m\n";
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Without a panic. tests/fuzz looks for more outputs.
+    /// No output causes a panic.
     #[test]
-    fn any_output_is_judged(
+    fn any_output_is_checked(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         pieces in proptest::collection::vec(proptest::sample::select(PIECES.split('|').collect::<Vec<_>>()), 0..60),
     ) {
@@ -216,7 +216,7 @@ proptest! {
         let _ = check(format!("kind: ResourceList\nresults:\n- {}", pieces.join("|")).as_bytes());
     }
 
-    /// A reader of YAML must read JSON too.
+    /// JSON is YAML too.
     #[test]
     fn results_in_json_are_unchanged(
         message in "[ -~\u{a1}-\u{d7ff}\n]{0,40}",

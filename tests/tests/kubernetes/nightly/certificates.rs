@@ -68,7 +68,7 @@ impl Stand {
             self.sandbox.write(&format!("{secret}/{file}"), text);
         }
         let path = |file: &str| Some(self.sandbox.path(&format!("{secret}/{file}")));
-        let files = Files::of("--tls", path("tls.crt"), path("tls.key"), path("ca.crt"), true);
+        let files = Files::of("--tls", [&path("tls.crt"), &path("tls.key"), &path("ca.crt")], true);
         let mut tasks = Tasks::new();
         let connector = files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut tasks);
         Client::secured(runner, connector.unwrap())

@@ -1,0 +1,73 @@
+//! The flags that routers and runners have in common.
+
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{GoDuration, positive};
+
+// A doc comment here would replace the description of the program.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Args)]
+pub struct ServerFlags {
+    /// IP address to listen on. Default: all interfaces
+    #[arg(long, value_name = "IP")]
+    pub address: Option<IpAddr>,
+    /// Port for function calls and gRPC health. 0 means any free port, which the program prints
+    #[arg(long, value_name = "PORT", default_value_t = 9445)]
+    pub port: u16,
+    /// Largest request and answer in bytes. Routers, runners and Porch must have the same value
+    #[arg(long, value_name = "BYTES", default_value_t = 6_291_456)]
+    pub max_request_body_size: usize,
+    /// Most bytes of messages in memory; more calls are refused. Default: 512 MiB or four messages
+    /// of the largest size, whichever is more
+    #[arg(long, value_name = "BYTES")]
+    pub max_inflight_bytes: Option<usize>,
+    /// Prefix for images without a registry. Porch must have the same value
+    #[arg(long, value_name = "PREFIX", default_value = "ghcr.io/kptdev/krm-functions-catalog")]
+    pub default_image_prefix: String,
+    /// Images that may run; calls of all other images are refused at once. A pattern matches the
+    /// whole reference: * is any text without a /, and ** is any text. If the registry of a pattern
+    /// has a *, it also needs a . or a :. Separate patterns by commas, or repeat the flag
+    #[arg(long, value_name = "GLOBS", value_delimiter = ',')]
+    pub allowed_images: Vec<String>,
+    /// Mutual TLS between routers and runners: file with the certificate of this program. All files
+    /// of these flags are read again when they change
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Mutual TLS between routers and runners: file with the private key of that certificate
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Mutual TLS between routers and runners: file with the CA of the other side's certificates
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// TLS for callers: file with the certificate of this program. Porch does not support TLS. Set
+    /// it on a runner only if there are no routers, and without --tls-cert
+    #[arg(long, value_name = "FILE")]
+    pub listen_tls_cert: Option<PathBuf>,
+    /// TLS for callers: file with the private key of that certificate
+    #[arg(long, value_name = "FILE")]
+    pub listen_tls_key: Option<PathBuf>,
+    /// TLS for callers: file with the CA of the callers' certificates. Default: callers need no
+    /// certificate
+    #[arg(long, value_name = "FILE")]
+    pub listen_tls_client_ca: Option<PathBuf>,
+    /// Deadline of calls that come without one
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub request_timeout: GoDuration,
+    /// Longest time for a call; a later deadline of the caller does not count
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = positive)]
+    pub max_timeout: GoDuration,
+    /// Most connections. At the limit, a new connection closes the one that has been idle for the
+    /// longest time
+    #[arg(long, value_name = "COUNT", default_value = "10000")]
+    pub max_connections: NonZeroUsize,
+    /// How long to accept new calls after SIGTERM, until all callers have noticed
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    pub drain_delay: GoDuration,
+    /// How long calls in flight may take to finish, after --drain-delay
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub drain_timeout: GoDuration,
+}
