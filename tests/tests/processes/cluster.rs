@@ -61,7 +61,7 @@ impl Cluster {
         let names: Vec<_> = self.runners.iter().map(|runner| runner.address().to_string()).collect();
         let ring = Ring::new(names.clone());
         let owner = |image: &String| {
-            let owner = ring.owner(&shard_key(image, None, PREFIX)).unwrap().to_string();
+            let owner = ring.owner(&shard_key(image, "", PREFIX)).unwrap().to_string();
             names.iter().position(|name| *name == owner).unwrap()
         };
         images.iter().map(owner).collect()
