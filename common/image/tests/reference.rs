@@ -93,7 +93,7 @@ fn errors_name_the_part_and_what_is_accepted() {
 }
 
 #[test]
-fn lengths_are_bounded() {
+fn lengths_are_limited() {
     let tag = |length| Image::parse(&format!("a.b/c:{}", "t".repeat(length)), "");
     assert!(tag(128).is_ok());
     assert!(matches!(tag(129), Err(ReferenceError::Malformed { part: "tag", .. })));
