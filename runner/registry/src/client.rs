@@ -25,7 +25,7 @@ use crate::lru;
 use crate::manifest::{ACCEPT, Document, choose, command, parse};
 use crate::platform::Platform;
 use crate::roots::Roots;
-use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long};
+use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page};
 use crate::transport::read_body;
 use crate::{Metadata, Registry, RegistryError};
 
@@ -139,14 +139,14 @@ impl Client {
             let next = next_page(&session.url(&page)?, texts(response.headers(), &LINK))?;
             tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
             if tags.len() > MAX_TAGS {
-                return Err(too_long(MAX_TAGS, "tags"));
+                return Err(RegistryError::too_large(TAG_LIST, MAX_TAGS, "tags"));
             }
             match next {
                 Some(next) => page = next.into(),
                 None => return Ok(tags),
             }
         }
-        Err(too_long(MAX_PAGES, "pages"))
+        Err(RegistryError::too_large(TAG_LIST, MAX_PAGES, "pages"))
     }
 }
 

@@ -59,21 +59,13 @@ pub enum RegistryError {
         /// 429 or 5xx.
         status: u16,
     },
-    /// The response is not what the distribution and image specifications require.
+    /// The response exceeds a limit, or violates the distribution or image specification.
     #[error("the image's registry sent a malformed {what}: {reason}")]
     Malformed {
         /// `manifest`, `image configuration`, `tag list`, `token`.
         what: &'static str,
         /// What is wrong with it, without text of the registry.
         reason: String,
-    },
-    /// The response exceeds a size limit.
-    #[error("the image's registry sent a {what} of more than {limit} bytes, which is the limit")]
-    TooLarge {
-        /// Like `what` of `Malformed`.
-        what: &'static str,
-        /// The limit in bytes.
-        limit: usize,
     },
     /// The index has no entry for this platform.
     #[error("the image is not there for {platform}: build it for that, or choose another with --platform")]
@@ -94,6 +86,10 @@ pub enum RegistryError {
 impl RegistryError {
     pub(crate) fn malformed(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Malformed { what, reason: reason.into() }
+    }
+
+    pub(crate) fn too_large(what: &'static str, limit: usize, unit: &str) -> Self {
+        Self::malformed(what, format!("it has more than {limit} {unit}"))
     }
 
     /// Whether the registry answered, although without metadata. An unknown image is an answer.

@@ -41,10 +41,6 @@ pub(crate) fn next_page<'a>(
     Ok(Some(next))
 }
 
-pub(crate) fn too_long(limit: usize, of: &str) -> RegistryError {
-    RegistryError::malformed(TAG_LIST, format!("it has more than {limit} {of}, which are not read"))
-}
-
 /// The target of `<…>; rel="next"` among the links of one header.
 fn next_link(header: &str) -> Option<&str> {
     header.split('<').skip(1).find_map(|link| {

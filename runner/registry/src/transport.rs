@@ -199,14 +199,14 @@ pub(crate) async fn read_body(
     what: &'static str,
     limit: usize,
 ) -> Result<Vec<u8>, RegistryError> {
-    let too_large = RegistryError::TooLarge { what, limit };
+    let too_large = || RegistryError::too_large(what, limit, "bytes");
     if response.content_length().is_some_and(|length| length > limit as u64) {
-        return Err(too_large);
+        return Err(too_large());
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(why)? {
         if body.len() + chunk.len() > limit {
-            return Err(too_large);
+            return Err(too_large());
         }
         body.extend_from_slice(&chunk);
     }

@@ -215,7 +215,7 @@ async fn cached_metadata_is_returned_while_the_registry_is_slow() {
 async fn failures_are_cached_for_a_while() {
     for (error, remembered) in [
         (RegistryError::NotFound, NEGATIVE_TTL),
-        (RegistryError::TooLarge { what: "manifest", limit: 1 }, NEGATIVE_TTL),
+        (RegistryError::NoCommand, NEGATIVE_TTL),
         (RegistryError::Untrusted, NEGATIVE_TTL),
         (RegistryError::Credentials("no file".into()), SECOND),
         (RegistryError::Unreachable, SECOND),
