@@ -20,6 +20,7 @@ mod roots;
 mod secret;
 mod tags;
 mod transport;
+mod verifier;
 
 use std::fmt;
 use std::hash::Hash;

@@ -1,7 +1,5 @@
 //! The HTTP clients for registries. They trust the system's roots and the user's CA.
 
-mod verifier;
-
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -12,8 +10,6 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::file;
 use crate::transport::Http;
-
-pub(crate) use verifier::tls;
 
 /// The HTTP clients, replaced when the CA file changes. Until the file is read, they trust only the
 /// system's roots.

@@ -28,7 +28,7 @@ use tokio::net::lookup_host;
 use crate::RegistryError;
 use crate::address_class::AddressClass;
 use crate::failure::{InternalAddress, chain, log, was_closed, why};
-use crate::roots::tls;
+use crate::verifier::tls;
 
 const USER_AGENT: &str = concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION"));
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
