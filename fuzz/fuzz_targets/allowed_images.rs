@@ -1,5 +1,5 @@
-//! Patterns, a reference and a tag field: each pattern allows what it allows alone, and a reference
-//! allows itself.
+//! Patterns of allowed images. A list of patterns allows an image if one of its patterns does. A
+//! reference, used as a pattern, allows its own image.
 
 #![no_main]
 

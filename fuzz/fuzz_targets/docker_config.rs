@@ -1,4 +1,4 @@
-//! A reference on the first line, and then a docker config file.
+//! A Docker config file. The first line of the input is an image reference. An error text is short.
 
 #![no_main]
 

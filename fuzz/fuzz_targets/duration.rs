@@ -1,4 +1,4 @@
-//! A duration in Go's form: what is read prints as what is read to the same again.
+//! Durations in Go's format. A parsed duration, printed and parsed again, has the same value.
 
 #![no_main]
 

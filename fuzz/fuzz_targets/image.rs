@@ -1,5 +1,5 @@
-//! A reference, a tag field and a default prefix: what is read is canonical, and what is derived
-//! from it is possible.
+//! Image references. The canonical form of a reference is parsed to the same image, and the names
+//! that are derived from it are valid.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
         && let Some(highest) = constraint.highest(tags)
     {
         assert!(tags.contains(&highest));
-        assert!(constraint.matches(&parse_version(highest).expect("only versions are chosen")));
+        assert!(constraint.matches(&parse_version(highest).expect("the highest tag is a version")));
     }
     let key = shard_key(reference, tag, prefix);
     let Ok(image) = Image::parse(reference, prefix) else {

@@ -1,5 +1,5 @@
-//! A call's body, cut into slices of any size: the first byte says which. What is read of it does
-//! not depend on the slices, and is what protobuf makes of it.
+//! A call's body, cut into slices. The first byte of the input is the size of a slice. The parsed
+//! fields do not depend on the slices, and they are equal to those of a protobuf library.
 
 #![no_main]
 
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(whole.contiguous(), body);
     }
 
-    // Without its prefix, whatever that says.
+    // The message without its prefix, even if the prefix is invalid.
     let message = body.get(PREFIX_LEN..).unwrap_or(body);
     let whole = peek(&Chunks::from(Bytes::copy_from_slice(message)));
     let sliced: Chunks = message.chunks(cut).map(Bytes::copy_from_slice).collect();

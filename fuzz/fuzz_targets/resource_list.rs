@@ -1,5 +1,5 @@
-//! The output of a function: the event scan ends, says the same twice, and takes nothing for a list
-//! that is no text.
+//! The output of a function. The check ends, has the same result twice, and accepts only UTF-8 and
+//! UTF-16 text.
 
 #![no_main]
 

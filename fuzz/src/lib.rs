@@ -1,7 +1,7 @@
-//! What the targets share: how one input becomes several texts.
+//! Shared code of the fuzz targets.
 
-/// The first `N` texts of an input that are separated by zero bytes; what is missing is empty, and
-/// what is no UTF-8 is cut off where it begins.
+/// Splits an input at its zero bytes into `N` texts. A missing text is empty. A text ends at its
+/// first byte that is not UTF-8.
 pub fn texts<const N: usize>(data: &[u8]) -> [&str; N] {
     let mut parts = data.split(|byte| *byte == 0);
     std::array::from_fn(|_| {

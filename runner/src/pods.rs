@@ -33,8 +33,8 @@ pub(crate) use driver::{Driver, Handle};
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};
 
-/// How many pods one call may be granted that are gone before they start to run it. Such a pod is
-/// probed before it is granted again.
+/// How often one call may be granted a pod that vanished before it started the call. The pool
+/// probes such a pod before it grants the pod again.
 const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.
@@ -44,8 +44,8 @@ pub(crate) struct PodRuntime {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) default_prefix: String,
     pub(crate) max_message: usize,
-    /// How many more pods may run a call after a pod died while it ran the call. The function
-    /// itself may kill its pods.
+    /// How often a call is repeated on another pod after its pod died during the call. This is
+    /// limited because the function itself may kill its pods.
     pub(crate) max_retries: u32,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -80,8 +80,8 @@ impl PodRuntime {
         })
     }
 
-    /// Returns the image to run. As in kpt, a version is a literal tag, a constraint selects the
-    /// highest tag that it allows, and any other text is ignored. `tag` is also ignored if the
+    /// Returns the image to run. As in kpt, a version is a literal tag, and a constraint selects
+    /// the highest tag that it allows. Any other `tag` is ignored, and so is every `tag` if the
     /// image has a digest.
     async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
         if tag.is_empty() || image.digest().is_some() {
@@ -100,7 +100,7 @@ impl PodRuntime {
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
         let (mut broken, mut gone) = (0_u32, 0_u32);
-        let mut again = None;
+        let mut retry_reason = None;
         while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
             let running = (framed.clone(), call.deadline);
@@ -109,7 +109,7 @@ impl PodRuntime {
                 Ok(granted) => granted,
                 Err(PodError::Vanished) => {
                     gone += 1;
-                    again = Some("vanished");
+                    retry_reason = Some("vanished");
                     continue;
                 }
                 Err(error) => {
@@ -119,8 +119,8 @@ impl PodRuntime {
             };
             waits.granted();
             drop(waiting);
-            if let Some(why) = again.take() {
-                self.metrics.tried_again(why);
+            if let Some(reason) = retry_reason.take() {
+                self.metrics.tried_again(reason);
             }
             let evaluates = self.metrics.evaluates(Runtime::Pod);
             let span = call.span.call();
@@ -131,11 +131,11 @@ impl PodRuntime {
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
             match answer {
-                // Calls of other runners use the pod's whole capacity. This call goes back to the
-                // queue.
+                // Other runners' calls use the whole capacity of the pod. This call is queued
+                // again.
                 Ok(reply) if is_shed(reply.status_headers()) => {
                     lease.finish(Verdict::Full);
-                    again = Some("full");
+                    retry_reason = Some("full");
                 }
                 Ok(reply) => {
                     lease.finish(Verdict::Served);
@@ -150,10 +150,10 @@ impl PodRuntime {
                     return Err(PodError::Refused(refused));
                 }
                 Err(error) => {
-                    tracing::debug!(%image, %error, "call to a pod broke");
-                    let began = matches!(error, CallError::Broken { .. });
-                    *(if began { &mut broken } else { &mut gone }) += 1;
-                    again = Some(if began { "broken" } else { "refused" });
+                    tracing::debug!(%image, %error, "a call to a pod failed");
+                    let has_started = matches!(error, CallError::Broken { .. });
+                    *(if has_started { &mut broken } else { &mut gone }) += 1;
+                    retry_reason = Some(if has_started { "broken" } else { "refused" });
                     lease.finish(if is_silence(&error) { Verdict::Silent } else { Verdict::Broken });
                 }
             }
@@ -165,13 +165,13 @@ impl PodRuntime {
     }
 }
 
-/// Whether the pod sent nothing back, not even a refusal.
+/// Whether the pod sent no byte back, not even a refusal.
 fn is_silence(error: &CallError) -> bool {
     matches!(error, CallError::Broken { lost: Lost::Silence, .. } | CallError::Connect(ConnectError::Timeout))
 }
 
-/// How long before its deadline a call stops waiting for a pod. The caller then still receives the
-/// error text.
+/// How long before its deadline a call stops waiting for a pod, so that the caller still receives
+/// the error text.
 fn margin(remaining: Duration) -> Duration {
     (remaining / 4).min(Duration::from_millis(100))
 }

@@ -1,12 +1,12 @@
 # shellcheck shell=sh
-# What functions/build and clients/build share: build a foreign program once, know
-# when it is up to date, and say in one line what became of it. Sourced, POSIX sh;
-# the caller has set $here to its own folder.
+# For functions/build, clients/build and cluster/build: builds a foreign program
+# only if its sources have changed, and prints the result in one line. Sourced, POSIX sh; the caller
+# sets $here to its own folder.
 #
-# Under OUTDIR:  KIND/NAME   the programs, KIND being functions or clients
-#                work/       what the programs need beside them (node_modules, venv)
-#                logs/       the last build of each program
-#                stamps/     fingerprint of the sources each program was built from
+# Under OUTDIR:  KIND/NAME   the programs; KIND is functions, clients or cluster
+#                work/       files that the programs need at run time (node_modules, venv)
+#                logs/       the log of each program's last build
+#                stamps/     a fingerprint of the sources of each program
 #                go/ npm/ pip/  the tools' download caches, unless the caller's
 #                            environment (GOMODCACHE, GOCACHE, npm_config_cache,
 #                            PIP_CACHE_DIR) names others
@@ -27,20 +27,20 @@ start() {
     fi
     failures=0
 
-    # Nothing of the caller's Go setup may change what is built. A complete go.sum is
-    # the only authority on hashes, so -mod=readonly, and no checksum database is asked.
-    # -modcacherw lets `rm -rf` remove the module cache.
+    # The caller's Go settings must not change the build. go.sum is complete and -mod=readonly keeps
+    # it so; therefore Go asks no checksum database. -modcacherw lets `rm -rf` remove the module
+    # cache.
     export GOFLAGS='-mod=readonly -modcacherw -buildvcs=false' GOWORK=off CGO_ENABLED=0
-    # The compiler collects its garbage four times as seldom: a fifth less time for some memory.
+    # Go's compiler collects garbage less often: this saves a fifth of the time and costs memory.
     export GOGC=400
     export GOMODCACHE="${GOMODCACHE:-$out/go/mod}" GOCACHE="${GOCACHE:-$out/go/build}"
     export npm_config_cache="${npm_config_cache:-$out/npm}"
     export PIP_CACHE_DIR="${PIP_CACHE_DIR:-$out/pip}" PIP_DISABLE_PIP_VERSION_CHECK=1
 }
 
-# program NAME MISSING SOURCES RECIPE: builds $bin/NAME by calling RECIPE NAME $bin/NAME,
-# unless it is up to date, or MISSING says what the machine lacks. A program that
-# is skipped or whose build failed is removed: tests must not find an old one.
+# program NAME MISSING SOURCES RECIPE: builds $bin/NAME by calling RECIPE NAME $bin/NAME, unless the
+# program is up to date, or MISSING names a tool that the machine lacks. If the program is skipped
+# or its build fails, its old file is removed, so that no test uses it.
 program() {
     name=$1 missing=$2 sources=$3 recipe=$4
     path=$bin/$name stamp=$out/stamps/$kind-$name log=$out/logs/$kind-$name.log
@@ -49,7 +49,7 @@ program() {
         echo "skipped $name: $missing"
         return
     fi
-    # The launchers of interpreted programs hold absolute paths, hence $out.
+    # Launchers of interpreted programs contain absolute paths, so the fingerprint includes $out.
     want=$({ echo "$out"; fingerprint "$sources" "$here/build" "$here/../lib/build.sh"; } | sha256sum)
     if [ -x "$path" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
         echo "built $name $path"
@@ -68,24 +68,25 @@ program() {
     fi
 }
 
-# finish: the build script's exit code.
+# finish: returns the build script's exit code.
 finish() {
     [ "$failures" -eq 0 ]
 }
 
-# fingerprint PATH...: names and contents of all files, in one order on every machine.
+# fingerprint PATH...: prints the name and hash of each file, in the same order on every machine.
 fingerprint() {
     find "$@" -type f ! -path '*/node_modules/*' ! -path '*/__pycache__/*' -print |
         LC_ALL=C sort | while IFS= read -r file; do sha256sum "$file"; done
 }
 
-# go_build MODULE_DIR PACKAGE PATH: a static binary without the builder's paths.
+# go_build MODULE_DIR PACKAGE PATH: builds a static binary that does not contain the builder's
+# paths.
 go_build() {
     (cd "$1" && go build -trimpath -ldflags '-s -w' -o "$3" "$2")
 }
 
-# launcher PATH COMMAND...: a script at PATH that becomes COMMAND with its own
-# arguments added. The words of COMMAND may hold spaces, not quotes.
+# launcher PATH COMMAND...: writes a script to PATH that runs COMMAND with the script's arguments
+# appended. The words of COMMAND may contain spaces, but no quotes.
 launcher() {
     target=$1
     shift

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Which tiers of tests/run succeeded, failed or were skipped, and why. A skip is no failure on a developer's machine;
-# under CI=true it is one, because nobody reads the list there.
+# Runs the tiers of tests/run, and records which of them succeeded, failed or were skipped, and why.
+# Under CI=true a skipped tier is a failure, because nobody reads the list there.
 
 tier_lines=''
 tier_failures=0
 tier_skips=0
 declare -A background_tiers=()
 
-# tier NAME COMMAND...: runs the command; its exit code is the tier's result. It has to be a program: in a shell function
-# called from here, `set -e` would have no effect.
+# tier NAME COMMAND...: runs the command; its exit code is the tier's result. The command must be a
+# program: `set -e` would have no effect in a shell function that is called from here.
 tier() {
     echo "== $1" >&2
     local code=0
@@ -16,8 +16,8 @@ tier() {
     tier_ended "$1" "$code"
 }
 
-# unless WHY tier|background NAME COMMAND...: the same if WHY is empty. Otherwise it is a skip, or a failure where a
-# build failed.
+# unless WHY tier|background NAME COMMAND...: runs the tier if WHY is empty. Otherwise the tier
+# counts as skipped, or as failed if WHY reports a failed build.
 unless() {
     case $1 in
     '') "${@:2}" ;;
@@ -29,8 +29,8 @@ unless() {
     esac
 }
 
-# background NAME COMMAND...: runs a tier beside the others, as a process group of its own. wait_background waits for
-# all of them, and end_background ends them.
+# background NAME COMMAND...: runs a tier in the background, in its own process group.
+# wait_background waits for all background tiers, and end_background ends them.
 background() {
     local log
     log=$PORCH_FN_TEST_CACHE/logs/$(printf '%s' "$1" | tr -c 'a-z0-9' -).log
@@ -59,7 +59,7 @@ end_background() {
     done
 }
 
-# tier_ended NAME CODE
+# tier_ended NAME CODE: records the result of a tier.
 tier_ended() {
     if [ "$2" -eq 0 ]; then
         tier_lines+="ok       $1"$'\n'
@@ -69,7 +69,8 @@ tier_ended() {
     fi
 }
 
-# missing_programs SCRIPT OUTDIR: builds programs of others, and prints why some are missing, or nothing.
+# missing_programs SCRIPT OUTDIR: builds programs of other projects, and prints why some are
+# missing.
 missing_programs() {
     local lines code=0
     lines=$("$1" "$2") || code=$?

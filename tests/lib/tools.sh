@@ -1,19 +1,19 @@
 # shellcheck shell=sh
-# Which of the tools that foreign programs need this machine has, and how to get the
-# others. Sourced, POSIX sh.
+# Finds out which tools for foreign programs this machine lacks, and installs
+# them. Sourced, POSIX sh.
 
 have() {
     command -v "$1" >/dev/null 2>&1
 }
 
-# no_go MODULE_DIR, no_node, no_python: print what is missing, or nothing.
+# no_go MODULE_DIR, no_node, no_python: each prints which tool is missing, if one is.
 no_go() {
     if ! have go; then
         echo 'go is not installed'
         return
     fi
     need=$(sed -n 's/^go //p' "$1/go.mod")
-    # Asked for inside the module: there a newer toolchain is selected, or refused.
+    # Inside the module, because go.mod there can select a newer toolchain.
     got=$(cd "$1" && go env GOVERSION 2>/dev/null | sed 's/^go//')
     if [ "$(printf '%s\n%s\n' "$need" "${got:-0}" | sort -V | head -n 1)" != "$need" ]; then
         echo "go $need or newer is needed, this is $(go version | cut -d ' ' -f 3)"
@@ -49,7 +49,7 @@ no_prometheus() {
     fi
 }
 
-# no_cluster: prints what a test cluster lacks here, or nothing.
+# no_cluster: prints why this machine cannot run a test cluster, if it cannot.
 no_cluster() {
     if [ "$(id -u)" -ne 0 ]; then
         echo 'a test cluster needs root, for namespaces'
@@ -74,8 +74,8 @@ cluster_tools='containerd runc docker-registry htpasswd nft ip nsenter openssl c
 cluster_packages='containerd runc containernetworking-plugins docker-registry apache2-utils nftables iproute2 util-linux openssl curl gcc
     libc6-dev'
 
-# install_tools: has Debian's package manager bring what is missing. It never fails:
-# a tool that could not be had shows up as a skipped program with the reason.
+# install_tools: installs missing tools by apt-get. It never fails: programs whose tools are still
+# missing are skipped, with the reason.
 install_tools() {
     packages=''
     have go || packages="$packages golang-go"
@@ -90,7 +90,7 @@ install_tools() {
         return 0
     fi
     if ! have apt-get || [ "$(id -u)" -ne 0 ]; then
-        echo "not installed, since that takes root and apt-get:$packages" >&2
+        echo "cannot install without root and apt-get:$packages" >&2
         return 0
     fi
     echo "installing:$packages" >&2

@@ -1,4 +1,4 @@
-//! A headless Chromium under its debugging protocol, over two pipes.
+//! A headless Chromium that tests control by its debugging protocol, over two pipes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -21,19 +21,18 @@ pub struct Browser {
     answers: BufReader<ChildStdout>,
     last_id: u64,
     session: Option<String>,
-    complaints: Vec<String>,
-    asked: Vec<String>,
+    console_errors: Vec<String>,
+    requested_urls: Vec<String>,
 }
 
-/// The browser of this machine.
 pub fn chromium() -> PathBuf {
     installed(&["chromium", "chromium-browser", "google-chrome"])
 }
 
 impl Browser {
-    /// Starts `program`, which finds no host but this one.
+    /// Starts `program`. It can reach no host other than 127.0.0.1.
     pub async fn start(sandbox: &Sandbox, program: &Path) -> Self {
-        // It reads commands from descriptor 3 and answers on 4.
+        // Chromium reads commands from file descriptor 3 and writes answers to 4.
         let mut command = sandbox.command("sh");
         command.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"]);
         command.arg(program).args([
@@ -44,23 +43,23 @@ impl Browser {
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--no-first-run",
-            // It refuses to run as root otherwise; the page is ours.
+            // Without this flag Chromium refuses to run as root. The page is our own.
             "--no-sandbox",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         ]);
         command.arg(format!("--user-data-dir={}", sandbox.path("chromium").display()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("sh starts");
-        let commands = child.stdin.take().expect("it is piped");
-        let answers = BufReader::new(child.stdout.take().expect("it is piped"));
+        let commands = child.stdin.take().expect("a pipe");
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut browser = Self {
             _child: child,
             commands,
             answers,
             last_id: 0,
             session: None,
-            complaints: Vec::new(),
-            asked: Vec::new(),
+            console_errors: Vec::new(),
+            requested_urls: Vec::new(),
         };
         let target = browser.command("Target.createTarget", json!({"url": "about:blank"})).await;
         let attach = json!({"targetId": target["targetId"], "flatten": true});
@@ -72,8 +71,7 @@ impl Browser {
         browser
     }
 
-    /// Sets the window's size and whether its user prefers dark pages.
-    pub async fn look(&mut self, width: u32, height: u32, dark: bool) {
+    pub async fn set_window(&mut self, width: u32, height: u32, dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.command("Emulation.setDeviceMetricsOverride", size).await;
         let scheme = json!({"name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" }});
@@ -85,7 +83,7 @@ impl Browser {
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
     }
 
-    /// The value of a JavaScript expression in the page.
+    /// Evaluates a JavaScript expression in the page.
     pub async fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.command("Runtime.evaluate", parameters).await;
@@ -98,20 +96,20 @@ impl Browser {
         eventually(expression, async || (self.value(expression).await == true).then_some(())).await;
     }
 
-    /// A PNG of the page.
+    /// Takes a screenshot, as PNG.
     pub async fn picture(&mut self) -> Vec<u8> {
         let answer = self.command("Page.captureScreenshot", json!({"format": "png"})).await;
         STANDARD.decode(answer["data"].as_str().expect("a picture")).expect("base64")
     }
 
-    /// Errors and warnings of the console so far: of scripts, and of the content security policy.
-    pub fn complaints(&self) -> &[String] {
-        &self.complaints
+    /// The console's messages so far, such as script errors and violations of the content security
+    /// policy.
+    pub fn console_errors(&self) -> &[String] {
+        &self.console_errors
     }
 
-    /// The addresses that were requested so far.
-    pub fn asked(&self) -> &[String] {
-        &self.asked
+    pub fn requested_urls(&self) -> &[String] {
+        &self.requested_urls
     }
 
     async fn command(&mut self, method: &str, parameters: Value) -> Value {
@@ -129,7 +127,7 @@ impl Browser {
                 assert!(message["error"].is_null(), "{method}: {message}");
                 return message["result"].take();
             }
-            self.note(&message);
+            self.record_event(&message);
         }
     }
 
@@ -141,16 +139,16 @@ impl Browser {
         serde_json::from_slice(&bytes).expect("JSON")
     }
 
-    fn note(&mut self, event: &Value) {
+    fn record_event(&mut self, event: &Value) {
         let parameters = &event["params"];
         match event["method"].as_str() {
             Some("Runtime.exceptionThrown") => {
-                self.complaints.push(parameters["exceptionDetails"].to_string());
+                self.console_errors.push(parameters["exceptionDetails"].to_string());
             }
-            Some("Runtime.consoleAPICalled") => self.complaints.push(parameters["args"].to_string()),
-            Some("Log.entryAdded") => self.complaints.push(parameters["entry"].to_string()),
+            Some("Runtime.consoleAPICalled") => self.console_errors.push(parameters["args"].to_string()),
+            Some("Log.entryAdded") => self.console_errors.push(parameters["entry"].to_string()),
             Some("Network.requestWillBeSent") => {
-                self.asked.extend(parameters["request"]["url"].as_str().map(str::to_owned));
+                self.requested_urls.extend(parameters["request"]["url"].as_str().map(str::to_owned));
             }
             _ => {}
         }

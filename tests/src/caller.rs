@@ -1,5 +1,5 @@
-//! Two callers of a router. [`Caller`] is tonic's client, as a user would have it. [`RawCaller`]
-//! sends any request in any pieces and enforces nothing, so that the answer is the server's own.
+//! Two clients for tests. [`Caller`] uses tonic, like a client that a user writes. [`RawCaller`]
+//! can send any request in any pieces. It enforces no limit, so each refusal comes from the server.
 
 use std::net::SocketAddr;
 
@@ -9,19 +9,19 @@ use h2::{Reason, SendStream};
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 use porch_fn_grpc::{code_of, message_of};
 use porch_fn_proto::evaluator::function_evaluator_client::FunctionEvaluatorClient;
-use porch_fn_proto::evaluator::{EvaluateFunctionRequest, EvaluateFunctionResponse};
+use porch_fn_proto::evaluator::{EvaluateFunctionRequest, EvaluateFunctionResponse as Response};
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, encode_request, frame};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
 use crate::fake_runner::{headers, read_body, soon};
 
-/// Above every message and header list under test.
+/// Larger than every message and header list under test.
 const LARGE: u32 = 32 * 1024 * 1024;
 
-/// tonic's client on one connection, whose size limits are out of the way.
+/// tonic's client on one connection. Its size limits are higher than those under test.
 #[derive(Clone, Debug)]
 pub struct Caller {
     channel: Channel,
@@ -34,65 +34,53 @@ impl Caller {
         Self { channel: soon("a connection", endpoint.connect()).await.expect("a router") }
     }
 
-    /// tonic's channel, for other services.
+    /// The channel, for clients of other services.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
-    /// Runs the function of `image` on `package`, without a deadline.
-    pub async fn evaluate(
-        &self,
-        image: &str,
-        package: impl Into<Bytes>,
-    ) -> Result<Response<EvaluateFunctionResponse>, Status> {
-        self.send(tonic::Request::new(request(image, package))).await
+    /// Calls `image` without a deadline.
+    pub async fn evaluate(&self, image: &str, package: impl Into<Bytes>) -> Result<Response, Status> {
+        self.send(request(image, package)).await
     }
 
-    /// Sends `request` with the metadata and deadline it has.
-    pub async fn send(
-        &self,
-        request: tonic::Request<EvaluateFunctionRequest>,
-    ) -> Result<Response<EvaluateFunctionResponse>, Status> {
+    pub async fn send(&self, request: EvaluateFunctionRequest) -> Result<Response, Status> {
         let mut client = FunctionEvaluatorClient::new(self.channel())
             .max_decoding_message_size(LARGE as usize)
             .max_encoding_message_size(LARGE as usize);
-        soon("an answer", client.evaluate_function(request)).await
+        soon("an answer", client.evaluate_function(request)).await.map(tonic::Response::into_inner)
     }
 
-    /// The name of the fake runner that echoed a call of `image`.
+    /// Calls `image`, and returns the name of the fake runner that echoed the call.
     pub async fn runner_of(&self, image: &str) -> String {
         self.try_runner_of(image).await.expect("an echo")
     }
 
-    /// The same of a call that may fail.
-    ///
-    /// # Errors
-    /// The status that the call ended with.
+    /// Like [`runner_of`](Self::runner_of), for a call that may fail.
     pub async fn try_runner_of(&self, image: &str) -> Result<String, Status> {
-        let answer = self.evaluate(image, "package").await?.into_inner();
+        let answer = self.evaluate(image, "package").await?;
         assert_eq!(answer.resource_list, "package");
         Ok(String::from_utf8(answer.log.to_vec()).expect("a name"))
     }
 
-    /// Begins a call of `image`, which ends with the name of the fake runner that echoed it.
+    /// Starts a call of `image`. Its result is the name of the fake runner that echoed it.
     pub fn spawn(&self, image: &str) -> JoinHandle<Result<String, Status>> {
         let (caller, image) = (self.clone(), image.to_owned());
         tokio::spawn(async move { caller.try_runner_of(&image).await })
     }
 }
 
-/// A request for one run.
 pub fn request(image: &str, package: impl Into<Bytes>) -> EvaluateFunctionRequest {
     let (resource_list, image) = (package.into(), image.to_owned());
     EvaluateFunctionRequest { resource_list, image, ..EvaluateFunctionRequest::default() }
 }
 
-/// The same as it goes over the wire, with its prefix.
+/// An encoded request with gRPC's prefix.
 pub fn framed(image: &str, package: impl Into<Bytes>) -> Bytes {
     frame(encode_request(Chunks::from(package.into()), image, "")).contiguous()
 }
 
-/// A bare HTTP/2 connection.
+/// An HTTP/2 connection without a gRPC library.
 #[derive(Debug)]
 pub struct RawCaller {
     sender: SendRequest<Bytes>,
@@ -112,7 +100,7 @@ pub struct RawAnswer {
     pub headers: HeaderMap,
     /// All DATA frames.
     pub body: Bytes,
-    /// `None` in a "trailers-only" answer.
+    /// `None` for a "trailers-only" answer.
     pub trailers: Option<HeaderMap>,
 }
 
@@ -129,16 +117,16 @@ impl RawCaller {
         Self { sender, address }
     }
 
-    /// The head of a gRPC call of the evaluator.
+    /// The headers of a gRPC call of the evaluator.
     pub fn head(&self) -> Request<()> {
         let uri = format!("http://{}{EVALUATE_FUNCTION_PATH}", self.address);
         let mut request = Request::builder().method(Method::POST).version(Version::HTTP_2).uri(uri);
         let fields = [("content-type", "application/grpc"), ("te", "trailers")];
-        request.headers_mut().expect("no error so far").extend(headers(&fields));
+        request.headers_mut().expect("valid headers").extend(headers(&fields));
         request.body(()).expect("a request")
     }
 
-    /// Begins a call by sending its headers.
+    /// Sends a call's headers.
     pub async fn begin(&self, head: Request<()>) -> RawCall {
         let sender = soon("a stream", self.sender.clone().ready()).await;
         let sent = sender.expect("an open connection").send_request(head, false);
@@ -146,7 +134,7 @@ impl RawCaller {
         RawCall { response, body }
     }
 
-    /// A whole call: `head` with more headers, and `body`.
+    /// Makes a whole call, with additional headers.
     pub async fn call(&self, fields: &[(&'static str, &str)], body: Bytes) -> RawAnswer {
         let mut head = self.head();
         head.headers_mut().extend(headers(fields));
@@ -157,12 +145,12 @@ impl RawCaller {
 }
 
 impl RawCall {
-    /// Sends a piece of the body, the last one with `end`.
+    /// Sends a piece of the body. `end` marks the last piece.
     pub fn send(&mut self, piece: Bytes, end: bool) {
         self.body.send_data(piece, end).expect("an open stream");
     }
 
-    /// The same, of a stream that may be closed.
+    /// Sends a piece of the body on a stream that may be closed.
     pub fn try_send(&mut self, piece: Bytes) -> Result<(), h2::Error> {
         self.body.send_data(piece, false)
     }
@@ -171,12 +159,12 @@ impl RawCall {
         self.body.send_reset(Reason::CANCEL);
     }
 
-    /// The answer, also to a request that is not complete.
+    /// Waits for the answer. The request need not be complete.
     pub async fn answer(self) -> RawAnswer {
-        soon("an answer", self.try_answer()).await.expect("an answer, not a broken stream")
+        soon("an answer", self.try_answer()).await.expect("an answer")
     }
 
-    /// The answer, unless the stream is reset or the connection ends.
+    /// Waits for the answer, or for a reset of the stream or the end of the connection.
     pub async fn try_answer(self) -> Result<RawAnswer, h2::Error> {
         let (head, body) = self.response.await?.into_parts();
         let (body, trailers) = read_body(body).await?;
@@ -185,7 +173,7 @@ impl RawCall {
 }
 
 impl RawAnswer {
-    /// The headers that contain the status.
+    /// The headers or trailers that contain the status.
     pub fn status_headers(&self) -> &HeaderMap {
         self.trailers.as_ref().unwrap_or(&self.headers)
     }

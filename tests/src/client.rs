@@ -1,5 +1,5 @@
-//! A caller over our own client code, which adds nothing to what the server answers: tonic's client
-//! would race the server with a deadline of its own. `foreign` tests what other clients see.
+//! A client that uses our own client code. tonic's client would end a call at its own deadline
+//! timer, and hide the server's answer. The tests in `foreign` check what other clients receive.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,17 +42,17 @@ pub struct Answer {
     pub resource_list: Bytes,
     /// The function's stderr.
     pub log: Bytes,
-    /// All headers beside the status.
+    /// The trailers, or the headers of a "trailers-only" answer.
     pub trailers: HeaderMap,
 }
 
 impl Client {
-    /// It connects at its first call.
+    /// The client connects at its first call.
     pub fn new(address: SocketAddr) -> Self {
         Self { connection: Connection::new(address.to_string(), OPTIONS, None).expect("an address") }
     }
 
-    /// The same by TLS.
+    /// A client that uses TLS.
     pub fn secured(address: SocketAddr, connector: Connector) -> Self {
         let connection = Connection::new(address.to_string(), OPTIONS, Some(connector));
         Self { connection: connection.expect("an address") }
@@ -63,12 +63,12 @@ impl Client {
         self.try_call(image, input, None).await.expect("an answer with a status")
     }
 
-    /// Calls `image` with a deadline, which the server alone enforces.
+    /// Calls `image` with a deadline. Only the server enforces it.
     pub async fn call_within(&self, image: &str, input: impl Into<Bytes>, timeout: Duration) -> Answer {
         self.try_call(image, input, Some(timeout)).await.expect("an answer with a status")
     }
 
-    /// Calls `image`. Dropping the future cancels the call; an error means that the connection was
+    /// Calls `image`. Dropping the future cancels the call. An error means that the connection was
     /// lost.
     pub async fn try_call(
         &self,
@@ -79,7 +79,6 @@ impl Client {
         self.try_call_with(image, input, timeout, &[]).await
     }
 
-    /// The same with more metadata.
     pub async fn try_call_with(
         &self,
         image: &str,
@@ -102,7 +101,7 @@ impl Client {
             .map(Answer::from)
     }
 
-    /// The server's health, by name.
+    /// The health of a service.
     pub async fn health(&self, name: &str) -> Result<ServingStatus, Status> {
         let sender =
             self.connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -117,16 +116,15 @@ impl Answer {
         String::from_utf8_lossy(&self.log).into_owned()
     }
 
-    /// The resource list of a call that must have succeeded.
+    /// Asserts that the call succeeded, and returns its resource list.
     #[track_caller]
     pub fn output(&self) -> &Bytes {
         assert_eq!((self.code, self.message.as_str()), (Code::Ok, ""));
         &self.resource_list
     }
 
-    /// Asserts code and message of a call that must have failed.
     #[track_caller]
-    pub fn fails(&self, code: Code, message: &str) {
+    pub fn assert_failed(&self, code: Code, message: &str) {
         assert_eq!((self.code, self.message.as_str()), (code, message));
     }
 }

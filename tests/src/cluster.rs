@@ -1,10 +1,11 @@
-//! A real Kubernetes for tests: `tests/cluster/run` starts one and runs the tests in its network.
+//! A real Kubernetes cluster for tests. `tests/cluster/run` starts it, and runs the tests in its
+//! network.
 
 mod audit;
 mod installation;
 mod kubelet;
+mod machine;
 mod namespace;
-mod own;
 mod proxy;
 mod watch;
 
@@ -18,43 +19,37 @@ use kube::{Client, Config};
 use tokio::process::Command;
 
 pub use audit::{Audit, Mark, Request};
-pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLES};
+pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLE_TIME, alive};
+pub use machine::Machine;
 pub use namespace::{Account, Namespace};
-pub use own::Own;
-pub use proxy::{ApiProxy, Asked, Fault, Rule};
-pub use watch::{Change, Recorder, until};
+pub use proxy::{ApiProxy, Fault, RequestKind, Rule};
+pub use watch::{Change, Recorder, wait_until};
 
 use crate::process::{PATIENCE, Sandbox};
 
-/// What `tests/cluster/cluster images` pushes.
-const WRAPPER: &str = "wrapper-server:test";
-const FUNCTION: &str = "function:test";
-/// What `tests/cluster/pack` pushes.
-const PROGRAMS: &str = "porch-fn:test";
 /// The entry point of the function's image.
 pub const ENTRYPOINT: &str = "/function";
 
-/// A cluster of the tests' own.
+/// The test cluster in whose network this process runs.
 #[derive(Clone)]
 pub struct Cluster {
     config: Config,
     client: Client,
     registry: String,
-    own: Own,
+    machine: Machine,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster in whose network this process is.
-    /// Panics when there is none, since a test that cannot run must not pass.
+    /// Connects to the cluster. Panics if there is none: a test that cannot run must not pass.
     pub async fn connect() -> Self {
-        let own = Own::of_environment();
-        let config = config(&own.kubeconfig()).await;
+        let machine = Machine::of_environment();
+        let config = config(&machine.kubeconfig()).await;
         let client = Client::try_from(config.clone()).expect("a client of the cluster");
         let answer = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
         answer.expect("the cluster answers in 20 s").expect("the cluster answers");
-        Self { config, client, registry: variable("REGISTRY"), own }
+        Self { config, client, registry: variable("REGISTRY"), machine }
     }
 
     /// A client with all rights.
@@ -62,9 +57,9 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// The kubeconfig that has all rights.
+    /// The path of a kubeconfig with all rights.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.own.kubeconfig()
+        self.machine.kubeconfig()
     }
 
     /// The cluster's registry, `HOST:PORT`.
@@ -72,38 +67,36 @@ impl Cluster {
         &self.registry
     }
 
-    /// The cluster's processes and files.
-    pub fn own(&self) -> &Own {
-        &self.own
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
-    /// The API server's record of all requests.
     pub fn audit(&self) -> Audit {
-        Audit::new(self.own.directory().join("log/audit.log"), self.client())
+        Audit::new(self.machine.directory().join("log/audit.log"), self.client())
     }
 
-    /// The wrapper-server's image. It has the program in `/wrapper-server` and
+    /// The wrapper-server's image. It contains the program in `/wrapper-server` and
     /// `/home/nonroot/wrapper-server`, and `/bin/cp`.
     pub fn wrapper_image(&self) -> String {
-        format!("{}/{WRAPPER}", self.registry)
+        format!("{}/wrapper-server:test", self.registry)
     }
 
-    /// A function's image, which answers with its input. tests/cluster/images/function.c lists what
-    /// an input can ask for.
+    /// The image of a function that returns its input. tests/cluster/images/function.c lists the
+    /// instructions that the input can contain.
     pub fn function_image(&self) -> String {
-        format!("{}/{FUNCTION}", self.registry)
+        format!("{}/function:test", self.registry)
     }
 
-    /// The image of router and runner, `/porch-fn-router` and `/porch-fn-runner`.
+    /// The image with `/porch-fn-router` and `/porch-fn-runner`, which `tests/cluster/pack` pushes.
     pub fn programs_image(&self) -> String {
-        format!("{}/{PROGRAMS}", self.registry)
+        format!("{}/porch-fn:test", self.registry)
     }
 
-    /// The function's image under another name, such as `set-image:v2`, which makes it another
-    /// function. Without a node nothing is pulled, and the name is enough.
+    /// Pushes the function's image under another name, such as `set-image:v2`, as another function.
+    /// Without a node no image is pulled, so the name is enough.
     pub async fn function_named(&self, name: &str) -> String {
         let image = format!("{}/{name}", self.registry);
-        if self.own.has_node() {
+        if self.machine.has_node() {
             let mut crane = Command::new("crane");
             crane.args(["copy", "--insecure", &self.function_image(), &image]).kill_on_drop(true);
             let ended = crane.output().await.expect("crane is on PATH in the cluster's network");
@@ -112,7 +105,7 @@ impl Cluster {
         image
     }
 
-    /// Runs kubectl to its end, however that is. What it waits for takes minutes on a busy machine.
+    /// Runs kubectl until it ends, with any exit code. On a busy machine it may wait for minutes.
     pub async fn kubectl(&self, args: &[&str], input: &str) -> Output {
         let kubeconfig = self.kubeconfig();
         let own = [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()];
@@ -120,14 +113,14 @@ impl Cluster {
         Sandbox::new().run_within(6 * PATIENCE, "kubectl", args, input.as_bytes()).await
     }
 
-    /// The same for a command that must succeed.
-    pub async fn kubectl_succeeds(&self, args: &[&str], input: &str) -> Output {
+    /// Runs kubectl, and asserts that it succeeds.
+    pub async fn kubectl_ok(&self, args: &[&str], input: &str) -> Output {
         let ended = self.kubectl(args, input).await;
         assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
         ended
     }
 
-    /// A namespace of the test's own, with a random name.
+    /// Creates a namespace with a random name.
     pub async fn namespace(&self) -> Namespace {
         Namespace::create(self.clone()).await
     }

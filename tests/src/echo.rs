@@ -1,5 +1,5 @@
-//! Runners or function pods by the thousand: one server behind many addresses, which answers a call
-//! with its input.
+//! One server that stands for thousands of runners or function pods. It listens on many addresses
+//! and answers each call with its input.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ impl Evaluate for Echo {
     }
 }
 
-/// Serves on all addresses of this machine, all of 127/8 among them, until the drain begins. Port 0
-/// is a free one; the port is returned.
+/// Serves on all addresses of this machine, including all of 127/8, until the drain begins. Port 0
+/// selects a free port. Returns the port.
 pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(address).await.expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let port = listener.local_addr().expect("a bound address").port();
     let health = Health::new();
     health.set("", true);
     let options = Options {

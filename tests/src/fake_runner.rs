@@ -1,9 +1,9 @@
-//! A runner whose answers a test decides.
+//! A fake runner whose answers a test sets.
 //!
-//! It speaks HTTP/2 by the `h2` crate and not by our own server, because a router must survive what
-//! our server never does: streams that break at any point, refusals, a connection that goes silent.
-//! A test sets the answer to an image ([`FakeRunner::on`]), changes health and connections, and
-//! waits for log entries ([`FakeRunner::wait`]).
+//! It uses the `h2` crate and not our own server. A router must survive faults that our server
+//! never causes: streams that break at any point, refused streams, a connection that hangs. A test
+//! sets the answer for an image ([`FakeRunner::on`]), changes health and connections, and waits for
+//! log entries ([`FakeRunner::wait`]).
 
 mod answer;
 mod stream;
@@ -27,10 +27,10 @@ pub use stream::read_body;
 use crate::process::PATIENCE;
 use wire::{Control, Wire};
 
-/// Flow-control windows, so that a message of any size under test is never held up by them.
+/// Size of the flow-control windows in bytes. No message under test fills them.
 const WINDOW: u32 = 32 * 1024 * 1024;
 
-/// Waits for `future`, or fails the test naming `what`.
+/// Waits for `future`. Panics with `what` if it takes too long.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let Ok(value) = tokio::time::timeout(PATIENCE, future).await else { panic!("waited too long: {what}") };
     value
@@ -38,19 +38,20 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// Calls whose headers arrived, read or not.
+    /// Calls whose headers arrived.
     pub begun: usize,
     /// Calls whose message arrived, in order.
     pub calls: Vec<Received>,
-    /// Calls that ended without their answer: the router gave them up, or their connection ended.
+    /// Calls that were not answered: the router cancelled them, or their connection was lost.
     pub abandoned: usize,
-    /// Empty calls, by which a router probes an ejected runner.
-    pub tries: usize,
-    /// `Watch` streams that were opened, accepted or not.
+    /// Empty calls. A router sends them to probe a runner.
+    pub probes: usize,
+    /// `Watch` streams that were opened, including refused ones.
     pub watches: usize,
     pub checks: usize,
-    /// Requests for its pods, which it does not know, like a runner of an older version.
-    pub described: usize,
+    /// Requests for the runner's pods. The fake runner refuses them, like a runner of an older
+    /// version.
+    pub pod_requests: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +65,7 @@ pub struct Received {
 struct HealthAnswer {
     serving: bool,
     has_watch: bool,
-    /// How often all streams were ended.
+    /// How often [`FakeRunner::end_watches`] was called.
     ends: usize,
 }
 
@@ -78,7 +79,7 @@ struct Shared {
     controls: Mutex<Vec<Arc<Control>>>,
 }
 
-/// See the module. Dropping it ends it like a crash.
+/// See the module. Dropping it closes its port and its connections.
 #[derive(Debug)]
 pub struct FakeRunner {
     address: SocketAddr,
@@ -88,7 +89,7 @@ pub struct FakeRunner {
 }
 
 impl FakeRunner {
-    /// A runner that serves, is healthy and echoes.
+    /// Starts a healthy runner that echoes all calls.
     pub async fn start(name: &str) -> Self {
         let mut runner = Self::stopped(name).await;
         runner.restart().await;
@@ -96,7 +97,7 @@ impl FakeRunner {
     }
 
     pub async fn stopped(name: &str) -> Self {
-        // An address of its own in 127/8: nobody else takes its port while it is closed.
+        // Its own address in 127/8, so that no other process takes its port while it is closed.
         let address = SocketAddr::new(IpAddr::V4(random_loopback()), 0);
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -115,12 +116,12 @@ impl FakeRunner {
         self.address
     }
 
-    /// Decides what calls of `image` are answered.
+    /// Sets the answer to calls of `image`.
     pub fn on(&self, image: &str, answer: Answer) {
         lock(&self.shared.answers).insert(image.to_owned(), answer);
     }
 
-    /// Decides what all other calls are answered.
+    /// Sets the answer to all other calls.
     pub fn otherwise(&self, answer: Answer) {
         *lock(&self.shared.default_answer) = answer;
     }
@@ -129,13 +130,13 @@ impl FakeRunner {
         self.shared.health.send_modify(|health| health.serving = serving);
     }
 
-    /// Ends each `Watch` of now and leaves the connections alone, as a proxy does that has a time
-    /// limit for streams.
+    /// Ends each open `Watch` and keeps the connections open, like a proxy with a time limit for
+    /// streams.
     pub fn end_watches(&self) {
         self.shared.health.send_modify(|health| health.ends += 1);
     }
 
-    /// From now on it has no `Watch`.
+    /// Refuses `Watch` from now on.
     pub fn without_watch(&self) {
         self.shared.health.send_modify(|health| health.has_watch = false);
     }
@@ -148,36 +149,36 @@ impl FakeRunner {
         self.shared.log.borrow().calls.len()
     }
 
-    /// Waits until the log is as `condition` wants it.
+    /// Waits until `condition` returns true for the log.
     pub async fn wait(&self, what: &str, condition: impl Fn(&Log) -> bool) -> Log {
         let mut log = self.shared.log.subscribe();
         let waited = soon(what, log.wait_for(|log| condition(log))).await;
         waited.expect("the sender is held here").clone()
     }
 
-    /// Closes the port and leaves connections alone.
+    /// Closes the port and keeps the connections open.
     pub async fn close_port(&mut self) {
         self.listener = None;
         if let Some(serving) = self.serving.take() {
-            // Connections live in tasks of their own.
+            // Each connection has its own task.
             serving.abort();
             let _ = serving.await;
         }
     }
 
-    /// Announces the end of each connection by a GOAWAY that spares the calls on it.
+    /// Sends GOAWAY on each connection. Calls in flight continue.
     pub fn go_away(&self) {
         lock(&self.shared.controls).iter().for_each(|control| control.go_away());
     }
 
-    /// On each connection of now, the next call is met by a GOAWAY that says it was not processed,
-    /// and by the connection's end.
+    /// On each open connection, answers the next call by a GOAWAY that does not cover the call, and
+    /// closes the connection.
     pub fn go_away_at_next_call(&self) {
         lock(&self.shared.controls).iter().for_each(|control| control.go_away_at_next_call());
     }
 
-    /// Stops reading and writing without closing anything, as a process that is stopped does. New
-    /// connections are taken by the kernel and never answered.
+    /// Stops reading and writing without closing anything, like a stopped process. The kernel
+    /// accepts new connections, but nothing answers on them.
     pub async fn hang(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -191,8 +192,7 @@ impl FakeRunner {
         lock(&self.shared.controls).drain(..).for_each(|control| control.cut());
     }
 
-    /// Listens on its port, after [`stopped`](Self::stopped), [`crash`](Self::crash) or
-    /// [`close_port`](Self::close_port).
+    /// Listens on its port again.
     pub async fn restart(&mut self) {
         let listener = Arc::new(TcpListener::bind(self.address).await.expect("its port"));
         self.listener = Some(Arc::clone(&listener));
@@ -232,7 +232,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, control: Arc<Control
         },
         () = control.wait_cut() => return,
     };
-    let ping = Arc::new(tokio::sync::Mutex::new(h2.ping_pong().expect("taken once")));
+    let ping = Arc::new(tokio::sync::Mutex::new(h2.ping_pong().expect("the first use")));
     // Streams end with their connection.
     let mut streams = JoinSet::new();
     loop {

@@ -1,6 +1,6 @@
-//! Programs that are not ours: gRPC clients on other libraries, KRM functions on other SDKs, and
-//! tools of the machine. `tests/run` builds what is missing, and runs no tests of programs that it
-//! could not get.
+//! Third-party programs: gRPC clients that use other libraries, KRM functions that use other SDKs,
+//! and installed tools. `tests/run` builds missing programs. It skips the tests of programs that it
+//! cannot get.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::process::Sandbox;
 
-/// A client or server of `tests/clients`.
+/// The path of a program of `tests/clients`.
 pub fn client(name: &str) -> PathBuf {
     built("clients", name)
 }
 
-/// A KRM function of `tests/functions`.
+/// The path of a KRM function of `tests/functions`.
 pub fn function(name: &str) -> PathBuf {
     built("functions", name)
 }
@@ -26,7 +26,7 @@ fn built(kind: &str, name: &str) -> PathBuf {
     path
 }
 
-/// A program on `PATH`, which may have any of these names.
+/// The path of the first program on `PATH` that has one of these names.
 pub fn installed(names: &[&str]) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut programs =
@@ -35,12 +35,12 @@ pub fn installed(names: &[&str]) -> PathBuf {
     found.unwrap_or_else(|| panic!("{names:?} is missing: tests/run --install installs it"))
 }
 
-/// What `grpcgo` or `grpcpy` prints; tests/clients/README.md describes it.
+/// The output of `grpcgo` or `grpcpy`, which tests/clients/README.md describes.
 #[derive(Debug)]
 pub struct Report(Value);
 
 impl Report {
-    /// Runs one of the two.
+    /// Runs the client and parses its output.
     pub async fn of(sandbox: &Sandbox, client: &PathBuf, args: &[&str]) -> Self {
         let ended = sandbox.run(client, args, b"").await;
         let stdout = String::from_utf8_lossy(&ended.stdout);
@@ -49,34 +49,31 @@ impl Report {
         Self(report.unwrap_or_else(|_| panic!("{} {args:?}: {stdout}{stderr}", client.display())))
     }
 
-    /// The code of the first call that failed, else `OK`.
     pub fn code(&self) -> &str {
         self.0["code"].as_str().unwrap_or_default()
     }
 
-    /// Its message.
     pub fn message(&self) -> &str {
         self.0["message"].as_str().unwrap_or_default()
     }
 
-    /// The log of the first call that succeeded.
     pub fn log(&self) -> &str {
         self.0["log"].as_str().unwrap_or_default()
     }
 
-    /// How long all calls took.
+    /// The duration of all calls together.
     pub fn elapsed(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.0["elapsed_ms"].as_f64().unwrap_or_default() / 1000.0)
     }
 
-    /// Connections made, where the client can count them.
+    /// The number of connections. Only `grpcgo` can count them.
     pub fn connections(&self) -> Option<u64> {
         self.0["connections"].as_u64()
     }
 
-    /// Asserts that all of `calls` calls succeeded with the same answer.
+    /// Asserts that all calls succeeded with the same answer.
     #[track_caller]
-    pub fn succeeded(&self, calls: u64) {
+    pub fn assert_succeeded(&self, calls: u64) {
         assert_eq!(self.0["count"], serde_json::json!({ "OK": calls }), "{}", self.0);
         assert_eq!(self.0["equal"], true, "{}", self.0);
     }

@@ -1,6 +1,6 @@
-//! What the end-to-end tests share: fake runners, a process harness, callers.
+//! Shared code of the end-to-end tests: fake runners, a process harness, callers.
 
-// Names say it here; what they do not say has a comment.
+// A comment is written only where the name does not explain the item.
 #![allow(missing_docs)]
 
 pub mod browser;

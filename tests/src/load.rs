@@ -1,9 +1,9 @@
-//! Steady traffic while a test kills and stops things, and a report of each call's outcome.
+//! A load generator. It makes calls while a test causes faults, and reports each call's outcome.
 //!
-//! Closed loop: each caller has one call in flight. Open loop: calls start at a steady pace,
-//! whatever the outcome of those before, like the callers of an overloaded server. Bounded in calls
-//! in flight and, should a test forget to stop it, in time. Routers may come and go as behind a
-//! Service: a connection whose router hangs up is made anew to one that takes part then.
+//! In a closed loop each caller has one call in flight. In an open loop calls start at a fixed
+//! rate, even if earlier calls have not ended. Calls in flight and the duration have an upper
+//! limit. The routers may change, as behind a Service: when a router closes a connection, the load
+//! connects to another one.
 
 mod report;
 
@@ -24,28 +24,28 @@ pub use report::{Call, Failure, Latencies, Report};
 use crate::client::{Answer, Client};
 use crate::process::eventually;
 
-/// A load ends by itself after this long, unless its plan says otherwise.
-const LONGEST: Duration = Duration::from_mins(3);
-/// Connections that the callers share. Porch has one per process.
+/// How long a load runs if nobody stops it and its plan sets no other limit.
+const MAX_DURATION: Duration = Duration::from_mins(3);
+/// Connections that the callers share. A process of Porch has one connection.
 const CONNECTIONS: usize = 4;
-/// Calls in flight of an open loop. Those beyond count as failed, unsent.
-const MOST_IN_FLIGHT: usize = 10_000;
+/// Limit of an open loop's calls in flight. Further calls are not sent and count as failed.
+const MAX_IN_FLIGHT: usize = 10_000;
 
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What is called, each as often as the others. The functions must echo their input.
+    /// The images to call in turn. Their functions must echo their input.
     pub images: Vec<String>,
-    /// What each call sends; a comment with its number is added.
+    /// The input of each call. The load adds a comment with the call's number.
     pub input: String,
     pub pace: Pace,
-    pub longest: Duration,
+    pub max_duration: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// So many callers, each of which waits for its answer.
+    /// A closed loop with this number of callers.
     Callers(usize),
-    /// So many calls a second, whatever their outcome.
+    /// An open loop with this number of calls per second.
     PerSecond(f64),
 }
 
@@ -59,20 +59,20 @@ pub struct Load {
 #[derive(Debug)]
 struct Work {
     plan: Plan,
-    lines: Vec<Line>,
+    connections: Vec<SharedConnection>,
     started: Instant,
     next: AtomicUsize,
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
 }
 
-/// The routers that take part, as a Service has its endpoints. Clones share them.
+/// The routers to call, like the endpoints of a Service. Clones share the list.
 #[derive(Debug, Clone)]
 pub struct Routers(Arc<RwLock<Vec<SocketAddr>>>);
 
-/// A connection, which stays with its router until that hangs up.
+/// A connection that changes its router only when the router closes it.
 #[derive(Debug)]
-struct Line {
+struct SharedConnection {
     routers: Routers,
     number: usize,
     current: Mutex<(SocketAddr, Arc<Client>)>,
@@ -81,17 +81,17 @@ struct Line {
 // === impl Plan ===
 
 impl Plan {
-    /// Callers that wait for their answers, with a small input.
+    /// A closed loop with a small input.
     pub fn callers(callers: usize, images: &[String]) -> Self {
         Self {
             images: images.to_vec(),
             input: "kind: ResourceList\n".into(),
             pace: Pace::Callers(callers),
-            longest: LONGEST,
+            max_duration: MAX_DURATION,
         }
     }
 
-    /// The same at a pace.
+    /// An open loop with a small input.
     pub fn per_second(calls: f64, images: &[String]) -> Self {
         Self { pace: Pace::PerSecond(calls), ..Self::callers(0, images) }
     }
@@ -102,8 +102,8 @@ impl Plan {
     }
 
     #[must_use]
-    pub fn longest(self, longest: Duration) -> Self {
-        Self { longest, ..self }
+    pub fn max_duration(self, max_duration: Duration) -> Self {
+        Self { max_duration, ..self }
     }
 }
 
@@ -116,15 +116,16 @@ impl Load {
         Self::through(&Routers::new([address]), Plan::callers(callers, images))
     }
 
-    /// Starts what `plan` says at `routers`, of which each connection uses one until that hangs up.
+    /// Starts the calls of `plan`. A connection changes its router only when the router closes it.
     pub fn through(routers: &Routers, plan: Plan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
-        let lines = (0..CONNECTIONS).map(|number| Line::new(routers.clone(), number)).collect();
+        let connections =
+            (0..CONNECTIONS).map(|number| SharedConnection::new(routers.clone(), number)).collect();
         let pace = plan.pace;
         let work = Arc::new(Work {
             plan,
-            lines,
+            connections,
             started: Instant::now(),
             next: AtomicUsize::new(0),
             stop: Arc::clone(&stop),
@@ -148,20 +149,20 @@ impl Load {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has had that many more answers.
-    pub async fn goes_on(&self, calls: usize) {
+    /// Waits for this number of further answers.
+    pub async fn wait_answers(&self, calls: usize) {
         let enough = self.answered() + calls;
-        eventually("the load goes on", async || (self.answered() >= enough).then_some(())).await;
+        eventually("more answers", async || (self.answered() >= enough).then_some(())).await;
     }
 
-    /// Lets the calls in flight finish.
+    /// Stops the load and waits for the calls in flight.
     pub async fn stop(self) -> Report {
         self.stop.store(true, Ordering::Relaxed);
         self.callers.join_all().await.into_iter().fold(Report::default(), Report::merge)
     }
 }
 
-/// Boxed: the types of these futures are too long for those that hold them.
+/// Boxes the future, because its type is too long for the compiler's limits.
 fn boxed(
     work: impl Future<Output = Report> + Send + 'static,
 ) -> Pin<Box<dyn Future<Output = Report> + Send>> {
@@ -181,7 +182,7 @@ async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
     let mut report = Report::default();
     let mut in_flight = JoinSet::new();
     let mut ticks = interval(Duration::from_secs_f64(1.0 / calls));
-    // The pace is kept, also by a machine that stumbles.
+    // After a pause of the machine, missed calls are made up for, so that the rate stays the same.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     for call in 0.. {
         ticks.tick().await;
@@ -192,7 +193,7 @@ async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
             report = report.merge(ended.expect("a caller does not panic"));
         }
         let began = Instant::now();
-        if in_flight.len() >= MOST_IN_FLIGHT {
+        if in_flight.len() >= MAX_IN_FLIGHT {
             let failure = Some(Failure::Unsent);
             report.add(Call { began, took: Duration::ZERO, failure }, "too many calls in flight");
             continue;
@@ -211,17 +212,17 @@ async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
 
 impl Work {
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.started.elapsed() > self.plan.longest
+        self.stop.load(Ordering::Relaxed) || self.started.elapsed() > self.plan.max_duration
     }
 
     async fn call(&self, caller: usize, call: usize, report: &mut Report) {
         let image = &self.plan.images[call % self.plan.images.len()];
         let input = Bytes::from(format!("{}# call {call}\n", self.plan.input));
         let began = Instant::now();
-        let line = &self.lines[caller % self.lines.len()];
-        let (failure, text) = match line.call(image, input.clone()).await {
+        let connection = &self.connections[caller % self.connections.len()];
+        let (failure, text) = match connection.call(image, input.clone()).await {
             Ok(answer) if answer.code != Code::Ok => (Some(Failure::Status(answer.code)), answer.message),
-            Ok(answer) if answer.resource_list != input => (Some(Failure::AnotherAnswer), answer.log()),
+            Ok(answer) if answer.resource_list != input => (Some(Failure::OtherAnswer), answer.log()),
             Ok(_) => (None, String::new()),
             Err(error) => (Some(Failure::NoStatus), error.to_string()),
         };
@@ -237,7 +238,7 @@ impl Routers {
         Self(Arc::new(RwLock::new(addresses.into_iter().collect())))
     }
 
-    /// These from now on. Connections to others go on until they are hung up.
+    /// Replaces the routers. Connections to other routers stay until these close them.
     pub fn set(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = addresses.into_iter().collect();
     }
@@ -247,10 +248,10 @@ impl Routers {
     }
 }
 
-// === impl Line ===
+// === impl SharedConnection ===
 
-impl Line {
-    /// The `number`th of all connections, which spread over the routers.
+impl SharedConnection {
+    /// Connection `number` of the load. The connections are spread over the routers.
     fn new(routers: Routers, number: usize) -> Self {
         let addresses = routers.now();
         let address = addresses[number % addresses.len()];
@@ -258,8 +259,8 @@ impl Line {
         Self { routers, number, current: Mutex::new((address, client)) }
     }
 
-    /// Calls `image`, without a deadline. What was not sent, since the router hung up, is sent to
-    /// another, as gRPC's clients do.
+    /// Calls `image` without a deadline. A call that was not sent, because the router closed the
+    /// connection, goes to another router, as in gRPC's clients.
     async fn call(&self, image: &str, input: Bytes) -> Result<Answer, CallError> {
         let mut left = self.routers.now().len();
         loop {
@@ -274,7 +275,7 @@ impl Line {
         }
     }
 
-    /// Chooses another router than this one, if there is another, unless somebody else has done so.
+    /// Replaces this router by another, unless a concurrent call has already done so.
     fn leave(&self, address: SocketAddr) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let mut others = self.routers.now();

@@ -1,7 +1,7 @@
-//! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a
-//! password, with TLS or without, which may be stopped.
+//! OCI registries for tests: Debian's `docker-registry` as a child process, with or without a
+//! password and TLS. A test can stop it.
 //!
-//! The tests' cluster has an open registry of its own; these stand beside it.
+//! The test cluster also has its own registry, which needs no credentials.
 
 mod authority;
 
@@ -19,28 +19,25 @@ use tokio::process::Child;
 
 pub use authority::Authority;
 
-use crate::cluster::Own;
+use crate::cluster::Machine;
 use crate::process::{Sandbox, eventually};
 
-/// Who may ask what of a registry.
+/// What a registry requires of its clients.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// User and password, when it wants them.
+    /// The only user, unless no credentials are required.
     pub user: Option<User>,
-    /// TLS, by a certificate of this authority.
+    /// The authority of the registry's certificate, if it uses TLS.
     pub tls: Option<Authority>,
 }
 
-/// Credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The name.
     pub name: String,
-    /// The password.
     pub password: String,
 }
 
-/// A `docker-registry`. Its sandbox kills it at the end.
+/// A `docker-registry`. Dropping its sandbox kills it.
 #[derive(Debug)]
 pub struct Registry<'a> {
     sandbox: &'a Sandbox,
@@ -53,7 +50,6 @@ pub struct Registry<'a> {
 // === impl User ===
 
 impl User {
-    /// A user of that name with that password.
     pub fn new(name: &str, password: &str) -> Self {
         Self { name: name.into(), password: password.into() }
     }
@@ -62,7 +58,7 @@ impl User {
 // === impl Registry ===
 
 impl<'a> Registry<'a> {
-    /// Starts one on a free port of `ip`, with files of its own under `name` in the sandbox.
+    /// Starts a registry on a free port of `ip`. Its files are in the folder `name` of the sandbox.
     pub async fn start(sandbox: &'a Sandbox, name: &str, ip: IpAddr, access: Access) -> Self {
         fs::create_dir_all(sandbox.path(name)).expect("a directory");
         if let Some(user) = &access.user {
@@ -75,19 +71,18 @@ impl<'a> Registry<'a> {
         Self { sandbox, name: name.into(), access, address, child }
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// `HOST:PORT/PATH`.
+    /// The reference of the image at `path`.
     pub fn image(&self, path: &str) -> String {
         format!("{}/{path}", self.address)
     }
 
-    /// Has the node's containerd find it: that reads a folder per host at each pull. This stays
-    /// when the test has ended; whoever gets the port next overwrites it.
-    pub fn is_found_by(&self, own: &Own) {
+    /// Configures the node's containerd for this registry. containerd reads a folder per registry
+    /// at each pull. The folder stays after the test; the next registry on this port overwrites it.
+    pub fn register_with(&self, machine: &Machine) {
         let scheme = if self.access.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", self.address);
         let mut text =
@@ -96,25 +91,25 @@ impl<'a> Registry<'a> {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  ca = \"{}\"", authority.path().display());
         }
-        let folder = own.directory().join("certs.d").join(self.address.to_string());
+        let folder = machine.directory().join("certs.d").join(self.address.to_string());
         fs::create_dir_all(&folder).expect("the node's folder of registries");
         fs::write(folder.join("hosts.toml"), text).expect("a file there");
     }
 
-    /// Puts an image into it, changed as the flags of `crane mutate` say. With a label of its name
-    /// it is another image even where nothing else is changed.
+    /// Pushes a copy of `from`, changed by these flags of `crane mutate`. The label makes it a
+    /// different image even without flags.
     pub async fn change(&self, from: &str, to: &str, flags: &[&str]) {
         let label = format!("--label=of-the-test={to}");
         self.crane(&[&["mutate", from, "--tag", to, &label], flags].concat()).await;
     }
 
-    /// The digest of what a reference stands for: of an index its own.
+    /// The digest of an image or, if the reference names an index, of the index.
     pub async fn digest(&self, image: &str) -> String {
         self.crane(&["digest", image]).await.trim().to_owned()
     }
 
-    /// Runs `crane`, which is on PATH in the cluster's network, with the registry's own credentials
-    /// and authority.
+    /// Runs `crane` with the registry's credentials and authority. `crane` is on PATH inside the
+    /// cluster's network namespace.
     async fn crane(&self, args: &[&str]) -> String {
         let mut words = Vec::new();
         if let Some(user) = &self.access.user {
@@ -132,23 +127,23 @@ impl<'a> Registry<'a> {
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
-    /// Stops it: connections are taken by the kernel and never answered.
+    /// Stops the process. The kernel still accepts connections, but nothing answers on them.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it runs");
-        kill_process(pid, signal).expect("it runs");
+        let pid =
+            self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("a running process");
+        kill_process(pid, signal).expect("a running process");
     }
 }
 
-/// `{"auths": …}` as `docker login` writes it: a key is a registry, a value user and password.
+/// The file that `docker login` writes, for these registries and their users.
 pub fn docker_config<'a>(auths: impl IntoIterator<Item = (&'a str, &'a User)>) -> String {
     let auth = |(host, user): (&str, &User)| {
         (host.to_owned(), json!({"auth": base64(&format!("{}:{}", user.name, user.password))}))
@@ -157,13 +152,12 @@ pub fn docker_config<'a>(auths: impl IntoIterator<Item = (&'a str, &'a User)>) -
     json!({ "auths": auths }).to_string()
 }
 
-/// Text in base64.
 pub fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }
 
 async fn write_user(sandbox: &Sandbox, name: &str, user: &User) {
-    // The cheapest bcrypt there is: the registry computes it at every request.
+    // The lowest cost of bcrypt, because the registry computes it at every request.
     let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
     let ended = sandbox.run("htpasswd", args, b"").await;
     assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));
@@ -192,7 +186,7 @@ async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, ip: IpAddr) -> (C
     command.stderr(File::create(&log).expect("a log file"));
     let mut child = command.spawn().expect("docker-registry is installed");
     let listening = eventually("docker-registry listens", async || {
-        if let Some(ended) = child.try_wait().expect("it can be waited for") {
+        if let Some(ended) = child.try_wait().expect("an exit status") {
             panic!("docker-registry ended with {ended}: {}", read(&log));
         }
         read(&log).lines().find_map(listening)
@@ -205,7 +199,7 @@ fn read(log: &PathBuf) -> String {
     fs::read_to_string(log).unwrap_or_default()
 }
 
-/// From the line in which it says so.
+/// The address in a log line of the registry, if the line reports that it listens.
 fn listening(line: &str) -> Option<SocketAddr> {
     let line: Value = serde_json::from_str(line).ok()?;
     let (_, address) = line["msg"].as_str()?.split_once("listening on ")?;

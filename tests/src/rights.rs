@@ -1,5 +1,5 @@
-//! The rights that the manifests in deploy/ grant, read from there: what a test takes away is taken
-//! from what users apply, and a table of all of them can be compared with it.
+//! The rights that the manifests in deploy/ grant. Tests read them from the manifests that users
+//! apply, remove some of them, and compare them with tables.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,32 +8,31 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role};
 use serde_json::Value;
 
-/// Where the manifests are.
+/// The folder of the manifests.
 pub const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
-/// The base's rights.
+/// The manifest with the rights of the base.
 pub const BASE: &str = "rights.yaml";
-/// What comes with the pod template from a ConfigMap.
+/// The rights that a pod template in a ConfigMap needs.
 pub const POD_TEMPLATE: &str = "components/pod-template/rights.yaml";
-/// What comes with credentials for registries.
+/// The rights that credentials for registries need.
 pub const PRIVATE_REGISTRIES: &str = "components/private-registries/rights.yaml";
-/// The rights of the runner in the place of Porch's.
+/// The rights of a single runner that replaces Porch's.
 pub const SINGLE_RUNNER: &str = "single-runner/rights.yaml";
-/// The namespace of function pods, as the manifests name it.
+/// The namespace of function pods in the manifests.
 pub const FUNCTIONS: &str = "porch-fn-system";
-/// The runners' own.
+/// The runners' own namespace in the manifests.
 pub const HOME: &str = "porch-system";
 
-/// Something that is allowed. Its text is `get pods`,
-/// `patch functionconfigs.config.porch.kpt.dev/status` or, where only one object is meant,
+/// A permission for one verb and one resource, such as `get pods` or
+/// `patch functionconfigs.config.porch.kpt.dev/status`. A permission for one object has its name:
 /// `get secrets auth-secret`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right(String);
 
-/// Roles of some manifests.
 #[derive(Debug, Clone)]
-pub struct Roles(Vec<Role>);
+pub struct Roles(pub Vec<Role>);
 
-/// Every object in a file of YAML.
+/// All objects in a YAML file.
 pub fn objects(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -42,7 +41,7 @@ pub fn objects(path: &Path) -> Vec<Value> {
 // === impl Roles ===
 
 impl Roles {
-    /// What these files of deploy/ grant.
+    /// The Roles in these files of deploy/.
     pub fn of(files: &[&str]) -> Self {
         let mut roles = Vec::new();
         for file in files {
@@ -54,7 +53,7 @@ impl Roles {
         Self(roles)
     }
 
-    /// Without these verbs of these resources.
+    /// Removes these verbs of these resources.
     #[must_use]
     pub fn without(mut self, missing: &[(&str, &str)]) -> Self {
         for (verb, resource) in missing {
@@ -80,20 +79,12 @@ impl Roles {
         here.flat_map(|role| role.rules.iter().flatten().cloned()).collect()
     }
 
-    /// Each right.
     pub fn rights(&self) -> BTreeSet<Right> {
         let rules = self.0.iter().flat_map(|role| role.rules.iter().flatten());
         rules.flat_map(rights).collect()
     }
 }
 
-impl From<Vec<Role>> for Roles {
-    fn from(roles: Vec<Role>) -> Self {
-        Self(roles)
-    }
-}
-
-/// What one rule allows.
 fn rights(rule: &PolicyRule) -> Vec<Right> {
     let mut all = Vec::new();
     for group in rule.api_groups.iter().flatten() {
@@ -116,7 +107,7 @@ fn rights(rule: &PolicyRule) -> Vec<Right> {
             }
         }
     }
-    // Paths that are no resources are none of a Role's.
+    // A Role cannot grant paths that are not resources.
     assert!(rule.non_resource_urls.is_none() && !all.is_empty(), "{rule:?}");
     all
 }
@@ -124,19 +115,18 @@ fn rights(rule: &PolicyRule) -> Vec<Right> {
 // === impl Right ===
 
 impl Right {
-    /// From its text.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The same of all objects of the kind.
+    /// The same permission for all objects of the resource.
     #[must_use]
     pub fn of_all(&self) -> Self {
         let words: Vec<_> = self.0.split(' ').take(2).collect();
         Self(words.join(" "))
     }
 
-    /// Verb and resource, as a rule has them.
+    /// The verb and the resource as they are written in a rule.
     pub fn as_in_rule(&self) -> (&str, String) {
         let mut words = self.0.split(' ');
         let (verb, resource) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());

@@ -1,10 +1,10 @@
-//! Routers and runners as processes, scaled up and down on a real cluster as a Deployment would do
-//! it: a runner is listed when it says that it is ready, and not any more from the moment at which
-//! it is told to end.
+//! Routers and runners as processes on a real cluster, scaled up and down like a Deployment. A
+//! runner is listed when it reports that it is ready. It is removed from the list before it gets
+//! SIGTERM.
 //!
-//! Runners are machines of their own in the cluster's network, all on one port. Who lists them is
-//! an `EndpointSlice` of a headless Service without a selector, which the cluster's DNS serves as
-//! well.
+//! Each runner has its own address in the cluster's network; all use the same port. A headless
+//! Service without a selector has an `EndpointSlice` with their addresses. The cluster's DNS serves
+//! these addresses too.
 
 mod host;
 
@@ -29,15 +29,14 @@ const PORT: u16 = 9445;
 const SERVICE: &str = "shards";
 /// The cluster's DNS server.
 const DNS: &str = "10.250.0.1:53";
-/// The file of the images' entrypoints.
+/// The file with the entrypoints of the images.
 const METADATA: &str = "image-metadata.yaml";
-/// The input of first calls.
 const INPUT: &str = "kind: ResourceList\n";
 
-/// Whether a runner takes part, in the `EndpointSlice`.
+/// A runner's conditions in the `EndpointSlice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listed {
-    /// It exists but is not ready: down, or starting.
+    /// The runner is stopped or starting.
     NotReady,
     Ready,
     Terminating,
@@ -47,11 +46,11 @@ pub enum Listed {
 pub struct Runner {
     pub server: Server,
     pub host: Host,
-    /// What was changed counts after [`Tier::publish`].
+    /// A change takes effect at [`Tier::publish`].
     pub listed: Listed,
 }
 
-/// Routers, runners, and the pods of some functions.
+/// Routers, runners, and the namespace of their pods.
 pub struct Tier {
     pub images: Vec<String>,
     pub routers: Vec<Server>,
@@ -60,7 +59,7 @@ pub struct Tier {
     runner_flags: Vec<String>,
     listed: Routers,
     target: String,
-    // Last, so that nothing works on them while they are taken away.
+    // The last fields, because they are dropped after the processes that use them.
     namespace: Namespace,
     pub sandbox: Sandbox,
 }
@@ -68,8 +67,8 @@ pub struct Tier {
 // === impl Tier ===
 
 impl Tier {
-    /// Starts two routers and some runners with these flags, and makes the first call of each of so
-    /// many functions.
+    /// Starts two routers and `runners` runners. Calls each of the functions once, so that their
+    /// pods exist.
     pub async fn start(
         cluster: &Cluster,
         discovery: Discovery,
@@ -113,12 +112,12 @@ impl Tier {
         for _ in 0..2 {
             tier.add_router().await;
         }
-        tier.know_each_other().await;
+        tier.wait_all_healthy().await;
         tier.warm_up().await;
         tier
     }
 
-    /// Starts a load at all routers, those that come later included.
+    /// Starts a load at all routers. Routers that are added later get calls too.
     pub fn load(&self, plan: Plan) -> Load {
         Load::through(&self.listed, plan)
     }
@@ -127,14 +126,14 @@ impl Tier {
         Client::new(self.routers[router].address())
     }
 
-    /// Starts a runner and waits until it is ready. It is not yet among [`Tier::runners`].
+    /// Starts a runner, waits until it is ready, and does not add it to [`Tier::runners`].
     pub async fn runner(&self) -> Runner {
         let host = Host::start(&self.sandbox).await;
         let server = self.start_on(&host).await;
         Runner { server, host, listed: Listed::Ready }
     }
 
-    /// Starts one that has ended again, on the same machine.
+    /// Restarts a runner that has ended, on the same host.
     pub async fn restart(&mut self, runner: usize) {
         self.runners[runner].server = self.start_on(&self.runners[runner].host).await;
     }
@@ -157,18 +156,18 @@ impl Tier {
             command.env("WRAPPER_SERVER_IMAGE", cluster.wrapper_image());
         };
         let server = self.sandbox.server_with("porch-fn-runner", flags, prepare).await;
-        server.until_ready().await;
+        server.wait_ready().await;
         server
     }
 
-    /// Starts runners, each of which takes part when all are ready.
+    /// Starts runners, and lists them when all are ready.
     pub async fn add(&mut self, runners: usize) {
         let started = join_all((0..runners).map(|_| self.runner())).await;
         self.runners.extend(started);
         self.publish().await;
     }
 
-    /// Ends some runners at once, in order, like a Deployment that is scaled down.
+    /// Terminates some runners at the same time, like a Deployment that is scaled down.
     pub async fn remove(&mut self, ending: std::ops::Range<usize>) {
         for runner in &mut self.runners[ending.clone()] {
             runner.listed = Listed::Terminating;
@@ -177,7 +176,7 @@ impl Tier {
         for runner in &self.runners[ending.clone()] {
             runner.server.signal(Signal::TERM);
         }
-        let ended = self.runners[ending.clone()].iter_mut().map(|runner| runner.server.ended());
+        let ended = self.runners[ending.clone()].iter_mut().map(|runner| runner.server.wait_exit());
         for status in join_all(ended).await {
             assert!(status.success(), "{status}");
         }
@@ -185,17 +184,17 @@ impl Tier {
         self.publish().await;
     }
 
-    /// Starts a router, which takes part as soon as it is ready.
+    /// Starts a router, and lists it when it is ready.
     pub async fn add_router(&mut self) {
         let own = [flag("runners", &self.target)];
         let flags = own.into_iter().chain(self.router_flags.iter().map(Into::into));
         let router = self.sandbox.server("porch-fn-router", flags).await;
-        router.until_ready().await;
+        router.wait_ready().await;
         self.routers.push(router);
         self.list_routers();
     }
 
-    /// Ends the oldest router. Those who are connected stay until it hangs up.
+    /// Terminates the oldest router. Its callers stay connected until it closes their connections.
     pub async fn remove_router(&mut self) {
         let mut router = self.routers.remove(0);
         self.list_routers();
@@ -211,9 +210,9 @@ impl Tier {
         self.publish_some(|_| true).await;
     }
 
-    /// Writes the `EndpointSlice` with some of the runners alone, chosen by their place.
+    /// Writes the `EndpointSlice` with only those runners whose index `listed` accepts.
     pub async fn publish_some(&self, listed: impl Fn(usize) -> bool) {
-        let runners = self.runners.iter().enumerate().filter(|(place, _)| listed(*place));
+        let runners = self.runners.iter().enumerate().filter(|(index, _)| listed(*index));
         let endpoints: Vec<_> = runners.map(|(_, runner)| runner.endpoint()).collect();
         let wish = json!({
             "apiVersion": "discovery.k8s.io/v1",
@@ -228,20 +227,20 @@ impl Tier {
         slices.patch(SERVICE, &params, &Patch::Apply(wish)).await.expect("an EndpointSlice");
     }
 
-    /// Waits until every router finds every runner healthy.
-    pub async fn know_each_other(&self) {
+    /// Waits until each router has exactly these runners as healthy.
+    pub async fn wait_all_healthy(&self) {
         let mut expected: Vec<_> = self.runners.iter().map(Runner::name).collect();
         expected.sort();
         for router in &self.routers {
-            eventually("the router knows all runners as well", async || {
+            eventually("all runners are healthy", async || {
                 let page = router.json("/shards").await;
                 let shards = page["shards"].as_array()?.iter();
-                let mut well: Vec<_> = shards
+                let mut healthy: Vec<_> = shards
                     .filter(|shard| is_healthy(shard))
                     .filter_map(|shard| shard["address"].as_str())
                     .collect();
-                well.sort_unstable();
-                (well == expected).then_some(())
+                healthy.sort_unstable();
+                (healthy == expected).then_some(())
             })
             .await;
         }
@@ -254,8 +253,8 @@ impl Tier {
         assert!(answers.iter().all(|answer| answer.output() == INPUT));
     }
 
-    /// Ends it all, and waits until the function pods are gone, so that they are out of the way of
-    /// other tests.
+    /// Ends all processes, and waits until the function pods are deleted, so that they do not
+    /// affect other tests.
     pub async fn finish(self) {
         let Self { routers, runners, namespace, sandbox, .. } = self;
         drop((routers, runners, sandbox));
@@ -270,7 +269,7 @@ impl Runner {
         SocketAddr::new(IpAddr::V4(self.host.address()), PORT).to_string()
     }
 
-    /// Its entry in the `EndpointSlice`.
+    /// The runner's entry in the `EndpointSlice`.
     fn endpoint(&self) -> Value {
         let (ready, serving, terminating) = match self.listed {
             Listed::NotReady => (false, false, false),

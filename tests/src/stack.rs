@@ -1,6 +1,7 @@
-//! A router and runners in this process, as `porch-fn up` has them. Their pods are wrapper-servers
-//! of this machine that run shell scripts.
+//! A router and runners in this process, as in `porch-fn up`. Their pods are local wrapper-servers
+//! that run shell scripts.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use porch_fn_router as router;
@@ -13,23 +14,34 @@ use tokio::time::{Duration, sleep};
 
 use crate::client::Client;
 use crate::fleet::{PREFIX, start_router};
-use crate::process::{Sandbox, binary, get_json, until_runners_are_healthy};
+use crate::process::{Sandbox, binary, get_json, wait_runners_healthy};
 
-/// Router, runners and their pods. Ends when it is dropped.
+/// Starts a runner in this process, with additional flags.
+pub async fn start_runner(
+    args: impl IntoIterator<Item: Into<OsString>>,
+    pods: Option<LocalCluster>,
+) -> runner::App {
+    let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"].map(OsString::from);
+    let args = own.into_iter().chain(args.into_iter().map(Into::into));
+    let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args).expect("valid flags");
+    runner::start(flags, &set, pods).await.expect("a runner")
+}
+
+/// A router, its runners and their pods. Dropping it ends them.
 #[derive(Debug)]
 pub struct Stack {
-    /// Where the functions' scripts are.
+    /// The folder of the functions' scripts.
     pub sandbox: Sandbox,
-    /// Taken by tests that end it.
+    /// A test may take the router to end it.
     pub router: Option<router::App>,
-    /// Dropping one ends it.
     pub runners: Vec<runner::App>,
     admin: SocketAddr,
     callers: JoinSet<()>,
 }
 
 impl Stack {
-    /// Functions are an image without the default prefix, and its script.
+    /// Starts runners with the flags `more`. Each function consists of an image without the default
+    /// prefix, and a script.
     pub async fn start(runners: usize, more: &[&str], functions: &[(&str, &str)]) -> Self {
         let sandbox = Sandbox::new();
         let mut local = ImageCommands::default();
@@ -37,7 +49,7 @@ impl Stack {
             let path = sandbox.script(&format!("functions/{number}"), script);
             local.add(image, vec![path.display().to_string()], PREFIX).expect("a function");
         }
-        // By its temporary directory a process is known as one of the sandbox.
+        // The variable TMPDIR marks a process as one of the sandbox.
         let mark = format!("TMPDIR={}", sandbox.directory().display());
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec!["env".into(), mark.into(), binary("wrapper-server").into()],
@@ -45,25 +57,21 @@ impl Stack {
             log_level: 0,
             functions: local,
         });
-        let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
-        let args = own.iter().chain(more).map(Into::into);
-        let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args).expect("flags");
         let mut started = Vec::new();
         for _ in 0..runners {
-            started.push(runner::start(flags.clone(), &set, Some(pods.clone())).await.expect("a runner"));
+            started.push(start_runner(more, Some(pods.clone())).await);
         }
         let router = start_router(started.iter().map(runner::App::address), &[]).await;
         let admin = router.admin_address();
-        until_runners_are_healthy(admin).await;
+        wait_runners_healthy(admin).await;
         Self { sandbox, router: Some(router), runners: started, admin, callers: JoinSet::new() }
     }
 
-    /// The router's admin port.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// A client of the router, which must not have been taken.
+    /// A client of the router. The router must not have been taken.
     pub fn client(&self) -> Client {
         Client::new(self.router.as_ref().expect("a router").address())
     }
@@ -73,14 +81,14 @@ impl Stack {
         serde_json::from_value(get_json(self.admin, "/status.json").await).expect("the page")
     }
 
-    /// Has `callers` call `image` over and over, each with this pause after an answer, until the
-    /// stack is dropped.
+    /// Starts `callers` callers that call `image` until the stack is dropped. Each pauses after an
+    /// answer.
     pub fn keep_calling(&mut self, image: &'static str, callers: usize, pause: Duration) {
         for _ in 0..callers {
             let client = self.client();
             self.callers.spawn(async move {
                 loop {
-                    // It may fail, and the end of the test interrupts it.
+                    // The call may fail, and the end of the test interrupts it.
                     let _ = client.try_call(image, "kind: ResourceList\n", None).await;
                     sleep(pause).await;
                 }

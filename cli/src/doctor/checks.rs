@@ -76,7 +76,7 @@ fn programs(facts: &Facts, report: &mut Report) {
         Some(false) => {}
         Some(true) => report.warning(
             "that is Porch's own function runner: there is nothing of ours to look at",
-            "the README's chapter on moving says how this takes its place",
+            "docs/migrate.md says how this takes its place",
         ),
         None => report.unknown(
             "this may be Porch's own function runner or ours in its place: no pod of it says",

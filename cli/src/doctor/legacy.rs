@@ -228,7 +228,7 @@ async fn needed_by(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Resu
         return Err(format!(
             "Deployment {name} in namespace {namespace} may be Porch's own function runner, and need them as well. If \
              it is, once nobody calls it: kubectl -n {namespace} scale deployment {name} --replicas=0; if it is one \
-             of ours, delete them by the kubectl command of the README's chapter on moving"
+             of ours, delete them by the kubectl command of docs/migrate.md"
         ));
     }
     let pods = processes(cluster, runner).await.map_err(|error| unlisted(&error))?;

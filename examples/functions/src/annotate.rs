@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 
 use crate::resource_list::{ResourceList, is_local_config};
 
-/// Sets the annotations given as the data of a ConfigMap on every item, except those that are local
-/// config.
+/// Sets the entries of the ConfigMap's `data` as annotations on all items except local config.
 pub fn annotate(list: &mut ResourceList) -> Result<bool, String> {
     let data = list.config_data().filter(|data| !data.is_empty()).cloned();
-    let data = data.ok_or("no annotations given: pass them as key=value pairs behind --")?;
+    let data = data.ok_or("no annotations given: pass them as key=value pairs after --")?;
     let mut changed = 0;
     for item in list.list_mut("items").into_iter().flatten().filter(|item| !is_local_config(item)) {
         let Some(metadata) = object(item, "metadata") else { continue };
@@ -22,7 +21,7 @@ pub fn annotate(list: &mut ResourceList) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The object under `key`, made when it is missing; `None` when something else is there.
+/// The object in the field `key`, created if missing. `None` if the field is not an object.
 fn object<'a>(parent: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let child = parent.as_object_mut()?.entry(key).or_insert(Value::Null);
     if child.is_null() {

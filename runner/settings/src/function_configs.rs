@@ -17,7 +17,7 @@ use crate::source::Setting;
 use crate::tags::{Asked, TagSemantics, Tags};
 
 /// Maximum number of objects that are used. The oldest ones are used.
-pub const MAX_FUNCTION_CONFIGS: usize = 10_000;
+const MAX_FUNCTION_CONFIGS: usize = 10_000;
 /// Maximum number of objects for one repository. A lookup reads all of them.
 const MAX_PER_REPOSITORY: usize = 100;
 /// Maximum number of comparisons of two tags for [`FunctionConfigs::problem`]. They do not decide

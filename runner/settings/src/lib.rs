@@ -26,7 +26,7 @@ pub use exec_config::ExecConfig;
 pub use function_config::{
     BinaryExecutor, FunctionConfig, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE, PodExecutor,
 };
-pub use function_configs::{FunctionConfigs, MAX_FUNCTION_CONFIGS};
+pub use function_configs::FunctionConfigs;
 pub use overrides::{ContainerOverrides, PodOverrides};
 pub use page::{Page, Row, page};
 pub use settings::{Effective, Flags, Range, Resolved, Settings};

@@ -115,7 +115,7 @@ impl Wiring<'_> {
         let held = Arc::clone(&shared);
         tasks.keep(tracing::info_span!("ending"), async move { held.look_after_ending().await });
 
-        let image_changes = images.changes();
+        let image_changes = images.registries.changes();
         let blueprints = Blueprints {
             templates,
             images: Arc::clone(&images),

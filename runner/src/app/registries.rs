@@ -61,7 +61,7 @@ impl Wiring<'_> {
         });
         let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
         let images = Images::new(Arc::new(client), ttl);
-        Ok((Arc::new(ImageSource::new(file, images)), credentials))
+        Ok((Arc::new(ImageSource { file, registries: images }), credentials))
     }
 }
 

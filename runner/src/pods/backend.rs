@@ -1,4 +1,4 @@
-//! Where pods live: the interface between the pool's rules and a machine or a cluster.
+//! The interface between the pool and the place of its pods: a machine or a cluster.
 //!
 //! A backend executes actions in the background and sends events on its channel. Pods may appear,
 //! change and vanish without an action. Several runners may act on the same pods: the backend
@@ -15,11 +15,11 @@ use porch_fn_registry::ResolveError;
 
 /// Runs pods on a machine or in a cluster.
 pub trait Backend: Send + 'static {
-    /// Starts to execute an action on a pod, and does not wait for it. The driver executes actions
-    /// on calls.
+    /// Starts to execute an action on a pod, and does not wait for its end. The driver itself
+    /// executes actions on calls.
     fn act(&self, action: Action);
 
-    /// The connection to a pod's wrapper; `None` when the pod is gone or has no address.
+    /// Returns the connection to a pod's wrapper; `None` if the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
 }
 

@@ -15,9 +15,9 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::backend::Catalog;
-use super::configure::{OriginChange, OriginOf, Origins};
+use super::configure::{OriginOf, Origins};
 use crate::settings::CurrentSettings;
-use crate::settings_file::SettingsFile;
+use crate::settings_file::{Parse, SettingsFile};
 
 #[derive(Deserialize, Default)]
 struct File {
@@ -34,11 +34,7 @@ struct Entry {
 
 /// Commands by image.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ImageCommands {
-    commands: HashMap<ImageKey, Vec<String>>,
-    /// Tags by repository, since calls to warm pods resolve constraints too.
-    tags: HashMap<String, Vec<String>>,
-}
+pub struct ImageCommands(HashMap<ImageKey, Vec<String>>);
 
 impl ImageCommands {
     /// Reads the file of `--local-functions`.
@@ -47,25 +43,20 @@ impl ImageCommands {
     /// If the file cannot be read or has the wrong form.
     pub fn local(path: &Path, prefix: &str) -> Result<Self, String> {
         let expected = "expected functions: [{image: IMAGE, command: [PROGRAM, ARG, ...]}]";
-        Self::read("local-functions", path, prefix, "command", expected)
+        let (path, parse) = (path.to_owned(), Self::parser(prefix, "command"));
+        SettingsFile { flag: "local-functions", path, parse, expected }.load()
     }
 
     /// Reads the file of `--image-metadata`.
     pub(crate) fn metadata(path: &Path, prefix: &str) -> Result<Self, String> {
         let expected = "expected images: [{image: IMAGE, entrypoint: [PROGRAM, ARG, ...]}]";
-        Self::read("image-metadata", path, prefix, "entrypoint", expected)
+        let (path, parse) = (path.to_owned(), Self::parser(prefix, "entrypoint"));
+        SettingsFile { flag: "image-metadata", path, parse, expected }.load()
     }
 
-    fn read(
-        flag: &'static str,
-        path: &Path,
-        prefix: &str,
-        field: &'static str,
-        expected: &'static str,
-    ) -> Result<Self, String> {
+    fn parser(prefix: &str, field: &'static str) -> Parse<Self> {
         let prefix = prefix.to_owned();
-        let parse = Box::new(move |text: &str| Self::parse(text, &prefix, field));
-        SettingsFile { flag, path: path.to_owned(), parse, expected }.load()
+        Box::new(move |text| Self::parse(text, &prefix, field))
     }
 
     fn parse(text: &str, prefix: &str, field: &str) -> Result<Self, String> {
@@ -86,31 +77,29 @@ impl ImageCommands {
     /// If the image is not a valid reference.
     pub fn add(&mut self, image: &str, command: Vec<String>, prefix: &str) -> Result<(), String> {
         let parsed = Image::parse(image, prefix).map_err(|error| format!("image {image:?}: {error}"))?;
-        if let Some(tag) = parsed.tag() {
-            self.tags.entry(parsed.repository().to_owned()).or_default().push(tag.to_owned());
-        }
-        self.commands.insert(ImageKey::from(parsed.as_str()), command);
+        self.0.insert(ImageKey::from(parsed.as_str()), command);
         Ok(())
     }
 
     /// The images, sorted.
     pub fn images(&self) -> Vec<&str> {
-        let mut images: Vec<_> = self.commands.keys().map(ImageKey::as_str).collect();
+        let mut images: Vec<_> = self.0.keys().map(ImageKey::as_str).collect();
         images.sort_unstable();
         images
     }
 
     pub(crate) fn command(&self, image: &ImageKey) -> Option<&[String]> {
-        self.commands.get(image).map(Vec::as_slice)
+        self.0.get(image).map(Vec::as_slice)
     }
 
     /// The image of the repository with the highest tag that the constraint allows.
     pub(crate) fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
-        let tags = self.tags.get(image.repository())?;
-        image.with_tag(constraint.highest(tags.iter().map(String::as_str))?).ok()
+        let repository = image.repository();
+        let tags = self.0.keys().filter_map(|key| key.as_str().strip_prefix(repository)?.strip_prefix(':'));
+        image.with_tag(constraint.highest(tags)?).ok()
     }
 
-    /// A changed command makes a new version, whose pods replace the old ones.
+    /// A changed command gives a new version. Pods of the new version replace the old pods.
     fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
         let command = self.command(image)?.join("\0");
         Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
@@ -120,7 +109,7 @@ impl ImageCommands {
 /// With local pods, only the listed images can have pods.
 impl Catalog for ImageCommands {
     fn knows(&self, image: &Image) -> bool {
-        self.commands.contains_key(&ImageKey::from(image.as_str()))
+        self.0.contains_key(&ImageKey::from(image.as_str()))
     }
 
     fn resolve<'a>(
@@ -138,7 +127,7 @@ impl Origins for ImageCommands {
         Box::new(move |image| commands.recipe(image))
     }
 
-    async fn changed(&mut self) -> OriginChange {
+    async fn changed(&mut self) -> Option<ImageKey> {
         pending().await
     }
 }
@@ -148,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_canonical_and_broken_entries_are_named() {
+    fn images_get_the_prefix_and_errors_name_the_entry() {
         let parse = |text: &str| ImageCommands::parse(text, "example.com", "command");
         let commands = parse("functions:\n- image: annotate:v1\n  command: [cat, -u]\n").unwrap();
         let key = ImageKey::from("example.com/annotate:v1");

@@ -23,20 +23,13 @@ use crate::settings::{CurrentSettings, changed};
 
 /// The source of pod recipes.
 pub(crate) trait Origins: Send + 'static {
-    /// The recipe of each image's pods from now on, under complete settings.
+    /// Returns the recipes of pods under these complete settings.
     fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
 
-    /// Waits until recipes change for another reason than the settings.
-    fn changed(&mut self) -> impl Future<Output = OriginChange> + Send;
-}
-
-/// The images whose pods have a new recipe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum OriginChange {
-    /// Any image: [`Origins::origins`] returns a new answer.
-    All,
-    /// Only this image: the last answer now returns a new recipe for it.
-    One(ImageKey),
+    /// Waits until recipes change for another reason than the settings. Returns the image if only
+    /// its recipe changes: the last answer of [`origins`](Self::origins) then has the new recipe.
+    /// Returns `None` if all recipes may change, which needs a new answer.
+    fn changed(&mut self) -> impl Future<Output = Option<ImageKey>> + Send;
 }
 
 /// Returns the recipe of an image's pods.
@@ -44,7 +37,7 @@ pub(crate) type OriginOf = Box<dyn Fn(&ImageKey) -> Option<PodRecipe> + Send + S
 
 /// The pool's desired configuration.
 pub(crate) struct Desired<O> {
-    /// The part that is the same for all images.
+    /// The configuration without settings of single images.
     pub(crate) base: Config,
     pub(crate) origins: O,
     /// The images that this runner owns.
@@ -52,15 +45,15 @@ pub(crate) struct Desired<O> {
     pub(crate) catalog: Arc<dyn Catalog>,
     /// Whether images get a pod before the first call (`--warm-up-pod-cache`), each once.
     pub(crate) warm_up: bool,
-    /// The images to warm up so far.
+    /// The images that [`new_images`](Self::new_images) knew at its last call.
     pub(crate) warmed_up: HashSet<Image>,
 }
 
 // === impl Desired ===
 
 impl<O: Origins> Desired<O> {
-    /// The configuration under these settings; `resolved` comes from [`ranges`]. Under incomplete
-    /// settings pods have no recipe.
+    /// Returns the configuration under these settings; `resolved` comes from [`ranges`]. Under
+    /// incomplete settings pods have no recipe.
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
         let origin_of = current.complete.then(|| self.origins.origins(current));
         let settings = Arc::clone(&current.settings);
@@ -86,8 +79,7 @@ impl<O: Origins> Desired<O> {
         Config { overrides, kept_images, ..self.base.clone() }
     }
 
-    /// The new images to warm up that can have pods. An image that was removed and returns is new
-    /// again.
+    /// Returns the images to warm up that are new since the last call and can have pods.
     fn new_images(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
         let named = if self.warm_up { settings.warm(resolved) } else { Vec::new() };
         let mut news = Vec::new();
@@ -95,16 +87,15 @@ impl<O: Origins> Desired<O> {
             if self.catalog.knows(image) {
                 news.push(ImageKey::from(image.as_str()));
             } else {
-                tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
+                tracing::warn!(%image, "the image is not warmed up: it cannot have pods");
             }
         }
         self.warmed_up = named.into_iter().collect();
         news
     }
 
-    /// Sends complete configurations to the pool until the pool is gone. After the first
-    /// configuration, it also sends the owned images and the images to warm up. Before that the
-    /// pool owns nothing.
+    /// Sends complete configurations to the pool until the pool is gone. After the first one, it
+    /// also sends the owned images and the images to warm up. Until then the pool owns no image.
     pub(crate) async fn follow(
         mut self,
         mut current: watch::Receiver<CurrentSettings>,
@@ -128,7 +119,7 @@ impl<O: Origins> Desired<O> {
             }
             is_stale = true;
             tokio::select! {
-                change = self.origins.changed() => if let OriginChange::One(image) = change {
+                change = self.origins.changed() => if let Some(image) = change {
                     send(Event::RecipeChanged(image));
                     is_stale = false;
                 },

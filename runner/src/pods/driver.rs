@@ -42,7 +42,7 @@ pub(crate) struct Handle {
 }
 
 /// A call's place in the pool, waiting or granted. Dropping it without [`finish`](Self::finish)
-/// reports to the pool that the caller disconnected or that the call's deadline expired.
+/// reports to the pool that the caller disconnected or that the call missed its deadline.
 #[derive(Debug)]
 pub(crate) struct Lease {
     id: RequestId,
@@ -61,12 +61,12 @@ const EARLY: Duration = Duration::from_millis(100);
 // === impl Handle ===
 
 impl Handle {
-    /// Waits until `deadline` for a pod of `image`, which the call may use until the lease is
+    /// Waits until `deadline` for a pod of `image`. The call may use the pod until the lease is
     /// dropped. Dropping the future cancels the request. `running` is the message that the pod will
     /// run, and the call's deadline: if the call misses it, the pod may be the cause.
     ///
     /// # Errors
-    /// When there is no pod for the call.
+    /// If the call gets no pod.
     pub(crate) async fn acquire(
         &self,
         image: ImageKey,
@@ -87,7 +87,7 @@ impl Handle {
         Ok((granted?, lease))
     }
 
-    /// What the pool holds, per function.
+    /// Returns the pool's statistics per function.
     pub(crate) async fn stats(&self) -> Vec<FunctionStats> {
         let (answer, stats) = oneshot::channel();
         let _ = self.commands.send(Command::Stats(answer));
@@ -120,7 +120,7 @@ impl Drop for Lease {
     }
 }
 
-/// A hash to distinguish packages.
+/// Returns a hash that differs between packages.
 fn hash(message: &Chunks) -> u64 {
     let mut hasher = DefaultHasher::new();
     message.parts().iter().for_each(|part| hasher.write(part));
@@ -236,7 +236,7 @@ impl<B: Backend> Driver<B> {
             Action::Create { name, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
-                self.starts.order(name.clone(), self.clock.now());
+                self.starts.create(name.clone(), self.clock.now());
             }
             Action::Delete { uid, name, reason, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, why = ?reason, "deleting pod");
@@ -254,7 +254,7 @@ impl<B: Backend> Driver<B> {
             Action::Disconnect { name, .. } => {
                 tracing::warn!(
                     image = %name.image, slot = name.slot,
-                    "a function pod does not answer any more; its calls go elsewhere, and another one takes its place"
+                    "a function pod no longer answers: its calls move to other pods, and a new pod replaces it"
                 );
                 self.metrics.pods_hung.inc();
             }

@@ -1,5 +1,5 @@
-//! The errors that callers read if a pod gave no answer or the function failed in its pod. Codes
-//! and wrapping texts are those of Porch's function runner.
+//! Errors for callers: a pod gave no answer, or the function failed in its pod. The codes and the
+//! texts around an error are those of Porch's function runner.
 
 use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
@@ -8,7 +8,7 @@ use porch_fn_registry::RegistryError;
 use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
 use tonic::Code;
 
-/// Why the pod runtime has no wrapper's answer to return.
+/// Why the pod runtime cannot return a wrapper's answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PodError {
     /// The image is not a valid reference.
@@ -26,7 +26,7 @@ pub(crate) enum PodError {
     #[error(transparent)]
     Rejected(#[from] Rejection),
     /// The pod vanished after it was granted, or is unreachable.
-    #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
+    #[error("the function's pods vanished or cannot be reached: retry later, and check the runner's log")]
     Vanished,
     /// The runner is shutting down.
     #[error("the runner is shutting down")]
@@ -128,7 +128,7 @@ mod tests {
     const IMAGE: &str = "example.com/f:v1";
 
     #[test]
-    fn every_error_has_its_code_and_words() {
+    fn every_error_has_its_code_and_text() {
         use Code::{DeadlineExceeded, NotFound, ResourceExhausted, Unavailable, Unknown};
         let unresolved = |source| PodError::Unresolved { constraint: ">=2".to_owned(), source };
         let rejected = PodError::Rejected;
@@ -137,39 +137,38 @@ mod tests {
         let call = inflight.enter(0).unwrap();
         let too_many = PodError::Refused(inflight.enter(usize::MAX).unwrap_err());
         let too_much = PodError::Refused(call.answer(CALL_OVERHEAD + 1).unwrap_err());
-        let (shed, kept) = (true, false);
         let no_match = "tag constraint \">=2\": no tag of its repository is a version that matches";
         let no_client = "unable to get the grpc client to the pod for example.com/f:v1: ";
         for (error, code, sheds, text) in [
-            (too_many, ResourceExhausted, shed, "--max-inflight-bytes"),
-            (too_much, ResourceExhausted, kept, "with the function's answer"),
+            (too_many, ResourceExhausted, true, "--max-inflight-bytes"),
+            (too_much, ResourceExhausted, false, "with the function's answer"),
             (
                 rejected(Rejection::QueueFull { limit: 7 }),
                 ResourceExhausted,
-                shed,
+                true,
                 "--max-queue-per-function",
             ),
             (
                 rejected(Rejection::DeadlineExceeded),
                 DeadlineExceeded,
-                kept,
+                false,
                 "function evaluation timed out for",
             ),
-            (rejected(Rejection::NoRoom), DeadlineExceeded, kept, "--max-pods"),
+            (rejected(Rejection::NoRoom), DeadlineExceeded, false, "--max-pods"),
             (
                 rejected(Rejection::PodFailed { reason: Reason::new("name_taken", "taken") }),
                 Unknown,
-                kept,
+                false,
                 no_client,
             ),
-            (rejected(not_ready), DeadlineExceeded, kept, "--pod-ready-timeout"),
-            (unresolved(ResolveError::NoMatch), NotFound, kept, no_match),
-            (unresolved(RegistryError::NotFound.into()), NotFound, kept, "tag constraint \">=2\": "),
-            (unresolved(RegistryError::Unreachable.into()), Unknown, kept, "tag constraint \">=2\": "),
-            (PodError::Vanished, Unavailable, shed, "vanished"),
-            (PodError::Stopped, Unavailable, shed, "shutting down"),
-            (PodError::Broken, Unavailable, kept, "desc = the connections to the function's pods were lost"),
-            (PodError::TooLarge { size: 9, limit: 8 }, ResourceExhausted, kept, "(9 vs. 8)"),
+            (rejected(not_ready), DeadlineExceeded, false, "--pod-ready-timeout"),
+            (unresolved(ResolveError::NoMatch), NotFound, false, no_match),
+            (unresolved(RegistryError::NotFound.into()), NotFound, false, "tag constraint \">=2\": "),
+            (unresolved(RegistryError::Unreachable.into()), Unknown, false, "tag constraint \">=2\": "),
+            (PodError::Vanished, Unavailable, true, "vanished"),
+            (PodError::Stopped, Unavailable, true, "shutting down"),
+            (PodError::Broken, Unavailable, false, "desc = the connections to the function's pods were lost"),
+            (PodError::TooLarge { size: 9, limit: 8 }, ResourceExhausted, false, "(9 vs. 8)"),
         ] {
             let reply = error.reply(IMAGE);
             let message = message_of(reply.status_headers());
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrappers_failure_is_wrapped_as_go_does_and_a_success_is_not() {
+    fn failures_of_wrappers_get_the_text_of_porch_and_successes_do_not() {
         for (code, name) in [(Code::Internal, "Internal"), (Code::Cancelled, "Canceled")] {
             let reply = wrap_failure(Reply::failed(code, "boom"), IMAGE);
             assert_eq!(reply.code(), code);

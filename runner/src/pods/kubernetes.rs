@@ -5,14 +5,14 @@
 //!   settings ───────┐
 //!   template_source ┴► blueprint ─┐                        ┌─► client ─► API server
 //!   metadata ◄─ moved_tags ───────┤► backend: one task per │
-//!   orders of the pool ───────────┘   order, one per probe ┤─► probe ──► wrapper-server
+//!   actions of the pool ──────────┘   action or probe      ┤─► probe ──► wrapper-server
 //!                                        ▲                 └─► services
 //!   watch ─► observe, crash ─► store ────┘
 //!         └─► events to the pool
 //! ```
 //!
 //! `template`, `spec`, `observe`, `crash` and `answers` have no I/O: they turn objects and errors
-//! into values. `function_configs` follows a source of the settings, and `pull_secret` keeps a
+//! into values. `function_configs` follows one source of the settings. `pull_secret` writes a
 //! Secret for the kubelet.
 
 mod answers;

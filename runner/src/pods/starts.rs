@@ -1,5 +1,5 @@
-//! Measures how pods start, from the orders and events in the pool's driver. Counts only pods that
-//! this runner ordered, so that the metrics of all runners can be summed.
+//! Measures how pods start, from the actions and events of the pool. Counts only pods that this
+//! runner creates, so that the metrics of all runners can be summed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,17 +8,18 @@ use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Time, Ui
 
 use crate::metrics::Metrics;
 
-/// The current starts. An event or order of its pod ends a start.
+/// The pods that are being created or starting.
 #[derive(Debug)]
 pub(super) struct Starts {
     metrics: Arc<Metrics>,
-    ordered: HashMap<PodName, Time>,
+    /// When the creation of each pod was requested.
+    requested: HashMap<PodName, Time>,
     created: HashMap<Uid, Start>,
 }
 
 #[derive(Debug)]
 struct Start {
-    ordered: Time,
+    requested: Time,
     /// When the last phase ended.
     since: Time,
     has_address: bool,
@@ -28,15 +29,15 @@ struct Start {
 
 impl Starts {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, ordered: HashMap::new(), created: HashMap::new() }
+        Self { metrics, requested: HashMap::new(), created: HashMap::new() }
     }
 
-    /// Records the order of a pod.
-    pub(super) fn order(&mut self, name: PodName, now: Time) {
-        self.ordered.insert(name, now);
+    /// Records the action to create a pod.
+    pub(super) fn create(&mut self, name: PodName, now: Time) {
+        self.requested.insert(name, now);
     }
 
-    /// Records the deletion of a pod, or the order to delete it.
+    /// Records the action to delete a pod.
     pub(super) fn delete(&mut self, uid: &Uid, reason: DeleteReason) {
         if let Some(start) = self.created.remove(uid)
             && reason == DeleteReason::Failed
@@ -45,10 +46,10 @@ impl Starts {
         }
     }
 
-    /// Updates the starts from an event of the pool.
+    /// Records an event of the pool.
     pub(super) fn event(&mut self, event: &Event, now: Time) {
         match event {
-            Event::Created { name, result } => self.answered(name, result, now),
+            Event::Created { name, result } => self.record_creation(name, result, now),
             Event::Seen(pod) => self.seen(pod, now),
             Event::Synced(pods) => {
                 self.created.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
@@ -59,7 +60,7 @@ impl Starts {
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
                     self.metrics.pod_start_phase("serve", now.since(start.since));
-                    self.metrics.pod_start.observe(now.since(start.ordered).as_secs_f64());
+                    self.metrics.pod_start.observe(now.since(start.requested).as_secs_f64());
                 }
             }
             Event::Failed { uid, reason } => self.failed(uid, reason.kind),
@@ -68,13 +69,13 @@ impl Starts {
         }
     }
 
-    fn answered(&mut self, name: &PodName, result: &Creation, now: Time) {
-        let Some(ordered) = self.ordered.remove(name) else { return };
+    fn record_creation(&mut self, name: &PodName, result: &Creation, now: Time) {
+        let Some(requested) = self.requested.remove(name) else { return };
         match result {
             Creation::Ok(uid) => {
-                let start = Start { ordered, since: now, has_address: false, waiting: None };
+                let start = Start { requested, since: now, has_address: false, waiting: None };
                 self.created.insert(uid.clone(), start);
-                self.metrics.pod_start_phase("create", now.since(ordered));
+                self.metrics.pod_start_phase("create", now.since(requested));
             }
             // Another runner created the pod and measures its start.
             Creation::Exists => {}
@@ -139,12 +140,12 @@ mod tests {
         Reason::new("unschedulable", "no node")
     }
 
-    /// Orders a pod and sends these events, one second apart. Returns the metrics, and whether all
-    /// starts have ended.
+    /// Creates a pod and records these events, one second apart. Returns the metrics, and whether
+    /// all starts have ended.
     fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
         let (metrics, text) = metrics();
         let mut starts = Starts::new(metrics);
-        starts.order(name(), Time::default());
+        starts.create(name(), Time::default());
         let mut now = Time::default();
         for event in events {
             now = now + SECOND.since(Time::default());
@@ -153,7 +154,7 @@ mod tests {
         if let Some(reason) = delete {
             starts.delete(&Uid::from("uid"), reason);
         }
-        let is_over = starts.ordered.is_empty() && starts.created.is_empty();
+        let is_over = starts.requested.is_empty() && starts.created.is_empty();
         let text = text();
         let lines = text.lines().filter_map(|line| line.strip_prefix("porch_fn_runner_pod_start_"));
         let counted = lines.filter(|line| {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_add_up_and_each_pod_counts_once() {
+    fn phases_add_up_and_each_pod_is_counted_once() {
         let uid = Uid::from("uid");
         let (running, ready) = (seen(Phase::Running), Event::Ready(uid.clone()));
         let all = "phase_seconds_sum{phase=\"address\"} 1.0\nphase_seconds_sum{phase=\"create\"} 1.0\n\
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_counts_once_with_its_reason() {
+    fn a_failure_is_counted_once_with_its_reason() {
         let uid = Uid::from("uid");
         let ends = Pod { terminating_since: Some(SECOND), ..pod(Phase::Running) };
         for (events, delete, reason) in [

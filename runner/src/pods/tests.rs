@@ -1,5 +1,4 @@
-//! Tests which calls of the pod runtime the router may send to another runner, and which image a
-//! tag selects.
+//! Tests which failed calls the router may send to another runner, and which image a tag selects.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -20,11 +19,11 @@ use super::probe::CONNECTION;
 use super::*;
 use crate::metrics::tests::metrics;
 
-/// Has pods of all images.
+/// A catalog in which every image can have pods.
 #[derive(Debug)]
-pub(crate) struct Everything;
+pub(crate) struct AllImages;
 
-impl Catalog for Everything {
+impl Catalog for AllImages {
     fn knows(&self, _: &Image) -> bool {
         true
     }
@@ -40,13 +39,13 @@ impl Catalog for Everything {
     }
 }
 
-/// Every pod is ready at once, and listens at `address`.
-struct AtOnce {
+/// A backend whose pods are ready immediately and listen at `address`.
+struct ReadyPods {
     events: mpsc::UnboundedSender<Event>,
     address: Option<String>,
 }
 
-impl Backend for AtOnce {
+impl Backend for ReadyPods {
     fn act(&self, action: Action) {
         let event = match action {
             Action::Create { name, shard_key, recipe, reclaim_after } => {
@@ -74,13 +73,13 @@ impl Backend for AtOnce {
     }
 }
 
-/// A runtime whose task runs once the test waits for something.
+/// A runtime with [`ReadyPods`]. Its task runs whenever the test waits.
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
     let (driver, pool) = Driver::new(
         Config::default(),
-        AtOnce { events, address },
+        ReadyPods { events, address },
         SignedDuration::ZERO,
         receiver,
         metrics().0,
@@ -88,7 +87,7 @@ pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     tokio::spawn(driver.run());
     PodRuntime {
         pool,
-        catalog: Arc::new(Everything),
+        catalog: Arc::new(AllImages),
         default_prefix: "example.com".to_owned(),
         max_message: 1 << 20,
         max_retries: 0,
@@ -96,7 +95,7 @@ pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     }
 }
 
-/// A call with this time until its deadline.
+/// A call whose deadline is in this time.
 pub(crate) fn call(image: &str, tag: &str, wait: Duration) -> Call {
     let message = encode_request(Bytes::from_static(b"kind: ResourceList\n").into(), image, tag);
     Call {
@@ -118,7 +117,7 @@ async fn answer(runtime: PodRuntime, tag: &str) -> (Reply, String) {
 }
 
 #[tokio::test]
-async fn what_no_pod_has_begun_may_be_sent_elsewhere() {
+async fn a_call_that_no_pod_has_started_may_go_to_another_runner() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for address in [None, Some(closed.to_string())] {
         let (reply, message) = answer(runtime(address), "").await;
@@ -127,7 +126,8 @@ async fn what_no_pod_has_begun_may_be_sent_elsewhere() {
     }
 }
 
-/// A wrapper that takes a call and then closes the connection; the receiver counts the calls.
+/// A wrapper that receives a call and then closes the connection. The receiver has the number of
+/// calls.
 async fn dying_wrapper() -> (String, watch::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -150,7 +150,7 @@ async fn dying_wrapper() -> (String, watch::Receiver<usize>) {
 }
 
 #[tokio::test]
-async fn a_call_whose_pod_dies_is_run_again_as_often_as_the_flag_says() {
+async fn a_call_whose_pod_dies_is_repeated_up_to_the_retry_limit() {
     for retries in [0, 1, 2, 5] {
         let (address, taken) = dying_wrapper().await;
         let (reply, message) =
@@ -165,7 +165,7 @@ async fn a_call_whose_pod_dies_is_run_again_as_often_as_the_flag_says() {
 }
 
 #[tokio::test]
-async fn the_tag_field_says_which_tag_is_meant() {
+async fn the_tag_field_selects_the_tag() {
     let runtime = runtime(None);
     let digest = format!("f@sha256:{}", "0".repeat(64));
     for (image, tag, chosen) in [

@@ -86,10 +86,17 @@ fn an_entrypoint_is_needed_to_serve_only() {
     // Behind "--" nothing is a flag of ours.
     let directory = tempfile::tempdir().unwrap();
     let copy_to = format!("--copy-to={}", directory.path().display());
-    let ended =
-        run(&["--address=127.0.0.1", "--port=0", "--exit-with-stdin", "--", "function", "--idle", &copy_to]);
-    assert_eq!(ended.status.code(), Some(0));
-    assert!(text(&ended.stdout).starts_with("wrapper-server: listening on "));
+    let mut server = Command::new(BINARY)
+        .args(["--address=127.0.0.1", "--port=0", "--exit-with-stdin", "--", "function", "--idle", &copy_to])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("wrapper-server: listening on "), "{line}");
+    drop(server.stdin.take());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 

@@ -1,8 +1,7 @@
-"""Calls a function evaluator from Python, as a peer that shares no code with grpc-go:
-grpcio is gRPC's C core. Same flags as grpcgo, and the same JSON line (see README.md).
+"""Calls a function evaluator with grpcio, which uses gRPC's C core and no code of
+grpc-go. Flags and output are those of grpcgo (see README.md).
 
-The messages are declared here, not generated: protobuf's own runtime encodes them,
-and no protoc is needed.
+The messages are declared here and not generated, so that no protoc is needed.
 """
 
 import argparse
@@ -21,7 +20,7 @@ METHOD = "/evaluator.FunctionEvaluator/EvaluateFunction"
 
 
 def declare_messages():
-    """The request's and the response's class."""
+    """Returns the classes of the request and the response."""
     field = descriptor_pb2.FieldDescriptorProto
     proto = descriptor_pb2.FileDescriptorProto(
         name="evaluator.proto", package="evaluator", syntax="proto3"
@@ -57,10 +56,10 @@ Answer = collections.namedtuple("Answer", "code message resource_list log")
 
 
 def duration(text):
-    """Seconds in a Go duration of one unit, such as 500ms, 2s or 5m."""
+    """Converts a Go duration with one unit, such as 500ms, 2s or 5m, to seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)|0", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 500ms, 2s or 5m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 500ms, 2s or 5m")
     if text == "0":
         return 0.0
     return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2]]
@@ -70,26 +69,26 @@ def parse_flags():
     parser = argparse.ArgumentParser(description="Calls a function evaluator over gRPC.")
     parser.add_argument("--addr", default="localhost:9445", help="address of the evaluator")
     parser.add_argument("--image", required=True, help="reference of the function's image")
-    parser.add_argument("--tag", default="", help="semver constraint sent beside the image")
+    parser.add_argument("--tag", default="", help="semver constraint in the field tag")
     parser.add_argument("--in", dest="input", help="file with the resource list (default stdin)")
     parser.add_argument("--out", help="file for the answer's resource list")
-    parser.add_argument("--timeout", type=duration, default=0.0, help="deadline of each call; 0: none")
+    parser.add_argument("--timeout", type=duration, default=0.0, help="deadline of each call; 0: no deadline")
     parser.add_argument("--n", type=int, default=1, help="calls to make, all on one connection")
     parser.add_argument("--c", type=int, default=1, help="calls in flight at a time")
     parser.add_argument("--gzip", action="store_true", help="compress requests")
     parser.add_argument(
-        "--max-message", type=int, default=6291456, help="limit in bytes for a message sent or received"
+        "--max-message", type=int, default=6291456, help="limit in bytes for each message, both ways"
     )
     parser.add_argument(
         "--max-metadata",
         type=int,
         default=0,
-        help="limit in bytes for a response's headers or trailers, the error text included;"
-        " 0: grpcio's own, which refuses some from 8 KiB on and all from 16 KiB on",
+        help="limit in bytes for a response's headers or trailers, including the error text;"
+        " 0: grpcio's limits, which refuse some above 8 KiB and all above 16 KiB",
     )
     flags = parser.parse_args()
     if flags.n < 1 or flags.c < 1:
-        parser.error("--n and --c are at least 1")
+        parser.error("--n and --c must be at least 1")
     return flags
 
 
@@ -97,9 +96,9 @@ def open_channel(flags):
     options = [
         ("grpc.max_send_message_length", flags.max_message),
         ("grpc.max_receive_message_length", flags.max_message),
-        # A proxy of the machine must not stand between a test and its server.
+        # A proxy in the environment must not affect a test.
         ("grpc.enable_http_proxy", 0),
-        # Porch's client never retries; grpcio does unless told.
+        # Porch's client does not retry. By default, grpcio does.
         ("grpc.enable_retries", 0),
     ]
     if flags.max_metadata:
@@ -120,8 +119,8 @@ def call(evaluate, request, timeout):
 
 
 class Answers:
-    """Keeps the first answer of each code and compares every later one with it, so
-    that many large answers take no memory."""
+    """Keeps the first answer of each code and compares later answers with it. It does
+    not keep these, because they may be large."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -138,7 +137,7 @@ class Answers:
 
     def report(self, elapsed):
         ok = self.first.get("OK")
-        # Dictionaries keep their order: the first code that is not OK came first.
+        # Dictionaries keep their order, so this is the first failure.
         error = next((a for code, a in self.first.items() if code != "OK"), None)
         return {
             "code": error.code if error else "OK",

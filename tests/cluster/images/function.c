@@ -1,11 +1,11 @@
-/* The function of the test images: writes what it reads, as `cat` does, in one small static program, so that a pod
- * with it starts fast. Its input may ask for more, anywhere in the text:
+/* The function of the test images. It copies its input to its output like `cat`. It is one small static program,
+ * so that its pods start fast. The input can contain these instructions, anywhere in the text:
  *
- *   test-sleep-ms: N    waits so long before it writes
- *   test-stderr: WORD   says WORD on standard error
- *   test-args: yes      says its own arguments there, which tell images apart
- *   test-exit: N        ends with this exit code
- *   test-signal: N      sends itself this signal, and writes nothing
+ *   test-sleep-ms: N    sleep for N ms before the output
+ *   test-stderr: WORD   write WORD to standard error
+ *   test-args: yes      write the program's arguments to standard error, by which tests tell images apart
+ *   test-exit: N        exit with this code
+ *   test-signal: N      send this signal to the program itself, and write no output
  */
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *wish(const char *input, const char *name) {
+static const char *value_of(const char *input, const char *name) {
     const char *found = strstr(input, name);
     return found ? found + strlen(name) : NULL;
 }
@@ -37,18 +37,18 @@ int main(int argc, char **argv) {
     }
     input[size] = 0;
 
-    if ((value = wish(input, "test-sleep-ms: "))) {
+    if ((value = value_of(input, "test-sleep-ms: "))) {
         long ms = atol(value);
         struct timespec left = {ms / 1000, ms % 1000 * 1000000};
         while (nanosleep(&left, &left)) {
         }
     }
-    if ((value = wish(input, "test-stderr: ")))
+    if ((value = value_of(input, "test-stderr: ")))
         fprintf(stderr, "%.*s\n", (int)strcspn(value, " \t\r\n\"'"), value);
-    if (wish(input, "test-args: yes"))
+    if (value_of(input, "test-args: yes"))
         for (int i = 0; i < argc; i++)
             fprintf(stderr, "%s%c", argv[i], i + 1 < argc ? ' ' : '\n');
-    if ((value = wish(input, "test-signal: ")))
+    if ((value = value_of(input, "test-signal: ")))
         raise(atoi(value));
     for (size_t done = 0; done < size;) {
         ssize_t put = write(1, input + done, size - done);
@@ -56,6 +56,6 @@ int main(int argc, char **argv) {
             return 74;
         done += (size_t)put;
     }
-    value = wish(input, "test-exit: ");
+    value = value_of(input, "test-exit: ");
     return value ? atoi(value) : 0;
 }

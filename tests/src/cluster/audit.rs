@@ -1,4 +1,4 @@
-//! The API server's audit log: who asked what, so that a test can say how often.
+//! Reads the API server's audit log, so that tests can count a user's requests.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,38 +12,36 @@ use serde_json::Value;
 
 use crate::process::eventually;
 
-/// The log, and a client that leaves marks in it.
+/// The log, and a client whose requests mark times in it.
 #[derive(Clone)]
 pub struct Audit {
     path: PathBuf,
     client: Client,
 }
 
-/// A moment, as the log knows it.
+/// A time in the log.
 #[derive(Debug, Clone)]
 pub struct Mark {
     offset: u64,
     received: String,
 }
 
-/// One request, watches included.
+/// One request. A watch is one request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// Who: `admin`, `system:serviceaccount:NAMESPACE:NAME`.
+    /// `admin` or `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
-    /// `pods`, `pods/status`; empty for a path that is no resource.
+    /// Such as `pods` or `pods/status`. Empty for a path that is no resource.
     pub resource: String,
-    /// Of what, where the resource has one.
+    /// Empty for a resource without namespaces.
     pub namespace: String,
-    /// Of what; empty for lists.
+    /// Empty for lists.
     pub name: String,
-    /// The HTTP status of the answer.
     pub code: u16,
 }
 
-/// An event of the log.
 #[derive(Debug)]
 struct Event {
     id: String,
@@ -58,37 +56,35 @@ impl Audit {
         Self { path, client }
     }
 
-    /// Now.
     pub async fn mark(&self) -> Mark {
-        // What is in the log already was received before. A line that it ends in the midst of is
-        // dropped later.
+        // All requests before this offset were received earlier. The offset may be inside a line;
+        // that line is ignored later.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();
-        self.fence(offset).await
+        self.log_marker(offset).await
     }
 
-    /// The requests that the API server received since the mark, in the order in which it answered
-    /// them.
+    /// The requests that the API server has received since the mark, in the order of its responses.
     pub async fn since(&self, mark: &Mark) -> Vec<Request> {
-        let now = self.fence(mark.offset).await;
+        let now = self.log_marker(mark.offset).await;
         between(read(&self.path, mark.offset).0, &mark.received, &now.received)
     }
 
-    /// Leaves a request of its own in the log, and waits until it is there.
-    async fn fence(&self, offset: u64) -> Mark {
-        static FENCES: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("fence-{}-{}", std::process::id(), FENCES.fetch_add(1, Ordering::Relaxed));
+    /// Sends a request with a unique name, and waits until it is in the log.
+    async fn log_marker(&self, offset: u64) -> Mark {
+        static MARKERS: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("marker-{}-{}", std::process::id(), MARKERS.fetch_add(1, Ordering::Relaxed));
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "default");
         maps.get_opt(&name).await.expect("the API server answers");
         eventually("the request is in the audit log", async || {
             let (events, end) = read(&self.path, offset);
-            let fence = events.into_iter().find(|event| event.request.name == name)?;
-            Some(Mark { offset: end, received: fence.received })
+            let marker = events.into_iter().find(|event| event.request.name == name)?;
+            Some(Mark { offset: end, received: marker.received })
         })
         .await
     }
 }
 
-/// The events from an offset on, and where the last whole one ends.
+/// The events from an offset on, and the offset of the end of the last complete event.
 fn read(path: &Path, offset: u64) -> (Vec<Event>, u64) {
     let mut text = Vec::new();
     let mut file = File::open(path).expect("the audit log can be opened");
@@ -98,10 +94,10 @@ fn read(path: &Path, offset: u64) -> (Vec<Event>, u64) {
     (lines.filter_map(|line| event(&serde_json::from_slice(line).ok()?)).collect(), offset + whole as u64)
 }
 
-/// The requests received after `from` and before `to`, each once. The times are of one width, so
-/// that they compare as text.
+/// The requests received after `from` and before `to`, each once. All times have the same width, so
+/// they can be compared as text.
 fn between(events: Vec<Event>, from: &str, to: &str) -> Vec<Request> {
-    // A watch has two events, its begin and its end.
+    // A watch has two events: one for its start and one for its end.
     let mut seen = BTreeSet::new();
     let events =
         events.into_iter().filter(|event| event.received.as_str() > from && event.received.as_str() < to);

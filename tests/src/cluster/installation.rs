@@ -1,6 +1,5 @@
-//! Router and runners in a cluster as the base of deploy/ has them, in namespaces of their own, so
-//! that tests can choose programs, flags and the way of discovery. `alone::deploy` applies deploy/
-//! as users do.
+//! Installs router and runners from the base of deploy/ in two new namespaces. Tests choose images,
+//! flags and the kind of discovery. `alone::deploy` applies deploy/ like users.
 
 mod objects;
 
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::ResourceExt;
 use porch_fn_image::shard_key;
 use porch_fn_ring::Ring;
 use serde_json::{Value, json};
@@ -28,36 +28,30 @@ const ADMIN_PORT: u16 = 9464;
 /// How routers and runners find the runners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discovery {
-    /// By the headless Service's DNS name.
+    /// By the DNS name of the headless Service.
     Dns,
-    /// By its `EndpointSlices`.
+    /// By the `EndpointSlices` of that Service.
     EndpointSlices,
 }
 
-/// What is to be installed. Another one over it is an upgrade.
+/// The settings of an installation. Installing another plan over it is an upgrade.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The image with `/porch-fn-router`.
     pub router_image: String,
-    /// The image with `/porch-fn-runner`.
     pub runner_image: String,
-    /// The image with the wrapper-server.
     pub wrapper_image: String,
-    /// How many runners at first. An upgrade leaves as many as there are.
+    /// The number of runners at first. An upgrade does not change their number.
     pub runners: u32,
-    /// How they are found.
     pub discovery: Discovery,
-    /// More flags for routers.
     pub router_flags: Vec<String>,
-    /// More flags for runners.
     pub runner_flags: Vec<String>,
-    /// Images that `--image-metadata` lists. None means that runners ask the registry.
+    /// Images that `--image-metadata` lists. Without a list, runners ask the registry.
     pub listed_images: Option<Vec<String>>,
 }
 
-/// An installation in namespaces of its own. Dropping it removes it.
+/// An installation in two namespaces. It is removed when this value is dropped.
 pub struct Installation {
-    /// Where function pods live.
+    /// The namespace of function pods.
     pub functions: Namespace,
     home: Namespace,
     address: SocketAddr,
@@ -66,7 +60,7 @@ pub struct Installation {
 // === impl Plan ===
 
 impl Plan {
-    /// The programs of this build, with two routers.
+    /// Two routers and some runners, with the images of this build.
     pub fn new(cluster: &Cluster, discovery: Discovery, runners: u32) -> Self {
         Self {
             router_image: cluster.programs_image(),
@@ -84,17 +78,15 @@ impl Plan {
 // === impl Installation ===
 
 impl Installation {
-    /// Installs it and waits until all pods are ready.
+    /// Installs a plan, and waits until all pods are ready.
     pub async fn new(cluster: &Cluster, plan: &Plan) -> Self {
         let (home, functions) = (cluster.namespace().await, cluster.namespace().await);
-        let nowhere = ([0, 0, 0, 0], PORT).into();
-        let mut new = Self { functions, home, address: nowhere };
-        let slices = PolicyRule {
-            api_groups: Some(vec!["discovery.k8s.io".to_owned()]),
-            resources: Some(vec!["endpointslices".to_owned()]),
-            verbs: ["get", "list", "watch"].map(str::to_owned).to_vec(),
-            ..PolicyRule::default()
-        };
+        let unknown = ([0, 0, 0, 0], PORT).into();
+        let mut new = Self { functions, home, address: unknown };
+        let slices = json!({
+            "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"],
+        });
+        let slices: PolicyRule = serde_json::from_value(slices).expect("a rule");
         for name in [ROUTER, RUNNERS] {
             new.home.account(name).await.allow(&new.home, std::slice::from_ref(&slices)).await;
         }
@@ -112,7 +104,7 @@ impl Installation {
         new
     }
 
-    /// Where Porch would call.
+    /// The address that Porch would call.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -122,53 +114,52 @@ impl Installation {
         &self.home
     }
 
-    /// Applies one Deployment as planned. It is not waited for.
+    /// Applies one Deployment of a plan, and does not wait for its pods.
     pub async fn install(&self, deployment: &str, plan: &Plan) {
         if let Some(images) = &plan.listed_images {
             self.apply(&[objects::image_metadata(images)]).await;
         }
-        let is_it =
-            |object: &Value| object["kind"] == "Deployment" && object["metadata"]["name"] == deployment;
-        let it = self.base().into_iter().find(is_it).expect("the base has it");
+        let mut base = self.base();
+        base.retain(|object| object["kind"] == "Deployment" && object["metadata"]["name"] == deployment);
         let registry = self.home.cluster().registry();
-        self.apply(&[objects::planned(it, plan, self.home.name(), registry)]).await;
+        self.apply(&[objects::planned(base.remove(0), plan, self.home.name(), registry)]).await;
     }
 
     fn base(&self) -> Vec<Value> {
         objects::base(self.home.name(), self.functions.name())
     }
 
-    /// `kubectl scale`, and waits until the Deployment is as wished.
+    /// Scales a Deployment, and waits for the rollout.
     pub async fn scale(&self, deployment: &str, replicas: u32) {
         self.kubectl(&["scale", "deployment", deployment, &format!("--replicas={replicas}")]).await;
         self.rolled_out(deployment).await;
     }
 
-    /// `kubectl rollout restart`, and waits until all pods are new.
+    /// Restarts all pods of a Deployment, and waits for the rollout.
     pub async fn restart(&self, deployment: &str) {
         self.kubectl(&["rollout", "restart", "deployment", deployment]).await;
         self.rolled_out(deployment).await;
     }
 
-    /// Waits until a Deployment's pods are as wished, and those that had to go are gone.
+    /// Waits until a Deployment's new pods are ready and its old pods are gone.
     pub async fn rolled_out(&self, deployment: &str) {
         self.kubectl(&["rollout", "status", "deployment", deployment, "--timeout=5m"]).await;
         self.home
-            .until("those that had to go are gone", |pods: &[Pod]| {
+            .wait_until("the old pods are gone", |pods: &[Pod]| {
                 pods.iter().all(|pod| !of(pod, deployment) || alive(pod)).then_some(())
             })
             .await;
     }
 
-    /// The pods of a Deployment that are not on their way out.
+    /// The pods of a Deployment that are not terminating.
     pub async fn pods_of(&self, deployment: &str) -> Vec<Pod> {
         let mut pods = self.home.pods().await;
         pods.retain(|pod| of(pod, deployment) && alive(pod));
         pods
     }
 
-    /// Waits until every router has exactly the Deployment's runners, and all of them are well.
-    pub async fn routers_agree(&self) {
+    /// Waits until every router has exactly the Deployment's runners, and all of them are healthy.
+    pub async fn wait_routers_agree(&self) {
         eventually("every router has all runners", async || {
             let wanted: BTreeSet<_> =
                 self.pods_of(RUNNERS).await.iter().map(|pod| format!("{}:{PORT}", ip(pod))).collect();
@@ -177,9 +168,9 @@ impl Installation {
                     get(SocketAddr::new(ip(&router).parse().ok()?, ADMIN_PORT), "/shards").await;
                 let page: Value = serde_json::from_str(&page).ok().filter(|_| status == 200)?;
                 let shards = page["shards"].as_array()?;
-                let well = shards.iter().filter(|shard| is_healthy(shard));
-                let well: BTreeSet<_> = well.filter_map(|shard| shard["address"].as_str()).collect();
-                if shards.len() != wanted.len() || !wanted.iter().map(String::as_str).eq(well) {
+                let healthy = shards.iter().filter(|shard| is_healthy(shard));
+                let healthy: BTreeSet<_> = healthy.filter_map(|shard| shard["address"].as_str()).collect();
+                if shards.len() != wanted.len() || !wanted.iter().map(String::as_str).eq(healthy) {
                     return None;
                 }
             }
@@ -197,13 +188,13 @@ impl Installation {
         owner.expect("one of the runners").clone()
     }
 
-    /// `kubectl` in the namespace of the Deployments.
+    /// Runs `kubectl` in the namespace of the Deployments.
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let home = ["--namespace", self.home.name()];
         self.run(&[&home, args].concat(), "").await
     }
 
-    /// Applies objects, by default in the namespace of the Deployments.
+    /// Applies objects. Without a namespace, they go into the namespace of the Deployments.
     async fn apply(&self, objects: &[Value]) {
         let mut list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         for object in list["items"].as_array_mut().into_iter().flatten() {
@@ -215,30 +206,27 @@ impl Installation {
     }
 
     async fn run(&self, args: &[&str], input: &str) -> String {
-        let ended = self.home.cluster().kubectl_succeeds(args, input).await;
+        let ended = self.home.cluster().kubectl_ok(args, input).await;
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
-    /// Prints what a Deployment's pods have logged, when a test fails.
-    pub async fn logs(&self, deployment: &str) -> String {
+    /// The last log lines of a Deployment's pods, for the output of a failed test.
+    pub async fn pod_logs(&self, deployment: &str) -> String {
         let selector = format!("--selector=app.kubernetes.io/name={deployment}");
         self.kubectl(&["logs", &selector, "--prefix", "--tail=200"]).await
     }
 }
 
-/// How long load goes on before a change is thought to be over: what DNS hands out is good for 5 s
-/// in the tests' cluster, arrivals are gathered for 2 s.
-pub const SETTLES: Duration = Duration::from_secs(8);
+/// The time until a change has no effect on routers any more. DNS answers have a TTL of 5 s in the
+/// test cluster, and routers gather new runners for 2 s.
+pub const SETTLE_TIME: Duration = Duration::from_secs(8);
 
 fn of(pod: &Pod, deployment: &str) -> bool {
-    pod.metadata
-        .labels
-        .as_ref()
-        .and_then(|labels| labels.get("app.kubernetes.io/name"))
-        .is_some_and(|name| name == deployment)
+    pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == deployment)
 }
 
-fn alive(pod: &Pod) -> bool {
+/// Whether the pod is not terminating.
+pub fn alive(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
 

@@ -1,11 +1,11 @@
-//! What a kubelet would report of pods, in a cluster without a node. One wrapper-server, which
-//! `cluster/inside` starts, answers at the addresses of all pods and Services.
+//! Replaces the kubelet in a cluster without a node: reports pods as ready. One wrapper-server,
+//! which `cluster/inside` starts, answers at the addresses of all pods and Services.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-/// Reports every pod as running and ready, each with an address of its own.
+/// Reports every pod as running and ready, each with its own address.
 pub(super) async fn run(pods: Api<Pod>) {
     let mut seen =
         pin!(watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects());
@@ -21,7 +21,7 @@ pub(super) async fn run(pods: Api<Pod>) {
         let Ok(pod) = pod else { continue };
         let has_address = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         if !has_address && pod.metadata.deletion_timestamp.is_none() {
-            // A pod that is gone by now needs no status.
+            // This fails if the pod is gone by now. Then it needs no status.
             let status = Patch::Merge(json!({"status": running(&pod)}));
             let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
         }
@@ -33,17 +33,13 @@ fn running(pod: &Pod) -> Value {
     let [high, low] = ADDRESSES.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let ip = format!("10.252.{high}.{low}");
     let state = json!({"running": {"startedAt": Timestamp::now().to_string()}});
-    let containers: Vec<_> = pod
-        .spec
-        .iter()
-        .flat_map(|spec| &spec.containers)
-        .map(|container| {
-            json!({
-                "name": container.name, "image": container.image, "imageID": "", "ready": true, "started": true,
-                "restartCount": 0, "state": state,
-            })
+    let status = |container: &Container| {
+        json!({
+            "name": container.name, "image": container.image, "imageID": "", "ready": true, "started": true,
+            "restartCount": 0, "state": state,
         })
-        .collect();
+    };
+    let containers: Vec<_> = pod.spec.iter().flat_map(|spec| &spec.containers).map(status).collect();
     json!({
         "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "containerStatuses": containers,
         "conditions": [{"type": "Ready", "status": "True"}],

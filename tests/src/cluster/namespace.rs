@@ -1,5 +1,6 @@
-//! Namespaces of one test each, and accounts with few rights.
+//! The namespace of a test, and accounts with few rights.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,17 +17,22 @@ use tokio::process::Command;
 use tokio::task::JoinHandle;
 
 use super::watch::Object;
-use super::{Cluster, ENTRYPOINT, Recorder, config, kubelet, until};
+use super::{Cluster, ENTRYPOINT, Recorder, config, kubelet, wait_until};
 use crate::process::{PATIENCE, Sandbox, Server, eventually, flag};
 
-/// A namespace of the test's own. Dropping it deletes it.
+/// A kind of object that belongs to a namespace.
+pub trait Namespaced: Object + Resource<Scope = NamespaceResourceScope> {}
+
+impl<K: Object + Resource<Scope = NamespaceResourceScope>> Namespaced for K {}
+
+/// The namespace of a test. It is deleted when this value is dropped.
 pub struct Namespace {
     cluster: Cluster,
     name: String,
     kubelet: Option<JoinHandle<()>>,
 }
 
-/// A `ServiceAccount`, which may do nothing at first.
+/// A `ServiceAccount`. At first it has no rights.
 pub struct Account<'a> {
     home: &'a Namespace,
     name: String,
@@ -40,96 +46,77 @@ impl Namespace {
         let wish = object(json!({"metadata": {"generateName": "test-"}}));
         let made = all.create(&PostParams::default(), &wish).await.expect("a namespace can be made");
         let mut namespace = Self { cluster, name: made.name_any(), kubelet: None };
-        // Without it, pods of the namespace are refused.
+        // Without a default account, the API server refuses pods.
         namespace
-            .until("there is a default account", |accounts: &[ServiceAccount]| {
+            .wait_until("there is a default account", |accounts: &[ServiceAccount]| {
                 accounts.iter().any(|account| account.name_any() == "default").then_some(())
             })
             .await;
-        if !namespace.cluster.own().has_node() {
+        if !namespace.cluster.machine().has_node() {
             namespace.kubelet = Some(tokio::spawn(kubelet::run(namespace.api())));
         }
         namespace
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Its objects of one kind, with all rights.
-    pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+    /// The namespace's objects of one kind, with all rights.
+    pub fn api<K: Namespaced>(&self) -> Api<K> {
         Api::namespaced(self.cluster.client(), &self.name)
     }
 
-    /// Makes an object.
-    pub async fn make<K>(&self, wish: Value) -> K
-    where
-        K: Object + Resource<Scope = NamespaceResourceScope> + Serialize,
-    {
+    pub async fn make<K: Namespaced + Serialize>(&self, wish: Value) -> K {
         let made = self.api::<K>().create(&PostParams::default(), &object(wish)).await;
         made.unwrap_or_else(|error| panic!("{} is refused: {error}", K::kind(&())))
     }
 
-    /// Its objects of one kind now.
-    pub async fn list<K: Object + Resource<Scope = NamespaceResourceScope>>(&self) -> Vec<K> {
+    pub async fn list<K: Namespaced>(&self) -> Vec<K> {
         self.api::<K>().list(&ListParams::default()).await.expect("a list").items
     }
 
-    /// Its pods now.
     pub async fn pods(&self) -> Vec<Pod> {
         self.list().await
     }
 
-    /// Its Services now.
     pub async fn services(&self) -> Vec<Service> {
         self.list().await
     }
 
-    /// Waits until `look` finds something in its objects of one kind, for a minute at most.
-    pub async fn until<K, T>(&self, what: &str, look: impl FnMut(&[K]) -> Option<T>) -> T
-    where
-        K: Object + Resource<Scope = NamespaceResourceScope>,
-    {
-        self.until_within(PATIENCE, what, look).await
+    /// Waits until `look` returns a value for the objects of one kind, for a minute at most.
+    pub async fn wait_until<K: Namespaced, T>(&self, what: &str, look: impl FnMut(&[K]) -> Option<T>) -> T {
+        wait_until(self.api(), what, PATIENCE, look).await
     }
 
-    /// The same, with a limit of one's own.
-    pub async fn until_within<K, T>(
-        &self,
-        within: Duration,
-        what: &str,
-        look: impl FnMut(&[K]) -> Option<T>,
-    ) -> T
-    where
-        K: Object + Resource<Scope = NamespaceResourceScope>,
-    {
-        until(self.api::<K>(), what, within, look).await
+    /// Waits until there is no object of a kind.
+    pub async fn wait_empty<K: Namespaced>(&self, within: Duration) {
+        let empty = |objects: &[K]| objects.is_empty().then_some(());
+        wait_until(self.api(), &format!("no {} is left", K::kind(&())), within, empty).await;
     }
 
-    /// Records what happens to its objects of one kind from now on.
-    pub async fn record<K: Object + Resource<Scope = NamespaceResourceScope>>(&self) -> Recorder<K> {
+    /// Records all changes to the objects of one kind from now on.
+    pub async fn record<K: Namespaced>(&self) -> Recorder<K> {
         Recorder::start(self.api::<K>()).await
     }
 
-    /// A new account in it, without rights.
+    /// Creates an account without rights.
     pub async fn account(&self, name: &str) -> Account<'_> {
         self.make::<ServiceAccount>(json!({"metadata": {"name": name}})).await;
         Account { home: self, name: name.into() }
     }
 
-    /// Starts a runner whose function pods live here, with all rights. `images` are functions that
-    /// it may start.
+    /// Starts a runner with all rights, whose function pods are in this namespace. `images` are the
+    /// functions in its image metadata.
     pub async fn runner(&self, sandbox: &Sandbox, images: &[&str], more: &[&str]) -> Server {
         self.runner_as(sandbox, self.cluster.kubeconfig(), images, more).await
     }
 
-    /// The same, with a kubeconfig of one's own.
+    /// Starts such a runner with the rights of a kubeconfig.
     pub async fn runner_as(
         &self,
         sandbox: &Sandbox,
@@ -140,26 +127,37 @@ impl Namespace {
         let images: Vec<_> =
             images.iter().map(|image| json!({"image": image, "entrypoint": [ENTRYPOINT]})).collect();
         let metadata = json!({ "images": images }).to_string();
+        let metadata = flag("image-metadata", sandbox.write("image-metadata.yaml", metadata));
+        let flags = [metadata].into_iter().chain(more.iter().map(Into::into));
+        self.runner_with_flags(sandbox, kubeconfig, flags).await
+    }
+
+    /// Starts a runner with these flags. Without `--image-metadata` it asks registries. It uses
+    /// only the registry credentials that flags name.
+    pub async fn runner_with_flags(
+        &self,
+        sandbox: &Sandbox,
+        kubeconfig: PathBuf,
+        more: impl IntoIterator<Item = OsString>,
+    ) -> Server {
         let own = [
             "--pod-backend=kubernetes".into(),
             flag("kubeconfig", kubeconfig),
             flag("pod-namespace", self.name()),
-            flag("image-metadata", sandbox.write("image-metadata.yaml", metadata)),
         ];
-        let flags = own.into_iter().chain(more.iter().map(Into::into));
-        let wrapper = self.cluster.wrapper_image();
+        let (wrapper, nothing) = (self.cluster.wrapper_image(), sandbox.path("no-docker-config"));
         let prepare = |command: &mut Command| {
-            command.env("WRAPPER_SERVER_IMAGE", wrapper);
+            command.env("WRAPPER_SERVER_IMAGE", wrapper).env("DOCKER_CONFIG", nothing);
         };
-        sandbox.server_with("porch-fn-runner", flags, prepare).await
+        sandbox.server_with("porch-fn-runner", own.into_iter().chain(more), prepare).await
     }
 
-    /// Deletes it with all that is in it, and waits until it is gone.
+    /// Deletes the namespace with all its objects, and waits until it is gone.
     pub async fn finish(self) {
         delete(self.cluster.client(), &self.name).await.expect("it can be deleted");
         let all: Api<core::Namespace> = Api::all(self.cluster.client());
-        // Kubernetes takes its time for a namespace that is full, and nothing is proved by it.
-        until(all, "the namespace is gone", 5 * PATIENCE, |there| {
+        // Kubernetes may need minutes to delete a full namespace.
+        wait_until(all, "the namespace is gone", 5 * PATIENCE, |there| {
             there.iter().all(|namespace| namespace.name_any() != self.name).then_some(())
         })
         .await;
@@ -171,7 +169,7 @@ impl Drop for Namespace {
         if let Some(kubelet) = &self.kubelet {
             kubelet.abort();
         }
-        // The test's own runtime may be ending, so another one does it.
+        // The test's own runtime may be ending, so another runtime sends the request.
         let config = self.cluster.config.clone();
         let name = self.name.clone();
         let deleted = std::thread::spawn(move || {
@@ -189,7 +187,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Deletes a namespace, if it is there. Its pods get no grace, so that they are out of the way of
+/// Deletes a namespace if it exists. Its pods get no grace period, so that they do not disturb
 /// other tests.
 async fn delete(client: Client, name: &str) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), name);
@@ -203,13 +201,13 @@ async fn delete(client: Client, name: &str) -> kube::Result<()> {
 // === impl Account ===
 
 impl Account<'_> {
-    /// Its name as a user, which the audit log has.
+    /// The account's name in the audit log.
     pub fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.home.name, self.name)
     }
 
-    /// Lets it do what the rules say in a namespace, and waits until the API server judges by them:
-    /// it hears of them a moment after it has stored them.
+    /// Grants the rights of some rules in a namespace, and waits until they are in effect. The API
+    /// server applies them a moment after it has stored them.
     pub async fn allow(&self, namespace: &Namespace, rules: &[PolicyRule]) {
         let role: Role =
             namespace.make(json!({"metadata": {"generateName": self.name}, "rules": rules})).await;
@@ -230,19 +228,17 @@ impl Account<'_> {
         }
     }
 
-    /// A kubeconfig with a token of this account, in the sandbox.
+    /// Writes a kubeconfig with a token of this account into the sandbox.
     pub async fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
         let accounts: Api<ServiceAccount> = self.home.api();
         let wish: TokenRequest = object(json!({"spec": {"audiences": [], "expirationSeconds": 7200}}));
         let given = accounts.create_token_request(&self.name, &PostParams::default(), &wish).await;
         let given = given.expect("a token is given").status.expect("a token is given").token;
 
-        // The administrator's, with another user.
-        let admin = self.home.cluster.kubeconfig();
-        let mut written = serde_json::to_value(
-            kube::config::Kubeconfig::read_from(admin).expect("the administrator's kubeconfig"),
-        )
-        .expect("a kubeconfig can be written");
+        // The administrator's kubeconfig with another user.
+        let admin = kube::config::Kubeconfig::read_from(self.home.cluster.kubeconfig());
+        let admin = admin.expect("the administrator's kubeconfig");
+        let mut written = serde_json::to_value(admin).expect("a kubeconfig can be written");
         written["users"] = json!([{"name": "account", "user": {"token": given}}]);
         for context in written["contexts"].as_array_mut().into_iter().flatten() {
             context["context"]["user"] = json!("account");
@@ -254,8 +250,8 @@ impl Account<'_> {
     }
 }
 
-/// All that a rule allows in a namespace, as the `resourceAttributes` of reviews. A `*` stands for
-/// itself in them.
+/// All rights of a rule in a namespace, as the `resourceAttributes` of reviews. A `*` is copied
+/// unchanged.
 fn rights(namespace: &Namespace, rule: &PolicyRule) -> Vec<Value> {
     let any = [String::new()];
     let names = rule.resource_names.as_deref().filter(|names| !names.is_empty()).unwrap_or(&any);
@@ -277,5 +273,5 @@ fn rights(namespace: &Namespace, rule: &PolicyRule) -> Vec<Value> {
 
 /// An object from its JSON.
 fn object<K: serde::de::DeserializeOwned>(wish: Value) -> K {
-    serde_json::from_value(wish).unwrap_or_else(|error| panic!("no such object: {error}"))
+    serde_json::from_value(wish).unwrap_or_else(|error| panic!("no valid object: {error}"))
 }

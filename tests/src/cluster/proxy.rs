@@ -1,8 +1,8 @@
-//! A proxy in front of the API server that breaks what passes through it, as networks, load
-//! balancers and a busy API server do: a runner gets its kubeconfig, the test goes past it.
+//! A proxy in front of the API server that injects faults like those of networks, load balancers
+//! and a busy API server. A runner gets the proxy's kubeconfig; the test itself bypasses the proxy.
 //!
-//! A request that is forwarded is carried out to its end, also when its client has gone meanwhile:
-//! that is what makes a write late, or unknown to who wrote it.
+//! The proxy completes each forwarded request, even if the client has disconnected. So a write can
+//! be late, or its client does not know that it was executed.
 
 mod faulty_watch;
 mod rules;
@@ -31,87 +31,80 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::Cluster;
 use crate::process::Sandbox;
-pub use rules::{Asked, Fault, Rule};
-use rules::{Rules, When};
+pub use rules::{Fault, RequestKind, Rule};
+use rules::{Rules, Stage};
 
-/// An API server that can be made to fail. Without rules it passes everything.
+/// A proxy to the API server. Without rules it injects no fault.
 pub struct ApiProxy {
     address: SocketAddr,
-    /// Keeps the port from others while nobody listens, when clients are refused.
+    /// Reserves the port while the proxy refuses connections.
     _port: TcpSocket,
     shared: Arc<Shared>,
-    /// Ending it ends the connections.
+    /// Accepts connections. All connections end with this task.
     serving: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     upstream: Client,
-    /// How far its clock is ahead, in seconds.
+    /// How far the clock in responses is ahead, in seconds.
     ahead: AtomicI64,
     rules: Rules,
 }
 
-type Broken = Box<dyn std::error::Error + Send + Sync>;
-type Body = UnsyncBoxBody<Bytes, Broken>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 // === impl ApiProxy ===
 
 impl ApiProxy {
-    /// Listens on a free port. The seed decides about rules that work by chance.
+    /// Listens on a free port. The seed determines the random decisions of the rules.
     pub async fn start(cluster: &Cluster, seed: u64) -> Self {
         let mut config = cluster.config.clone();
-        // Whoever asks decides about both.
+        // The proxy's clients have their own retries and timeouts.
         config.default_retry = false;
         config.read_timeout = None;
         let upstream = Client::try_from(config).expect("a client of the cluster");
         let shared = Arc::new(Shared { upstream, ahead: AtomicI64::new(0), rules: Rules::new(seed) });
-        let port = bound((Ipv4Addr::LOCALHOST, 0).into());
+        let port = bind((Ipv4Addr::LOCALHOST, 0).into());
         let address = port.local_addr().expect("it is bound");
         let mut proxy = Self { address, _port: port, shared, serving: None };
         proxy.open().await;
         proxy
     }
 
-    /// A kubeconfig for it, in the sandbox. It has all rights.
+    /// Writes a kubeconfig for the proxy into the sandbox. It has all rights.
     pub fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
         sandbox.kubeconfig(&format!("http://{}", self.address))
     }
 
-    /// Answers with a clock that is so many seconds ahead.
+    /// Sets the clock of all responses ahead.
     pub fn set_clock_ahead(&self, seconds: i64) {
         self.shared.ahead.store(seconds, Ordering::Relaxed);
     }
 
-    /// From now on these rules hold, and no others. Of several that apply, the first is taken. A
-    /// watch that was stalled stays so until its client gives it up, as a connection that is dead
-    /// does.
+    /// Replaces the rules. A stalled watch stays stalled until its client closes the connection.
     pub fn set(&self, rules: impl IntoIterator<Item = Rule>) {
         self.shared.rules.set(rules.into_iter().collect());
     }
 
-    /// What was done to the requests so far, and to open watches.
-    pub fn passed(&self) -> Vec<Option<Fault>> {
-        self.shared.rules.passed()
+    /// The injected fault, if any, of each request and each open watch.
+    pub fn outcomes(&self) -> Vec<Option<Fault>> {
+        self.shared.rules.outcomes()
     }
 
-    /// How often the fault was done.
-    pub fn done(&self, fault: Fault) -> usize {
-        self.passed().iter().filter(|done| **done == Some(fault)).count()
-    }
-
-    /// Breaks all connections and refuses new ones.
+    /// Closes all connections and refuses new ones.
     pub async fn close(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
-            // Cancelled, as it should be.
+            // The result is always an error: the task was cancelled.
             let _ = serving.await;
         }
     }
 
-    /// Takes connections again, where it did before.
+    /// Accepts connections again at the same address.
     pub async fn open(&mut self) {
         self.close().await;
-        let listener = bound(self.address).listen(1024).expect("the port is its own");
+        let listener = bind(self.address).listen(1024).expect("the port is reserved");
         self.serving = Some(tokio::spawn(serve(listener, Arc::clone(&self.shared))));
     }
 }
@@ -124,8 +117,8 @@ impl Drop for ApiProxy {
     }
 }
 
-/// A socket that shares its address with others of these, and with nobody else.
-fn bound(address: SocketAddr) -> TcpSocket {
+/// Binds a socket. Only sockets from this function can share its address.
+fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseport(true).and_then(|()| socket.bind(address)).expect("a free port");
     socket
@@ -139,16 +132,16 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
             let answer = service_fn(move |request| answer(Arc::clone(&shared), request));
-            // A connection that breaks is the client's to notice.
+            // If the connection is lost, only the client has to notice.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
         });
     }
 }
 
 /// An error closes the connection without an answer.
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
-    let asked = Asked::of(request.method(), request.uri());
-    let fault = shared.rules.roll(asked, When::Asked);
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, BoxError> {
+    let kind = RequestKind::of(request.method(), request.uri());
+    let fault = shared.rules.choose(kind, Stage::Received);
     let refused = match fault {
         Some(Fault::Conflict) => Some((StatusCode::CONFLICT, "Conflict")),
         Some(Fault::RefuseWatch) => Some((StatusCode::GONE, "Expired")),
@@ -174,18 +167,18 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     match fault {
         Some(Fault::LoseAnswer) => Ok(failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
         Some(Fault::LoseConnection) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-        _ if asked == Asked::Watch && answered.status().is_success() => {
+        _ if kind == RequestKind::Watch && answered.status().is_success() => {
             let (head, body) = answered.into_parts();
             Ok(Response::from_parts(head, faulty_watch::body(shared, body)))
         }
-        _ => Ok(answered.map(|body| body.map_err(Broken::from).boxed_unsync())),
+        _ => Ok(answered.map(|body| body.map_err(BoxError::from).boxed_unsync())),
     }
 }
 
-async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response<client::Body>, Broken> {
+async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response<client::Body>, BoxError> {
     let (mut head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    // The client adds where it goes.
+    // The client adds the host.
     head.uri = head.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
     for header in [HOST, CONNECTION, TRANSFER_ENCODING] {
         head.headers.remove(header);
@@ -202,7 +195,7 @@ async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response
     Ok(answered)
 }
 
-/// A failure in the API server's own words.
+/// A failure in the API server's format.
 fn status(code: StatusCode, reason: &str) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -221,9 +214,9 @@ fn failure(code: StatusCode, reason: &str) -> Response<Body> {
     response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }
 
-// === impl Asked ===
+// === impl RequestKind ===
 
-impl Asked {
+impl RequestKind {
     fn of(method: &Method, uri: &http::Uri) -> Self {
         let query = uri.query().unwrap_or_default();
         let watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "watch"));

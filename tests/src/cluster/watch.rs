@@ -1,4 +1,4 @@
-//! Waiting for objects, and remembering what became of them, by watches.
+//! Waits for objects and records their changes, by watches.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::process::PATIENCE;
 
-/// An object that a watch can follow.
+/// An object that can be watched.
 pub trait Object: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {}
 
 impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static> Object for K {}
@@ -25,16 +25,16 @@ impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + '
 /// What happened to an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<K> {
-    /// It was made or changed, or was there when the recording began.
+    /// The object was created or changed, or existed when the recording began.
     Applied(K),
-    /// It is gone. This is its last state.
+    /// The object is gone. This is its last state.
     Deleted(K),
 }
 
-/// What happened, and when it was heard of.
+/// Changes, and the times when the watch reported them.
 type Changes<K> = Vec<(Instant, Change<K>)>;
 
-/// Records all changes to a kind of object from its start on.
+/// Records all changes to the objects of a kind.
 #[derive(Debug)]
 pub struct Recorder<K> {
     changes: Arc<Mutex<Changes<K>>>,
@@ -42,8 +42,8 @@ pub struct Recorder<K> {
     task: JoinHandle<()>,
 }
 
-/// Waits until `look` finds something in the objects there are, ordered by name, and returns it.
-pub async fn until<K: Object, T>(
+/// Waits until `look` returns a value for the existing objects, which are ordered by name.
+pub async fn wait_until<K: Object, T>(
     api: Api<K>,
     what: &str,
     within: Duration,
@@ -65,13 +65,13 @@ fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
     }
 }
 
-/// All changes from now on, and at first the objects that are there; None when these are complete.
-/// While the API server is away there is nothing, and after it what was missed.
+/// The existing objects, and all later changes. `None` follows each complete list. After an outage
+/// of the API server, the missed changes follow.
 fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();
     watcher(api, watcher::Config::default()).default_backoff().flat_map(move |event| {
-        let mut news = Vec::new();
+        let mut changes = Vec::new();
         match event {
             Err(_) => {}
             Ok(Event::Init) => listed.clear(),
@@ -81,27 +81,27 @@ fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
                 let gone = before
                     .into_iter()
                     .filter(|(name, object)| known.get(name).is_none_or(|now| now.uid() != object.uid()));
-                news.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
-                news.extend(known.values().cloned().map(Change::Applied).map(Some));
-                news.push(None);
+                changes.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
+                changes.extend(known.values().cloned().map(Change::Applied).map(Some));
+                changes.push(None);
             }
             Ok(Event::Apply(object)) => {
                 known.insert(object.name_any(), object.clone());
-                news.push(Some(Change::Applied(object)));
+                changes.push(Some(Change::Applied(object)));
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&object.name_any());
-                news.push(Some(Change::Deleted(object)));
+                changes.push(Some(Change::Deleted(object)));
             }
         }
-        futures_util::stream::iter(news)
+        futures_util::stream::iter(changes)
     })
 }
 
 // === impl Recorder ===
 
 impl<K: Object> Recorder<K> {
-    /// Begins; what happens after this returns is recorded.
+    /// Starts recording. All changes after this function returns are recorded.
     pub async fn start(api: Api<K>) -> Self {
         let all = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::new(Notify::new());
@@ -128,16 +128,14 @@ impl<K: Object> Recorder<K> {
         Self { changes: all, recorded, task }
     }
 
-    /// Waits until it has heard that all objects are gone. Other watches, a runner's among them,
-    /// may be ahead of it.
-    pub async fn all_gone(&self) {
+    /// Waits until the recorder knows that all objects are gone. Other watches, such as a runner's,
+    /// may have reported that earlier.
+    pub async fn wait_all_gone(&self) {
         let mut empty = |objects: &[K]| objects.is_empty().then_some(());
-        timeout(PATIENCE, self.find(&mut empty))
-            .await
-            .expect("the last object's deletion is heard of in a minute");
+        timeout(PATIENCE, self.find(&mut empty)).await.expect("all objects are gone within a minute");
     }
 
-    /// Waits until `look` finds something in the objects there are.
+    /// Waits until `look` returns a value for the existing objects.
     async fn find<T>(&self, look: &mut impl FnMut(&[K]) -> Option<T>) -> T {
         let mut objects = BTreeMap::new();
         let mut seen = 0;
@@ -155,13 +153,12 @@ impl<K: Object> Recorder<K> {
         }
     }
 
-    /// All changes until now, and when they were heard of.
+    /// All changes until now, and the times when the watch reported them.
     pub fn changes(&self) -> Vec<(Instant, Change<K>)> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The most objects that were there at once and `counted`, in all states that the changes went
-    /// through.
+    /// The largest number of `counted` objects that existed at the same time.
     pub fn most_at_once(&self, counted: impl Fn(&K) -> bool) -> usize {
         let mut objects = BTreeMap::new();
         let changes = self.changes();

@@ -1,4 +1,4 @@
-//! What a test can have a fake runner answer.
+//! The answers that a test can set for a fake runner.
 
 use std::sync::Arc;
 
@@ -12,46 +12,46 @@ use tonic::Code;
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// Its package, with the runner's name as `log`.
+    /// Answers with the call's package, and the runner's name as `log`.
     Echo,
     Reply(Reply),
-    /// The answer, once the gate is open.
+    /// Sends the answer when the gate is open.
     Held(Gate, Box<Answer>),
-    /// The answer, as soon as the headers are there and without reading the message. Only as the
-    /// default answer, since the image is in the message.
+    /// Sends the answer when the headers have arrived, and does not read the message. It works only
+    /// as the default answer, because the image is in the message.
     Unread(Box<Answer>),
-    /// An echo that breaks.
+    /// Starts an echo, and breaks the stream at this point.
     Break(Point, How),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// The request is in, nothing was answered.
+    /// The request has arrived, and nothing is sent.
     Start,
     Headers,
     HalfMessage,
-    /// After the message, before the trailers.
+    /// The whole message is sent, but no trailers.
     Message,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Cut,
-    /// A GOAWAY without error that covers the call, and then the connection is closed.
+    /// Sends a GOAWAY without error that covers the call, then closes the connection.
     GoAwayThenCut,
     Reset(Reason),
     /// The stream ends without an error.
     End,
 }
 
-/// A response as it goes over the wire.
+/// A response as it is sent.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     pub status: http::StatusCode,
     pub headers: HeaderMap,
-    /// The body: one message with its prefix, or anything else.
+    /// Usually one message with its prefix.
     pub body: Bytes,
-    /// `None` ends the stream with the body, or with the headers if there is none.
+    /// `None`: the stream ends after the body, or after the headers if the body is empty.
     pub trailers: Option<HeaderMap>,
 }
 
@@ -66,7 +66,7 @@ impl Reply {
         }
     }
 
-    /// A status in gRPC's "trailers-only" form.
+    /// A status as gRPC's "trailers-only" answer.
     pub fn status(code: Code, message: &str) -> Self {
         let code = (code as i32).to_string();
         let fields =
@@ -74,16 +74,16 @@ impl Reply {
         Self { headers: headers(&fields), ..Self::default() }
     }
 
-    /// A refusal that says that another runner may take the call.
+    /// A refusal with the mark that the router may send the call to another runner.
     pub fn shed(code: Code, message: &str) -> Self {
         let mut reply = Self::status(code, message);
         reply.headers.extend(headers(&[("porch-fn-retry", "shed")]));
         reply
     }
 
-    /// With the mark by which a runner's answers are known: how many other calls it has.
+    /// Adds the number of the runner's other calls. A router recognises a runner's answer by it.
     #[must_use]
-    pub fn marked(mut self) -> Self {
+    pub fn with_load(mut self) -> Self {
         let fields = self.trailers.as_mut().unwrap_or(&mut self.headers);
         fields.extend(headers(&[("porch-fn-load", "0")]));
         self
@@ -97,16 +97,11 @@ pub fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
     fields.iter().map(field).collect()
 }
 
-/// Holds answers back until it is opened.
-#[derive(Clone, Debug)]
+/// Delays answers until it is opened.
+#[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<watch::Sender<bool>>);
 
 impl Gate {
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
-    }
-
     pub fn open(&self) {
         self.0.send_replace(true);
     }
@@ -115,8 +110,8 @@ impl Gate {
         Answer::Held(self.clone(), Box::new(Answer::Echo))
     }
 
-    pub(super) async fn passed(&self) {
-        // Its sender is held here, so the wait cannot fail.
+    pub(super) async fn wait_open(&self) {
+        // The wait cannot fail, because this gate holds the sender.
         let _ = self.0.subscribe().wait_for(|&open| open).await;
     }
 }

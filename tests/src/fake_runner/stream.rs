@@ -23,7 +23,7 @@ pub(super) struct Stream {
     pub(super) ping: Arc<tokio::sync::Mutex<PingPong>>,
 }
 
-/// A call that has no answer yet.
+/// A call that is not answered yet. Dropping it counts it as abandoned.
 struct Call<'a>(&'a Shared);
 
 impl Drop for Call<'_> {
@@ -33,7 +33,7 @@ impl Drop for Call<'_> {
 }
 
 impl Stream {
-    /// Answers one request. It is dropped when the router gives the request up.
+    /// Answers one request. The future is dropped when the router cancels the request.
     pub(super) async fn answer(self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         match request.uri().path() {
             EVALUATE_FUNCTION_PATH => {
@@ -46,7 +46,7 @@ impl Stream {
             "/grpc.health.v1.Health/Watch" => drop(self.watch(&mut respond).await),
             path => {
                 if path.starts_with(SHARD_PATHS) {
-                    self.note(|log| log.described += 1);
+                    self.note(|log| log.pod_requests += 1);
                 }
                 drop(send(&mut respond, Reply::status(Code::Unimplemented, "no such method")));
             }
@@ -65,7 +65,7 @@ impl Stream {
         self.note(|log| log.begun += 1);
         let answer = lock(&self.shared.default_answer).clone();
         if let Answer::Unread(answer) = answer {
-            return self.give(*answer, &Bytes::new(), respond).await;
+            return self.send_answer(*answer, &Bytes::new(), respond).await;
         }
         let (head, body) = request.into_parts();
         let (framed, _) = read_body(body).await?;
@@ -74,15 +74,15 @@ impl Stream {
         let chosen = peeked.as_ref().and_then(|peek| lock(&self.shared.answers).get(&*peek.image).cloned());
         let package = peeked.map(|peek| message.slice(peek.resource_list).contiguous()).unwrap_or_default();
         if message.is_empty() {
-            self.note(|log| log.tries += 1);
+            self.note(|log| log.probes += 1);
         } else {
             let received = Received { headers: head.headers, framed, at: Instant::now() };
             self.note(|log| log.calls.push(received));
         }
-        self.give(chosen.unwrap_or(answer), &package, respond).await
+        self.send_answer(chosen.unwrap_or(answer), &package, respond).await
     }
 
-    async fn give(
+    async fn send_answer(
         &self,
         mut answer: Answer,
         package: &Bytes,
@@ -92,8 +92,8 @@ impl Stream {
             answer = match answer {
                 Answer::Held(gate, then) => {
                     tokio::select! {
-                        () = gate.passed() => *then,
-                        // Also when the connection is gone.
+                        () = gate.wait_open() => *then,
+                        // This also ends when the connection is closed.
                         reset = poll_fn(|context| respond.poll_reset(context)) => {
                             return Err(reset.unwrap_or(Reason::CANCEL).into());
                         }
@@ -128,13 +128,13 @@ impl Stream {
             }
             stream = Some(started);
         }
-        // The peer's answer to a ping shows that everything before it was written.
+        // When the peer answers a ping, it has received everything that was sent before.
         let _ = self.ping.lock().await.ping(h2::Ping::opaque()).await;
         match (how, stream) {
             (How::Cut, _) => self.hold_until_cut().await,
             (How::GoAwayThenCut, _) => {
                 self.control.go_away();
-                // Two round trips: the first GOAWAY, and the one that follows its ping.
+                // A graceful shutdown sends two GOAWAY frames, with a round trip between them.
                 for _ in 0..2 {
                     let _ = self.ping.lock().await.ping(h2::Ping::opaque()).await;
                 }
@@ -214,7 +214,7 @@ fn send(respond: &mut SendResponse<Bytes>, reply: Reply) -> Result<(), h2::Error
     }
 }
 
-/// A body, and the trailers after it.
+/// Reads a body and its trailers.
 pub async fn read_body(mut body: RecvStream) -> Result<(Bytes, Option<HeaderMap>), h2::Error> {
     let mut read = Vec::new();
     while let Some(data) = body.data().await {
@@ -222,7 +222,7 @@ pub async fn read_body(mut body: RecvStream) -> Result<(Bytes, Option<HeaderMap>
         body.flow_control().release_capacity(data.len())?;
         read.extend_from_slice(&data);
     }
-    // Also where none are expected: the stream does not end before they are asked for.
+    // The stream does not end before its trailers are requested, even if it has none.
     let trailers = body.trailers().await?;
     Ok((read.into(), trailers))
 }

@@ -1,4 +1,4 @@
-//! The TCP connection under the fake runner's HTTP/2, with the faults that lie below HTTP/2.
+//! The fake runner's TCP connection, and the faults that its HTTP/2 library cannot cause.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// Bytes before the payload of an HTTP/2 frame.
+/// Length of an HTTP/2 frame's header in bytes.
 const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const GOAWAY: u8 = 7;
@@ -49,7 +49,7 @@ impl Control {
     }
 }
 
-/// A stream that obeys its [`Control`].
+/// A TCP stream with the faults that its [`Control`] requests.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: TcpStream,
@@ -73,7 +73,7 @@ impl AsyncRead for Wire {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.is_hung() {
-            // Never woken again, which is the point.
+            // No waker is registered, so the task never continues.
             return Poll::Pending;
         }
         let before = buffer.filled().len();
@@ -82,9 +82,9 @@ impl AsyncRead for Wire {
             && self.control.go_away_at_next_call.load(Ordering::SeqCst)
             && let Some(stream_id) = first_new_stream(&buffer.filled()[before..])
         {
-            // The HTTP/2 layer never sees the call; it sees the end of the connection. Client
-            // streams have odd numbers, so the one before is two less. The frame is small: the
-            // socket takes it whole.
+            // The HTTP/2 library does not get the call; it reads the end of the connection. A
+            // client's streams have odd numbers, so the last processed stream is two less. The
+            // frame is small enough to be written at once.
             buffer.set_filled(before);
             let _ = self.stream.try_write(&go_away_frame(stream_id - 2));
         }
@@ -110,7 +110,7 @@ impl AsyncWrite for Wire {
     }
 }
 
-/// The stream of the first HEADERS frame in `bytes`, which start at a frame.
+/// The stream of the first HEADERS frame in `bytes`. The first byte must begin a frame.
 fn first_new_stream(mut bytes: &[u8]) -> Option<u32> {
     while let Some((head, rest)) = bytes.split_at_checked(FRAME_HEAD) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;

@@ -1,4 +1,4 @@
-//! What became of the calls of a load.
+//! The outcomes of a load's calls.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// Failures of which the text is kept.
+/// The number of failures whose text is kept.
 const KEPT_FAILURES: usize = 5;
 
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Calls answered with OK and the bytes they sent.
+    /// Calls whose answer was OK and equal to their input.
     pub succeeded: usize,
-    /// All others, by failure.
+    /// The number of other calls, by failure.
     pub failed: BTreeMap<String, usize>,
     pub slowest: Duration,
-    /// In no order.
+    /// All calls, in no defined order.
     pub calls: Vec<Call>,
     texts: Vec<String>,
 }
@@ -32,14 +32,14 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     Status(Code),
-    /// It was answered with other bytes than it sent.
-    AnotherAnswer,
+    /// The answer was not equal to the input.
+    OtherAnswer,
     NoStatus,
-    /// It was not sent: too many were in flight.
+    /// The call was not sent, because too many were in flight.
     Unsent,
 }
 
-/// Durations of some calls, in order.
+/// Sorted durations of calls.
 #[derive(Debug, Clone, Default)]
 pub struct Latencies(Vec<Duration>);
 
@@ -73,7 +73,7 @@ impl Report {
         self
     }
 
-    /// How long the calls took for which `counted` holds.
+    /// The durations of the calls for which `counted` returns true.
     pub fn latencies(&self, counted: impl Fn(&Call) -> bool) -> Latencies {
         let mut took: Vec<_> = self.calls.iter().filter(|call| counted(call)).map(|call| call.took).collect();
         took.sort_unstable();
@@ -85,13 +85,12 @@ impl Report {
         &self.texts
     }
 
-    /// Asserts that there were calls and none failed.
     #[track_caller]
-    pub fn all_succeeded(&self) {
+    pub fn assert_all_succeeded(&self) {
         assert!(self.succeeded > 0, "there was no load");
         assert!(
             self.failed.is_empty(),
-            "{:?} failed beside {} calls: {:?}",
+            "{:?} failed, {} succeeded: {:?}",
             self.failed,
             self.succeeded,
             self.texts
@@ -116,7 +115,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(code) => write!(f, "{code:?}"),
-            Self::AnotherAnswer => f.write_str("another answer"),
+            Self::OtherAnswer => f.write_str("wrong answer"),
             Self::NoStatus => f.write_str("no status"),
             Self::Unsent => f.write_str("not sent"),
         }
@@ -130,7 +129,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The longest time of this part of the calls, such as 0.99; zero without calls.
+    /// The duration that this part of the calls, such as 0.99, does not exceed. Zero without calls.
     pub fn percentile(&self, part: f64) -> Duration {
         #[allow(
             clippy::cast_precision_loss,

@@ -1,9 +1,8 @@
-//! Where a test's processes live, and how none of them outlives it.
+//! A directory for a test's processes, which are killed when the test ends.
 //!
-//! A function's grandchild is in no process group of ours and may have another parent by now, so it
-//! cannot be found through its parents. But runner and wrapper-server pass `TMPDIR` on to what they
-//! start: every process with a [`Sandbox`]'s directory there descends from it, and is killed at the
-//! end.
+//! A grandchild of a function may have another process group and another parent, so its parents do
+//! not lead to it. But runner and wrapper-server pass `TMPDIR` to their child processes. A process
+//! whose `TMPDIR` is the directory of a [`Sandbox`] belongs to that sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,7 +20,7 @@ use tokio::time::timeout;
 
 use super::{INTERVAL, PATIENCE, Server, binary, eventually, flag, runners_flag};
 
-/// A directory, and the processes that were started in it. Dropping it kills them and their
+/// A directory and the processes that were started in it. Dropping it kills them and their
 /// descendants.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -29,11 +28,11 @@ pub struct Sandbox {
     started: AtomicUsize,
 }
 
-/// A process with a sandbox's mark.
+/// A process that belongs to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Descendant {
     pub pid: i32,
-    /// The command line, the words separated by spaces.
+    /// The command line, with spaces between the words.
     pub command: String,
 }
 
@@ -59,18 +58,18 @@ impl Sandbox {
         self.directory.path()
     }
 
-    /// Writes a file and returns its path. Missing directories are made.
+    /// Writes a file, creates missing directories, and returns the file's path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("a path in the sandbox")).expect("a directory");
-        // A program that reads it already never sees a part of it.
+        // A program that reads the file at the same time must not read a part of it.
         let draft = path.with_added_extension("new");
         fs::write(&draft, content).expect("a file");
         fs::rename(&draft, &path).expect("a file of that name");
         path
     }
 
-    /// Writes a kubeconfig of an API server that asks for no credentials.
+    /// Writes a kubeconfig without credentials for this API server.
     pub fn kubeconfig(&self, server: &str) -> PathBuf {
         let config = json!({
             "apiVersion": "v1",
@@ -83,12 +82,12 @@ impl Sandbox {
         self.write("test.conf", config.to_string())
     }
 
-    /// Writes an executable shell script, for which `$TMPDIR` is this directory, and returns its
-    /// path.
+    /// Writes an executable shell script and returns its path. In the script, `$TMPDIR` is this
+    /// directory.
     pub fn script(&self, name: &str, body: &str) -> PathBuf {
         let path = self.path(name);
-        // Not written in place: a concurrent fork could hold the file open for writing while it is
-        // started.
+        // `cp` writes the script, because a concurrent fork of this process would inherit the file
+        // while it is open for writing. The kernel does not start such a file.
         let script = format!("#!/bin/sh\nexport TMPDIR='{}'\n{body}\n", self.directory().display());
         let draft = self.write(&format!("{name}.draft"), script);
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("an executable");
@@ -97,8 +96,7 @@ impl Sandbox {
         path
     }
 
-    /// A runner's flags for executables. Each is some images, separated by commas, and a script's
-    /// text.
+    /// A runner's flags for executables, each with images (separated by commas) and a script.
     pub fn executables(&self, functions: &[(&str, &str)]) -> Vec<OsString> {
         fs::create_dir_all(self.path("functions")).expect("a directory");
         let entries = functions.iter().enumerate().map(|(number, (images, script))| {
@@ -109,25 +107,43 @@ impl Sandbox {
         vec![flag("config", self.write("exec.yaml", config)), flag("functions", self.path("functions"))]
     }
 
-    /// A runner's flags for functions in local pods. Each is an image and a script's text.
+    /// A runner's flags for functions in local pods. Each consists of an image and a script.
     pub fn local_pods(&self, functions: &[(&str, &str)]) -> Vec<OsString> {
-        let entries = functions.iter().enumerate().map(|(number, (image, script))| {
-            let script = self.script(&format!("pods/f{number}"), script);
-            format!("{{image: '{image}', command: ['{}']}}", script.display())
-        });
-        let local = format!("functions: [{}]\n", entries.collect::<Vec<_>>().join(", "));
+        let programs = functions
+            .iter()
+            .enumerate()
+            .map(|(number, (image, script))| (*image, self.script(&format!("pods/f{number}"), script)));
+        self.local_programs(&binary("wrapper-server"), programs)
+    }
+
+    /// Like [`local_pods`](Self::local_pods), with programs instead of scripts, and any wrapper.
+    pub fn local_programs<'a>(
+        &self,
+        wrapper: &Path,
+        programs: impl IntoIterator<Item = (&'a str, PathBuf)>,
+    ) -> Vec<OsString> {
+        let entry = |(image, program): (&str, PathBuf)| json!({"image": image, "command": [program]});
+        let functions: Vec<_> = programs.into_iter().map(entry).collect();
+        let functions = json!({ "functions": functions }).to_string();
         vec![
             "--pod-backend=local".into(),
-            flag("local-functions", self.write("pods.yaml", local)),
-            flag("wrapper-server", binary("wrapper-server")),
+            flag("local-functions", self.write("pods.yaml", functions)),
+            flag("wrapper-server", wrapper),
         ]
     }
 
-    /// A command that works in the directory and has the sandbox's mark.
+    /// TLS flags with this prefix, for the files `NAME.crt`, `NAME.key` and `AUTHORITY.crt`.
+    pub fn tls_flags(&self, prefix: &str, name: &str, authority: &str) -> [OsString; 3] {
+        [("cert", name, "crt"), ("key", name, "key"), ("client-ca", authority, "crt")].map(
+            |(part, name, suffix)| flag(&format!("{prefix}-{part}"), self.path(&format!("{name}.{suffix}"))),
+        )
+    }
+
+    /// A command that runs in the directory and belongs to the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.directory()).env("TMPDIR", self.directory());
-        // What a developer's shell may have set must not decide how a test ends.
+        // A developer's shell may have set these variables. They must not affect a test.
         for name in [
             "OTEL_EXPORTER_PROMETHEUS_PORT",
             "OTEL_METRICS_EXPORTER",
@@ -141,7 +157,7 @@ impl Sandbox {
         command
     }
 
-    /// Runs a command to its end and returns what it wrote.
+    /// Runs a command to its end and returns its output.
     pub async fn run<A: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -151,7 +167,7 @@ impl Sandbox {
         self.run_within(PATIENCE, program, args, stdin).await
     }
 
-    /// The same of a command that may take longer.
+    /// Like [`run`](Self::run), for a command that may take longer.
     pub async fn run_within<A: AsRef<OsStr>>(
         &self,
         limit: Duration,
@@ -163,23 +179,23 @@ impl Sandbox {
         let mut command = self.command(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        let mut pipe = child.stdin.take().expect("it is piped");
+        let mut pipe = child.stdin.take().expect("a pipe");
         let feed = async move {
-            // A program that does not read its input closes it.
+            // The write fails if the program does not read its input.
             let _ = pipe.write_all(stdin).await;
         };
         let ended = timeout(limit, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
         let ended = ended.unwrap_or_else(|_| panic!("{} did not end", program.display()));
-        ended.expect("its output can be read")
+        ended.expect("readable output")
     }
 
-    /// Starts one of our servers on a free port of 127.0.0.1, unless `args` contain another, and
-    /// waits until it listens. The name may be the path of another version.
+    /// Starts one of our servers and waits until it listens, by default on a free port of 127.0.0.1.
+    /// `name` may be the path of another version.
     pub async fn server<A: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = A>) -> Server {
         self.server_with(name, args, |_| ()).await
     }
 
-    /// The same with a changed command.
+    /// Like [`server`](Self::server). `prepare` may change the command.
     pub async fn server_with<A: AsRef<OsStr>>(
         &self,
         name: &str,
@@ -198,26 +214,25 @@ impl Sandbox {
         Server::start(command, log).await
     }
 
-    /// Starts a runner.
     pub async fn runner<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Server {
         self.server("porch-fn-runner", args).await
     }
 
-    /// Starts a router of these runners, and waits until all of them are healthy.
+    /// Starts a router for these runners, and waits until all of them are healthy.
     pub async fn router(&self, runners: &[&Server], args: &[&str]) -> Server {
         let target = runners_flag(runners.iter().map(|runner| runner.address()));
         let router = self.server("porch-fn-router", [&[&*target], args].concat()).await;
-        router.until_well().await;
+        router.wait_runners_healthy().await;
         router
     }
 
-    /// The living processes that descend from this sandbox, oldest first.
+    /// The running processes that belong to this sandbox, ordered by process ID.
     pub fn descendants(&self) -> Vec<Descendant> {
         let mut mark = b"TMPDIR=".to_vec();
         mark.extend_from_slice(self.directory().as_os_str().as_encoded_bytes());
         let look = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            // Empty for a zombie, and unreadable for one that ends this moment.
+            // A zombie's file is empty. The file of a process that ends just now cannot be read.
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let marked = environment.split(|&byte| byte == 0).any(|variable| variable == mark);
             let command = fs::read(entry.path().join("cmdline")).ok().filter(|_| marked)?;
@@ -230,7 +245,7 @@ impl Sandbox {
         found
     }
 
-    /// Those whose command line contains `part`.
+    /// The descendants whose command line contains `part`.
     pub fn descendants_with(&self, part: &str) -> Vec<Descendant> {
         let mut found = self.descendants();
         found.retain(|process| process.command.contains(part));
@@ -238,25 +253,25 @@ impl Sandbox {
     }
 
     /// Waits until no descendant has `part` in its command line.
-    pub async fn gone(&self, part: &str) {
+    pub async fn wait_no_process(&self, part: &str) {
         let gone = async || self.descendants_with(part).is_empty().then_some(());
         eventually(&format!("no process with {part:?} is left"), gone).await;
     }
 
-    /// How many files directly in the directory have names that contain `part`.
+    /// The number of files directly in the directory whose names contain `part`.
     pub fn files_with(&self, part: &str) -> usize {
         let files = fs::read_dir(self.directory()).expect("a directory").filter_map(Result::ok);
         files.filter(|file| file.file_name().to_string_lossy().contains(part)).count()
     }
 
-    /// Waits until there are so many of them.
-    pub async fn until_files(&self, part: &str, count: usize) {
+    /// Waits until the directory has `count` files whose names contain `part`.
+    pub async fn wait_files(&self, part: &str, count: usize) {
         let there = async || (self.files_with(part) >= count).then_some(());
         eventually(&format!("{count} files {part}"), there).await;
     }
 
     /// Waits until a file exists, and returns its content.
-    pub async fn appears(&self, name: &str) -> String {
+    pub async fn wait_file(&self, name: &str) -> String {
         let path = self.path(name);
         eventually(&format!("{name} appears"), async || fs::read_to_string(&path).ok()).await
     }
@@ -264,7 +279,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // A killed process may just have started another.
+        // A process may start another one before it is killed.
         for _ in 0..100 {
             let left = self.descendants();
             if left.is_empty() {
@@ -281,7 +296,7 @@ impl Drop for Sandbox {
 // === impl Descendant ===
 
 impl Descendant {
-    /// Sends it a signal. One that has ended stays ended.
+    /// Sends a signal. Does nothing if the process has ended.
     pub fn signal(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid) {
             let _ = kill_process(pid, signal);

@@ -1,35 +1,33 @@
-//! What a process uses of the machine, read from /proc, so that tests can bound it and print
-//! figures.
+//! The CPU time and memory of a process, read from /proc.
 
 use std::fs;
 
 use tokio::time::Instant;
 
-/// Ticks in a second, by which the kernel counts a process's time.
+/// The kernel counts a process's CPU time in ticks. This is their number per second.
 const TICKS: f64 = 100.0;
 
-/// What a process has used so far, as the kernel counts it.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
-    /// Seconds of one core.
+    /// CPU time in seconds.
     pub seconds: f64,
-    /// KiB of memory now.
+    /// Resident memory in KiB.
     pub resident: u64,
-    /// KiB of memory at most.
+    /// Largest resident memory so far, in KiB.
     pub peak: u64,
     at: Instant,
 }
 
 impl Usage {
     pub(super) fn of(pid: i32) -> Self {
-        let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
+        let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a running process");
         let (stat, status) = (read("stat"), read("status"));
-        // After the name, which may contain anything: state is the third field, user time the 14th,
-        // system time the 15th.
+        // The second field is the name, which may contain spaces. The fields after it start with
+        // the state, which is field 3. User time is field 14, system time field 15.
         let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
         let ticks = |field: &str| field.parse::<f64>().expect("a number");
         let kib = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has memory");
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line for memory");
             line.trim().trim_end_matches(" kB").parse().expect("a number")
         };
         Self {
@@ -40,7 +38,7 @@ impl Usage {
         }
     }
 
-    /// Cores in use between `earlier` and this.
+    /// The average number of cores in use since `earlier`.
     pub fn cores_since(&self, earlier: &Self) -> f64 {
         (self.seconds - earlier.seconds) / (self.at - earlier.at).as_secs_f64()
     }

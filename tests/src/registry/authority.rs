@@ -1,13 +1,12 @@
-//! A private certificate authority, made by `openssl`.
+//! A private certificate authority, created by `openssl`.
 
 use std::path::{Path, PathBuf};
 
 use crate::process::Sandbox;
 
-/// The kind of key, without encryption.
+/// `openssl`'s options for a new key that is not encrypted.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
-/// Its certificates are good only for a peer that has its own one.
 #[derive(Debug, Clone)]
 pub struct Authority {
     certificate: PathBuf,
@@ -15,10 +14,10 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes one with files of that name in the sandbox.
+    /// Creates an authority as `NAME.key` and `NAME.crt` in the sandbox.
     pub async fn create(sandbox: &Sandbox, name: &str) -> Self {
-        // Names differ: then the issuer of another one is unknown. With equal names, its signature
-        // would be wrong.
+        // Each authority has its own subject. A peer that trusts another authority then reports an
+        // unknown issuer. With equal subjects it would report a wrong signature.
         let subject = format!("/CN=The authority {name} of the tests");
         let words = format!(
             "req -x509 {KEY} -days 2 -keyout {name}.key -out {name}.crt -addext basicConstraints=critical,CA:TRUE -subj"
@@ -27,13 +26,13 @@ impl Authority {
         Self { certificate: sandbox.path(&format!("{name}.crt")), key: sandbox.path(&format!("{name}.key")) }
     }
 
-    /// Its own certificate, which others have to trust.
+    /// The path of the authority's own certificate, which its peers must trust.
     pub fn path(&self) -> &Path {
         &self.certificate
     }
 
-    /// Makes `NAME.key` and `NAME.crt` in the sandbox, for either end of a connection.
-    /// `alternative` is its name, such as `DNS:a.b`. It expires after `days`, which may be 0.
+    /// Creates `NAME.key` and `NAME.crt` in the sandbox, for a server or a client. `alternative` is
+    /// the alternative name, such as `DNS:a.b`. With 0 `days` the certificate has expired.
     pub async fn issue(&self, sandbox: &Sandbox, name: &str, alternative: &str, days: u32) {
         let words = format!(
             "req {KEY} -keyout {name}.key -out {name}.csr -addext basicConstraints=critical,CA:FALSE \
@@ -46,7 +45,8 @@ impl Authority {
     }
 }
 
-/// Runs it in the sandbox's directory. `words` have no blanks in them, `more` may.
+/// Runs `openssl` in the sandbox's directory. `words` are separated by spaces. Arguments that
+/// contain spaces are in `more`.
 async fn openssl(sandbox: &Sandbox, words: &str, more: &[&str]) {
     let ended = sandbox.run("openssl", words.split_whitespace().chain(more.iter().copied()), b"").await;
     assert!(ended.status.success(), "openssl: {}", String::from_utf8_lossy(&ended.stderr));

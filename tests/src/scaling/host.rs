@@ -1,5 +1,5 @@
-//! A machine for one process: a network namespace with an address of its own, joined to the
-//! cluster's network, which can be cut off from everything.
+//! A host for one process: a network namespace with its own address in the cluster's network. A
+//! test can block its traffic.
 
 use std::net::Ipv4Addr;
 use std::process::Stdio;
@@ -10,24 +10,24 @@ use tokio::process::{Child, Command};
 
 use crate::process::Sandbox;
 
-/// The node, as `tests/cluster/inside` sets it up.
+/// The node's address, which `tests/cluster/inside` sets.
 const NODE: &str = "10.250.0.1";
 
-/// Addresses are not used twice in one run of the tests: what is late must not hit somebody else.
+/// The last part of the last address. Addresses are not used twice, so that late packets of one
+/// test cannot reach another.
 static USED: AtomicU8 = AtomicU8::new(0);
 
-/// A network namespace. It goes with the sandbox that it was made in.
+/// A network namespace. Dropping its sandbox removes it.
 #[derive(Debug)]
 pub struct Host {
     address: Ipv4Addr,
-    /// A process that does nothing but keep it.
+    /// A process that keeps the namespace alive.
     keeper: Child,
 }
 
 // === impl Host ===
 
 impl Host {
-    /// A new one, in the network of the cluster.
     pub async fn start(sandbox: &Sandbox) -> Self {
         let number = USED.fetch_add(1, Ordering::Relaxed) + 1;
         assert!(number < u8::MAX, "254 addresses are enough for a run of the tests");
@@ -36,19 +36,19 @@ impl Host {
         keeper.args(["--net", "sh", "-c", "echo made; exec sleep infinity"]);
         let mut keeper = keeper.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("unshare");
         let mut made = String::new();
-        let stdout = keeper.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut made).await.expect("it can be read");
+        let stdout = keeper.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut made).await.expect("readable output");
         assert_eq!(made, "made\n", "a network namespace needs root");
 
         let host = Self { address, keeper };
-        // No bridge: each is a machine at the end of its own wire.
-        let wire = format!("r{}-{number}", std::process::id());
+        // Each host has its own link to the node, without a bridge.
+        let link = format!("r{}-{number}", std::process::id());
         run(
             sandbox,
             &["sh", "-c"],
             &format!(
-                "set -e; ip link add {wire} type veth peer name eth0 netns {}; ip link set {wire} up; \
-                 ip route replace {address} dev {wire}",
+                "set -e; ip link add {link} type veth peer name eth0 netns {}; ip link set {link} up; \
+                 ip route replace {address} dev {link}",
                 host.pid()
             ),
         )
@@ -68,7 +68,7 @@ impl Host {
         self.address
     }
 
-    /// Lets a command run on it.
+    /// Changes a command so that it runs on this host.
     pub fn enter(&self, sandbox: &Sandbox, command: &mut Command) {
         let inner = command.as_std();
         let mut outer = sandbox.command("nsenter");
@@ -76,7 +76,7 @@ impl Host {
         *command = outer;
     }
 
-    /// Drops all packets from and to one of its TCP ports.
+    /// Drops all packets from and to this TCP port.
     pub async fn cut_port(&self, sandbox: &Sandbox, port: u16) {
         let rules = format!(
             "table inet cut {{ chain input {{ type filter hook input priority 0; tcp dport {port} drop; }}; \
@@ -85,7 +85,7 @@ impl Host {
         self.inside(sandbox, &format!("nft '{rules}'")).await;
     }
 
-    /// Undoes either.
+    /// Ends [`cut_port`](Self::cut_port).
     pub async fn join(&self, sandbox: &Sandbox) {
         self.inside(sandbox, "nft delete table inet cut").await;
     }

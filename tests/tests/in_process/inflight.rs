@@ -1,36 +1,29 @@
-//! Overload of runners: the limit of bytes in flight. common/grpc tests which images have to yield,
-//! and runner/src/exec tests how images take turns in the exec runtime.
+//! A runner's limit of bytes in flight. common/grpc tests which images' calls are refused, and
+//! runner/src/exec tests how images take turns in the exec runtime.
 
 use bytes::Bytes;
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
 use porch_fn_proto::PREFIX_LEN;
-use porch_fn_ring::Ring;
 use porch_fn_tests::caller::{RawCall, RawCaller, framed};
-use porch_fn_tests::client::Client;
-use porch_fn_tests::fleet::start_router;
-use porch_fn_tests::process::{eventually, until_metric, until_runners_are_healthy};
+use porch_fn_tests::process::{eventually, wait_metric};
 use tonic::Code;
 
 use super::Runner;
 
-/// Calls of the images `example.com/gated0:v1` and so on wait until a file `go` exists; those of
-/// `example.com/quick0:v1` and so on do not.
-const GATED: &str = "echo gated >>$TMPDIR/order; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
-const QUICK: &str = "echo quick >>$TMPDIR/order; cat";
-
-async fn runner(flags: &[&str]) -> Runner {
-    let images = |name: &str| {
-        let images = (0..20).map(|number| format!("example.com/{name}{number}:v1"));
-        images.collect::<Vec<_>>().join(",")
-    };
-    Runner::start(&[(&images("gated"), GATED), (&images("quick"), QUICK)], flags).await
-}
+/// Calls of the images `example.com/gated0:v1` and so on wait until a file `go` exists. Calls of
+/// `example.com/quick0:v1` and so on do not wait.
+const GATED: &str = "touch $TMPDIR/$$.begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 
 /// Starts a runner with a limit of `limit` bytes in flight, and with enough parallel executions
 /// that only this limit counts.
 async fn limited(limit: usize) -> Runner {
+    let images = |name: &str| {
+        let images = (0..20).map(|number| format!("example.com/{name}{number}:v1"));
+        images.collect::<Vec<_>>().join(",")
+    };
     let limit = format!("--max-inflight-bytes={limit}");
-    runner(&["--max-request-body-size=65536", &limit, "--max-parallel-executions=100"]).await
+    let flags = ["--max-request-body-size=65536", &limit, "--max-parallel-executions=100"];
+    Runner::start(&[(&images("gated"), GATED), (&images("quick"), "cat")], &flags).await
 }
 
 impl Runner {
@@ -40,17 +33,7 @@ impl Runner {
 
     async fn wait(&self, series: &str, value: usize) {
         let series = format!("porch_fn_runner_{series}");
-        until_metric(self.app.admin_address(), &series, value as u64).await;
-    }
-
-    /// The functions in the order in which they started.
-    fn order(&self) -> Vec<String> {
-        let order = std::fs::read_to_string(self.sandbox.path("order")).unwrap_or_default();
-        order.lines().map(str::to_owned).collect()
-    }
-
-    async fn until_begun(&self, count: usize) {
-        eventually("they run", async || (self.order().len() == count).then_some(())).await;
+        wait_metric(self.app.admin_address(), &series, value as u64).await;
     }
 
     /// Lets the gated calls end, and waits until all bytes are released.
@@ -85,13 +68,13 @@ async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
         held.push(begin(raw, &format!("example.com/gated{number}:v1")).await);
     }
     runner.wait("inflight_bytes", count * charge()).await;
-    runner.until_begun(count).await;
+    runner.sandbox.wait_files(".begun", count).await;
     held
 }
 
 #[tokio::test]
-async fn calls_without_a_message_make_room_for_others() {
-    // First calls that send only the prefix of the largest allowed message, then calls that send
+async fn calls_without_a_message_are_evicted_for_others() {
+    // The first calls send only the prefix of the largest allowed message. The other calls send
     // only headers.
     const LARGEST: u32 = 65_536;
     let announced = [&[0], &LARGEST.to_be_bytes()[..]].concat();
@@ -107,7 +90,7 @@ async fn calls_without_a_message_make_room_for_others() {
             silent.push(call);
         }
         runner.wait("inflight_bytes", limit).await;
-        eventually("a call gets in", async || {
+        eventually("a call is accepted", async || {
             let answer = runner.client.call("example.com/quick0:v1", "package").await;
             (answer.code != Code::ResourceExhausted).then(|| assert_eq!(answer.output(), "package"))
         })
@@ -116,12 +99,12 @@ async fn calls_without_a_message_make_room_for_others() {
         let evicted = silent.remove(0).answer().await;
         assert_eq!(evicted.code(), Code::ResourceExhausted);
         assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());
-        assert!(is_shed(evicted.status_headers()), "nothing was done");
+        assert!(is_shed(evicted.status_headers()));
     }
 }
 
 #[tokio::test]
-async fn a_call_too_many_is_shed_before_its_message_is_in() {
+async fn a_call_over_the_limit_is_shed_before_its_message_has_arrived() {
     let limit = 5 * charge() + 2 * CALL_OVERHEAD;
     let runner = limited(limit).await;
     let raw = runner.raw().await;
@@ -144,29 +127,4 @@ async fn a_call_too_many_is_shed_before_its_message_is_in() {
     runner.finish(held).await;
     let last = runner.client.call("example.com/quick0:v1", "package").await;
     assert_eq!(load_of(&last.trailers), Some(0));
-}
-
-#[tokio::test]
-async fn a_call_that_a_full_runner_refuses_goes_to_another() {
-    let limit = 5 * charge() + 2 * CALL_OVERHEAD;
-    let runners = [limited(limit).await, limited(limit).await];
-    let router = start_router(runners.iter().map(|runner| runner.app.address()), &[]).await;
-    until_runners_are_healthy(router.admin_address()).await;
-    let names = runners.each_ref().map(|runner| runner.app.address().to_string());
-    let ring = Ring::new(names.clone());
-    let images = (0..20).map(|number| format!("example.com/quick{number}:v1"));
-    let of_the_first = |image: &String| ring.owner(image).is_some_and(|owner| owner == names[0]);
-    let image = images.into_iter().find(of_the_first).unwrap();
-
-    let raw = runners[0].raw().await;
-    let held = hold(&runners[0], &raw, 5).await;
-    let client = Client::new(router.address());
-    let answer = client.call(&image, package()).await;
-    assert_eq!(answer.output(), &package());
-    assert!(answer.trailers.keys().all(|name| !name.as_str().starts_with("porch-fn-")), "{answer:?}");
-    runners[0].wait("inflight_refused_total{reason=\"limit\"}", 1).await;
-    assert_eq!(runners[1].order(), ["quick"]);
-    runners[0].finish(held).await;
-    runners[1].wait("inflight_bytes", 0).await;
-    until_metric(router.admin_address(), "porch_fn_router_inflight_bytes", 0).await;
 }

@@ -1,5 +1,4 @@
-//! Tests of whole servers in this process, each on free ports, and of values in the manifests of
-//! deploy/.
+//! Tests of whole servers in this process, and of the manifests in deploy/.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,9 +10,10 @@ mod runner;
 mod settings;
 mod wrapper;
 
-use porch_fn_runner::{App, Flags, start};
+use porch_fn_runner::App;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::Sandbox;
+use porch_fn_tests::stack::start_runner;
 
 /// A runner in this process whose executables are shell scripts.
 struct Runner {
@@ -27,11 +27,8 @@ impl Runner {
     /// `$TMPDIR` is the sandbox.
     async fn start(functions: &[(&str, &str)], flags: &[&str]) -> Self {
         let sandbox = Sandbox::new();
-        let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
-        let executables = sandbox.executables(functions);
-        let args = own.iter().map(Into::into).chain(executables).chain(flags.iter().map(Into::into));
-        let (flags, set) = porch_fn_flags::parse_with_set::<Flags>(args).unwrap();
-        let app = start(flags, &set, None).await.unwrap();
+        let args = sandbox.executables(functions).into_iter().chain(flags.iter().map(Into::into));
+        let app = start_runner(args, None).await;
         let client = Client::new(app.address());
         Self { sandbox, app, client }
     }

@@ -1,6 +1,6 @@
 //! Asserts that duplicated facts in deploy/ are equal. Alerts exist for Prometheus and for its
 //! operator, because kustomize can include neither in the other. Their tests, the dashboard, scrape
-//! configurations and the README repeat names. kpt and kustomize list the same objects.
+//! configurations and docs/ repeat names. kpt and kustomize list the same objects.
 //! `foreign::metrics` tests the alerts with Prometheus.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,14 @@ use porch_fn_tests::rights::{DEPLOY, objects};
 use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
-const README: &str = include_str!("../../../README.md");
+const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
+/// The pages in which a reader of an alert looks up a flag.
+const PAGES: [&str; 4] = [
+    TROUBLESHOOTING,
+    include_str!("../../../docs/functions.md"),
+    include_str!("../../../docs/operate.md"),
+    include_str!("../../../docs/security.md"),
+];
 
 fn text(path: &str) -> String {
     let path = Path::new(DEPLOY).join(path);
@@ -93,20 +100,24 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
         assert!(!summary.is_empty(), "{name} has no summary");
         assert!(description.len() > 50, "{name} does not say what to do: {description:?}");
         for flag in words(description, "--") {
-            assert!(README.contains(flag), "{name} names {flag}, which the README does not know");
+            let known = PAGES.iter().any(|page| page.contains(flag));
+            assert!(known, "{name} names {flag}, which no page of docs/ has");
         }
         for row in description.split("dashboard's row \"").skip(1) {
             let row = row.split_once('"').unwrap().0;
             assert!(rows.contains(row), "{name} names the row {row:?} of {rows:?}");
             named += 1;
         }
-        for table in description.split("table \"").skip(1) {
-            let table = table.split_once('"').unwrap().0;
-            assert!(README.contains(&format!("\n## {table}\n")), "{name} names the table {table:?}");
+        for section in description.split("section \"").skip(1) {
+            let section = section.split_once('"').unwrap().0;
+            assert!(TROUBLESHOOTING.contains(&format!("\n## {section}\n")), "{name} names {section:?}");
             named += 1;
         }
+        // A runbook_url leads to docs/troubleshooting.md#name, in lower case.
+        let heading = format!("\n### {name}\n");
+        assert!(TROUBLESHOOTING.contains(&heading), "{name} has no section in docs/troubleshooting.md");
     }
-    assert!(named > 3, "rows and tables are found in descriptions");
+    assert!(named > 3, "rows and sections are found in descriptions");
 }
 
 /// promtool runs the cases. This test checks that each alert has some.

@@ -1,54 +1,54 @@
-//! Which manifests grant rights and to whom, and that Porch's own manifests grant as much.
+//! Tests which manifests grant rights, and that Porch's own manifests grant the same rights.
 //! tests/kubernetes/api/rights.rs tests that runners need all of these rights and no others.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use porch_fn_tests::rights::{
     BASE, DEPLOY, FUNCTIONS, HOME, POD_TEMPLATE, PRIVATE_REGISTRIES, Right, Roles, SINGLE_RUNNER, objects,
 };
 use serde_json::{Value, json};
 
-/// All YAML files below a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// All objects in the YAML files below a folder, with the paths of their files.
+fn all_objects(folder: &Path) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(files(&path));
+            found.extend(all_objects(&path));
         } else if path.extension().is_some_and(|extension| extension == "yaml") {
-            found.push(path);
+            let name = path.strip_prefix(DEPLOY).unwrap().to_str().unwrap();
+            found.extend(objects(&path).into_iter().map(|object| (name.to_owned(), object)));
         }
     }
     found
 }
 
+fn grants_rights(object: &Value) -> bool {
+    let group = object["apiVersion"].as_str();
+    group.is_some_and(|group| group.starts_with("rbac.authorization.k8s.io/"))
+}
+
 /// The rights that Porch 1.6 grants to its own function runner in the function namespace.
-fn originals() -> Roles {
+fn porchs_roles() -> Roles {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/1.6/5-rbac.yaml");
     let mut roles = objects(&file);
     roles
         .retain(|object| object["metadata"]["name"] == "porch-function-executor" && object["kind"] == "Role");
-    Roles::from(roles.into_iter().map(|role| serde_json::from_value(role).unwrap()).collect::<Vec<_>>())
+    Roles(roles.into_iter().map(|role| serde_json::from_value(role).unwrap()).collect())
 }
 
 #[test]
-fn nothing_else_is_granted() {
+fn only_known_manifests_grant_rights() {
     let mut roles = BTreeSet::new();
-    for file in files(Path::new(DEPLOY)) {
-        let name = file.strip_prefix(DEPLOY).unwrap().to_str().unwrap().to_owned();
-        for object in objects(&file) {
-            let group = object["apiVersion"].as_str().unwrap_or_default();
-            if !group.starts_with("rbac.authorization.k8s.io/") {
-                continue;
-            }
-            match object["kind"].as_str().unwrap() {
-                "Role" => drop(roles.insert(name.clone())),
-                "RoleBinding" => is_for_runners(&name, &object),
-                // No right is granted for the whole cluster.
-                other => panic!("{name} has a {other}"),
-            }
+    let objects = all_objects(Path::new(DEPLOY)).into_iter();
+    for (name, object) in objects.filter(|(_, object)| grants_rights(object)) {
+        match object["kind"].as_str().unwrap() {
+            "Role" => drop(roles.insert(name)),
+            "RoleBinding" => assert_bound_to_runners(&name, &object),
+            // No right is granted for the whole cluster.
+            other => panic!("{name} has a {other}"),
         }
     }
     let known = [BASE, POD_TEMPLATE, PRIVATE_REGISTRIES, SINGLE_RUNNER].map(str::to_owned);
@@ -56,7 +56,7 @@ fn nothing_else_is_granted() {
 }
 
 /// Routers have no rights.
-fn is_for_runners(file: &str, binding: &Value) {
+fn assert_bound_to_runners(file: &str, binding: &Value) {
     let account = if file == SINGLE_RUNNER { "porch-fn-runner" } else { "function-runner-shards" };
     let subject = json!([{"kind": "ServiceAccount", "name": account, "namespace": "porch-system"}]);
     assert_eq!(binding["subjects"], subject, "{file}");
@@ -75,34 +75,29 @@ fn the_single_runner_has_the_rights_of_the_base_and_its_components() {
 }
 
 #[test]
-fn the_original_grants_all_that_is_granted_here() {
-    let originals = originals().rights();
-    assert!(originals.len() > 30);
+fn porch_grants_all_rights_that_our_manifests_grant() {
+    let porchs = porchs_roles().rights();
+    assert!(porchs.len() > 30);
     // Porch's documentation of `--function-pod-template` grants this right.
     let own = Right::new("get configmaps");
     for right in Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES, SINGLE_RUNNER]).rights() {
         let right = right.of_all();
-        assert!(right == own || originals.contains(&right), "{right}");
+        assert!(right == own || porchs.contains(&right), "{right}");
     }
 }
 
 /// The rollback to Porch's runner deletes by this label. It must delete the rights that Porch does
 /// not have, and none of Porch's objects.
 #[test]
-fn the_single_runners_label_is_on_its_rights_alone() {
+fn only_the_rights_of_the_single_runner_have_its_label() {
     let mut removed = BTreeSet::new();
-    for file in files(&Path::new(DEPLOY).join("single-runner")) {
-        for object in objects(&file) {
-            let metadata = &object["metadata"];
-            let labelled = metadata["labels"]["app.kubernetes.io/part-of"] == "porch-function-runner";
-            let rights = object["apiVersion"]
-                .as_str()
-                .is_some_and(|group| group.starts_with("rbac.authorization.k8s.io/"));
-            assert_eq!(labelled, rights, "{} {}", object["kind"], metadata["name"]);
-            if rights {
-                assert_eq!(metadata["name"], "single-function-runner");
-                removed.insert(metadata["namespace"].as_str().unwrap().to_owned());
-            }
+    for (_, object) in all_objects(&Path::new(DEPLOY).join("single-runner")) {
+        let metadata = &object["metadata"];
+        let labelled = metadata["labels"]["app.kubernetes.io/part-of"] == "porch-function-runner";
+        assert_eq!(labelled, grants_rights(&object), "{} {}", object["kind"], metadata["name"]);
+        if labelled {
+            assert_eq!(metadata["name"], "single-function-runner");
+            removed.insert(metadata["namespace"].as_str().unwrap().to_owned());
         }
     }
     assert_eq!(removed, BTreeSet::from([HOME, FUNCTIONS].map(str::to_owned)));

@@ -1,5 +1,4 @@
-//! Tests of the router from outside: a real HTTP/2 call goes in, and fake runners behind the router
-//! decide what happens to it. Each module tests one kind of behaviour.
+//! Tests of the router: real HTTP/2 calls go through it to fake runners.
 
 mod deadlines;
 mod drain;
@@ -14,5 +13,5 @@ mod status;
 
 use std::time::Duration;
 
-/// How long a call waits for a runner if none is available.
+/// How long a call waits if no runner is available.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);

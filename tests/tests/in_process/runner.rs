@@ -1,4 +1,4 @@
-//! The runner's exec runtime by gRPC, and its flags.
+//! The runner's exec runtime, called by gRPC, and the runner's flags.
 
 use std::iter::once;
 use std::path::Path;
@@ -26,7 +26,7 @@ async fn runner(flags: &[&str], script: &str) -> Runner {
 }
 
 #[tokio::test]
-async fn a_short_name_and_its_full_form_are_one_function() {
+async fn a_short_name_and_the_full_name_are_the_same_function() {
     let catalog = "ghcr.io/kptdev/krm-functions-catalog/short:v2";
     let mine = "example.com/mine/short:v2";
     for (flags, image) in
@@ -41,19 +41,19 @@ async fn an_image_without_a_function_is_not_found() {
     let not_found = |image: &str| format!("function \"{image}\" not found");
     let some = runner(&[], "cat").await;
     for image in ["other:v1", "set-image:v1", "Not An Image", "short"] {
-        some.client.call(image, INPUT).await.fails(Code::NotFound, &not_found(image));
+        some.client.call(image, INPUT).await.assert_failed(Code::NotFound, &not_found(image));
     }
     let text = "the request names no function image";
-    some.client.call("", INPUT).await.fails(Code::InvalidArgument, text);
+    some.client.call("", INPUT).await.assert_failed(Code::InvalidArgument, text);
     for disabled in ["exec", "exec,pod"] {
         let none = runner(&[&format!("--disable-runtimes={disabled}")], "cat").await;
-        none.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &not_found(IMAGE));
+        none.client.call(IMAGE, INPUT).await.assert_failed(Code::NotFound, &not_found(IMAGE));
         assert_eq!(none.client.health("").await.unwrap(), ServingStatus::Serving);
     }
 }
 
 #[tokio::test]
-async fn the_tag_field_wins_over_a_tag_and_no_path_is_followed() {
+async fn the_tag_field_overrides_the_images_tag_and_exec_path_is_ignored() {
     let runner = runner(&[], "cat").await;
     let caller = Caller::connect(runner.app.address()).await;
     for (image, tag, expected) in [
@@ -68,18 +68,22 @@ async fn the_tag_field_wins_over_a_tag_and_no_path_is_followed() {
         // This executable exists and would answer if the runner used it.
         let exec_path = "/bin/cat".to_owned();
         let call = EvaluateFunctionRequest { tag: tag.to_owned(), exec_path, ..request(image, INPUT) };
-        let answer = caller.send(tonic::Request::new(call)).await;
+        let answer = caller.send(call).await;
         let code = answer.map_or_else(|status| status.code(), |_| Code::Ok);
         assert_eq!(code, expected, "{image} {tag}");
     }
 }
 
 #[tokio::test]
-async fn an_image_that_is_not_allowed_does_not_run() {
+async fn a_forbidden_image_does_not_run() {
     let flags = ["--allowed-images=example.com/**:v1, other:v2", "--allowed-images=quay.io/*"];
     let runner = runner(&flags, "touch $TMPDIR/$$.started; cat").await;
     assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
-    runner.client.call("quay.io/f", INPUT).await.fails(Code::NotFound, "function \"quay.io/f\" not found");
+    runner
+        .client
+        .call("quay.io/f", INPUT)
+        .await
+        .assert_failed(Code::NotFound, "function \"quay.io/f\" not found");
     let full = "ghcr.io/kptdev/krm-functions-catalog/short:v2";
     for image in ["short:v2", full, "Not An Image"] {
         let answer = runner.client.call(image, INPUT).await;
@@ -91,7 +95,7 @@ async fn an_image_that_is_not_allowed_does_not_run() {
 #[tokio::test]
 async fn an_answer_is_never_longer_than_the_limit() {
     let limit = ["--max-request-body-size=100000"];
-    // The second script's output alone is within the limit, but the message with it is not.
+    // The output of the second script is within the limit, but the message that contains it is not.
     for script in ["yes; sleep 1000", "yes | head -c 99998"] {
         let answer = runner(&limit, script).await.client.call(IMAGE, INPUT).await;
         assert_eq!(answer.code, Code::ResourceExhausted, "{script}: {answer:?}");
@@ -106,39 +110,39 @@ async fn an_answer_is_never_longer_than_the_limit() {
 #[tokio::test]
 async fn a_deadline_ends_the_function() {
     let runner = runner(&[], "echo $$ >$TMPDIR/pid; exec sleep 1000").await;
-    // Longer than a function needs to start on a busy machine.
+    // The deadline is longer than a function needs to start on a busy machine.
     let answer = runner.client.call_within(IMAGE, INPUT, Duration::from_secs(4)).await;
-    answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
-    let process = format!("/proc/{}", runner.sandbox.appears("pid").await.trim());
-    eventually("the function is gone", async || (!Path::new(&process).exists()).then_some(())).await;
+    answer.assert_failed(Code::DeadlineExceeded, "context deadline exceeded");
+    let process = format!("/proc/{}", runner.sandbox.wait_file("pid").await.trim());
+    eventually("the function has ended", async || (!Path::new(&process).exists()).then_some(())).await;
 }
 
 #[tokio::test]
-async fn calls_that_wait_for_a_place_keep_their_deadlines() {
+async fn queued_calls_keep_their_deadlines() {
     let runner = runner(&["--max-parallel-executions=2"], GATED).await;
     let third = async {
-        runner.sandbox.until_files(".started", 2).await;
+        runner.sandbox.wait_files(".started", 2).await;
         let third = runner.client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
-        assert_eq!(runner.sandbox.files_with(".started"), 2, "the third never began");
+        assert_eq!(runner.sandbox.files_with(".started"), 2, "the third call did not start");
         runner.sandbox.write("go", "");
         third
     };
     let (first, second, third) =
         tokio::join!(runner.client.call(IMAGE, INPUT), runner.client.call(IMAGE, INPUT), third);
     assert_eq!((&first.output()[..], &second.output()[..]), (INPUT.as_bytes(), INPUT.as_bytes()));
-    third.fails(Code::DeadlineExceeded, "context deadline exceeded");
+    third.assert_failed(Code::DeadlineExceeded, "context deadline exceeded");
     // The failed call's place in the queue is free again.
     assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_for_another_runner() {
+async fn a_call_is_shed_when_the_queue_is_full() {
     let runner = runner(&["--max-parallel-executions=1", "--max-queue-per-function=100"], GATED).await;
-    // One call runs, a hundred wait, and the runner refuses one: only that call is answered.
+    // One call runs, a hundred wait, and the runner refuses one. Only the refused call is answered.
     let mut calls: FuturesUnordered<_> = (0..102).map(|_| runner.client.call(IMAGE, INPUT)).collect();
     let refused = calls.next().await.unwrap();
     assert_eq!(refused.trailers.get("porch-fn-retry").unwrap(), "shed");
-    refused.fails(
+    refused.assert_failed(
         Code::ResourceExhausted,
         "100 calls of this function already wait for the exec runtime, which runs 1 at once: retry later, or raise \
          --max-queue-per-function or --max-parallel-executions",
@@ -175,7 +179,7 @@ const DOCUMENTED: [(&str, &str, &str); 24] = [
 ];
 
 #[test]
-fn every_documented_flag_has_its_default_and_gos_spellings() {
+fn every_documented_flag_has_its_default_and_accepts_gos_spellings() {
     let parsed = |args: &[&str]| {
         let args = once(&"porch-fn-runner").chain(args).map(Into::into);
         format!("{:?}", porch_fn_flags::parse::<Flags>(args).unwrap())
@@ -198,7 +202,7 @@ fn every_documented_flag_has_its_default_and_gos_spellings() {
 }
 
 #[tokio::test]
-async fn flags_that_do_not_go_together_are_refused() {
+async fn invalid_combinations_of_flags_are_refused() {
     let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
     let kubernetes = ["--pod-backend=kubernetes", "--wrapper-server-image=w:v1"];
     let empty = "--allowed-images: an empty pattern: leave the flag out to allow every image";

@@ -1,8 +1,7 @@
-//! The file of executables changes while the runner runs; calls and the admin port follow it.
-//! `processes::pods` tests the file of pods, and runner/settings tests what the page reports for
-//! each value.
+//! The file of executables changes while the runner runs. Calls and the admin port use the new
+//! content. `processes::pods` tests the file of pods, and runner/settings tests the page's content.
 
-use porch_fn_tests::process::{eventually, get, get_json, until_metric};
+use porch_fn_tests::process::{eventually, get, get_json, wait_metric};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -16,7 +15,7 @@ async fn start() -> Runner {
     Runner::start(&[], &["--scan-interval=100ms"]).await
 }
 
-async fn until_executable(runner: &Runner, expected: Option<Value>) {
+async fn wait_executable(runner: &Runner, expected: Option<Value>) {
     eventually(&format!("the executable is {expected:?}"), async || {
         let page = get_json(runner.app.admin_address(), &format!("/config?image={IMAGE}")).await;
         let found = page["settings"].as_array()?.iter().find(|row| row["setting"] == "executable").cloned();
@@ -25,29 +24,29 @@ async fn until_executable(runner: &Runner, expected: Option<Value>) {
     .await;
 }
 
-async fn until_valid(runner: &Runner, valid: u64) {
+async fn wait_valid(runner: &Runner, valid: u64) {
     let series = "porch_fn_runner_config_valid{source=\"config\"}";
-    until_metric(runner.app.admin_address(), series, valid).await;
+    wait_metric(runner.app.admin_address(), series, valid).await;
 }
 
 #[tokio::test]
-async fn executables_follow_their_file() {
+async fn a_changed_file_of_executables_takes_effect() {
     let runner = start().await;
     let not_found = format!("function \"{IMAGE}\" not found");
-    runner.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &not_found);
+    runner.client.call(IMAGE, INPUT).await.assert_failed(Code::NotFound, &not_found);
     let path = runner.sandbox.script("functions/f", "cat");
     runner.sandbox.write("exec.yaml", format!("functions: [{{function: f, images: ['{IMAGE}']}}]"));
     let row = json!({"setting": "executable", "value": path, "from": "--config, function f"});
-    until_executable(&runner, Some(row)).await;
+    wait_executable(&runner, Some(row)).await;
     assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
 
     runner.sandbox.write("exec.yaml", "functions:\n- {}\n");
-    until_valid(&runner, 0).await;
-    assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT, "the last good one stays");
+    wait_valid(&runner, 0).await;
+    assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT, "the last valid file stays in effect");
     runner.sandbox.write("exec.yaml", "functions: []");
-    until_valid(&runner, 1).await;
-    until_executable(&runner, None).await;
-    runner.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &not_found);
+    wait_valid(&runner, 1).await;
+    wait_executable(&runner, None).await;
+    runner.client.call(IMAGE, INPUT).await.assert_failed(Code::NotFound, &not_found);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 
 /// Tests that disturb other tests or measure time. They run one at a time.
 mod alone;
-/// Tests of what an API server and its controllers decide. No pod runs.
+/// Tests that need the API server and its controllers. No pod runs.
 mod api;
 /// Tests that take minutes. They run one at a time.
 mod nightly;

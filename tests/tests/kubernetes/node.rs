@@ -1,5 +1,5 @@
-//! Tests that need a node: it pulls images, and containers start, fail and die there. Each test has
-//! its own namespace, so they run in parallel.
+//! Tests that need a node, which pulls images and runs containers. Each test has its own namespace,
+//! so they run in parallel.
 
 mod calls;
 mod failing;

@@ -1,7 +1,6 @@
-//! The setup of the cluster tests: a namespace with its own runners, and helpers that look for
-//! objects in it.
+//! The setup of the cluster tests: a namespace with its own runners, and helpers for its objects.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -10,10 +9,10 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use porch_fn_image::{Image, pod_name};
 use porch_fn_tests::client::{Answer, Client};
+pub(crate) use porch_fn_tests::cluster::alive;
 use porch_fn_tests::cluster::{Change, Cluster, Namespace, Recorder};
 use porch_fn_tests::process::{Sandbox, Server, eventually};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 /// A package that functions return unchanged.
 pub(crate) const INPUT: &str = "kind: ResourceList\n";
@@ -28,7 +27,7 @@ pub(crate) const VERSION: &str = "fn.kpt.dev/template-version";
 pub(crate) const LONG_AGO: &str = "2001-01-01T00:00:00Z";
 /// The default name of the Secret into which a runner copies its registry credentials.
 pub(crate) const COPY: &str = "auth-secret";
-/// Longer than any call of these tests takes.
+/// Every call of these tests is shorter.
 const DEADLINE: Duration = Duration::from_secs(100);
 
 /// One test's namespace and sandbox, and helpers that start runners there.
@@ -59,27 +58,26 @@ pub(crate) fn failed(image: &str, reason: &str) -> String {
     )
 }
 
-/// The uid of each pod, and the time when the recorder first saw it; oldest first.
-pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
-    let mut births: Vec<(String, Instant)> = Vec::new();
-    for (at, change) in record.changes() {
+/// The first recorded state of each pod. The oldest pod is first.
+pub(crate) fn births(record: &Recorder<Pod>) -> Vec<Pod> {
+    let mut births: Vec<Pod> = Vec::new();
+    for (_, change) in record.changes() {
         let (Change::Applied(pod) | Change::Deleted(pod)) = change;
-        let uid = pod.uid().unwrap();
-        if births.iter().all(|(known, _)| *known != uid) {
-            births.push((uid, at));
+        if births.iter().all(|known| known.uid() != pod.uid()) {
+            births.push(pod);
         }
     }
     births
 }
 
-/// Whether nobody has started to delete the pod.
-pub(crate) fn alive(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_none()
-}
-
 /// Whether one of our runners created the pod.
 pub(crate) fn is_ours(pod: &Pod) -> bool {
     pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER)
+}
+
+fn only(mut pods: Vec<Pod>) -> Pod {
+    assert_eq!(pods.len(), 1, "{pods:#?}");
+    pods.remove(0)
 }
 
 /// The container that runs the function.
@@ -96,7 +94,7 @@ pub(crate) async fn count(runner: &Server, image: &str, field: &str) -> u64 {
 }
 
 /// Waits until `field` of the function has this value on the runner's `/pods` page.
-pub(crate) async fn until_count(runner: &Server, image: &str, field: &str, expected: u64) {
+pub(crate) async fn wait_count(runner: &Server, image: &str, field: &str, expected: u64) {
     let what = format!("{field} of {image} is {expected}");
     eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
 }
@@ -142,7 +140,7 @@ impl Bench {
         self.runner_of(&[&self.image], more).await
     }
 
-    /// Starts the same runner for other functions. Its client calls the first one.
+    /// Starts such a runner for other functions. Its client calls the first one.
     pub(crate) async fn runner_of(&self, images: &[&str], more: &[&str]) -> Runner {
         let flags: Vec<_> = ["--scan-interval=1s"].into_iter().chain(more.iter().copied()).collect();
         let server = self.namespace.runner(&self.sandbox, images, &flags).await;
@@ -168,17 +166,30 @@ impl Bench {
     ) -> Vec<Server> {
         let addresses: Vec<_> = (1..=kubeconfigs.len()).map(|last| format!("{network}.{last}")).collect();
         let peers = addresses.iter().map(|address| format!("{address}:9445")).collect::<Vec<_>>().join(",");
-        let start = async |(address, kubeconfig): (&String, &PathBuf)| {
-            let own = [
-                format!("--address={address}"),
-                "--port=9445".into(),
-                format!("--peers=static:///{peers}"),
-                format!("--shard-address={address}:9445"),
-            ];
-            let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
-            self.namespace.runner_as(&self.sandbox, kubeconfig.clone(), images, &flags).await
-        };
-        join_all(addresses.iter().zip(kubeconfigs).map(start)).await
+        let runners = addresses
+            .iter()
+            .zip(kubeconfigs)
+            .map(|(address, kubeconfig)| self.peer(address, &peers, kubeconfig.clone(), images, more));
+        join_all(runners).await
+    }
+
+    /// Starts a runner with its own address and these peers.
+    pub(crate) async fn peer(
+        &self,
+        address: &str,
+        peers: &str,
+        kubeconfig: PathBuf,
+        images: &[&str],
+        more: &[&str],
+    ) -> Server {
+        let own = [
+            format!("--address={address}"),
+            "--port=9445".into(),
+            format!("--peers=static:///{peers}"),
+            format!("--shard-address={address}:9445"),
+        ];
+        let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        self.namespace.runner_as(&self.sandbox, kubeconfig, images, &flags).await
     }
 
     /// Limits the namespace to this number of pods, and waits until the quota is in force.
@@ -189,7 +200,7 @@ impl Bench {
             let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
             hard.contains_key("pods").then_some(())
         };
-        self.namespace.until("the quota is in force", in_force).await;
+        self.namespace.wait_until("the quota is in force", in_force).await;
     }
 
     /// Writes a pod template into the ConfigMap `template`. JSON is YAML.
@@ -202,10 +213,19 @@ impl Bench {
         maps.patch("template", &PatchParams::apply("tests").force(), &Patch::Apply(map)).await.unwrap();
     }
 
-    /// Runs `kubectl` in the namespace.
     pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
         let args = [&["--namespace", self.namespace.name()], args].concat();
-        self.cluster.kubectl_succeeds(&args, stdin).await;
+        self.cluster.kubectl_ok(&args, stdin).await;
+    }
+
+    /// Applies Porch's definition of a kind such as `functionconfigs`.
+    pub(crate) async fn apply_crd(&self, kind: &str) {
+        let file = format!("packages/porch/1.6/crds/config.porch.kpt.dev_{kind}.yaml");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let file = ["-f", file.to_str().unwrap()];
+        self.kubectl(&[&["apply", "--server-side", "--force-conflicts"], &file[..]].concat(), "").await;
+        let established = ["wait", "--for=condition=established", "--timeout=50s"];
+        self.kubectl(&[&established, &file[..]].concat(), "").await;
     }
 
     /// The name of the function's pod in a slot.
@@ -213,14 +233,11 @@ impl Bench {
         pod_name(&Image::parse(&self.image, "").unwrap(), slot)
     }
 
-    /// The only function pod in the namespace.
+    /// The only function pod.
     pub(crate) async fn pod(&self) -> Pod {
-        let mut pods = self.pods().await;
-        assert_eq!(pods.len(), 1, "{pods:#?}");
-        pods.remove(0)
+        only(self.pods().await)
     }
 
-    /// All function pods.
     pub(crate) async fn pods(&self) -> Vec<Pod> {
         self.namespace.pods().await.into_iter().filter(is_ours).collect()
     }
@@ -229,8 +246,7 @@ impl Bench {
     pub(crate) async fn pod_of(&self, image: &str) -> Pod {
         let mut pods = self.pods().await;
         pods.retain(|pod| function(pod).image.as_deref() == Some(image));
-        assert_eq!(pods.len(), 1, "{image}: {pods:#?}");
-        pods.remove(0)
+        only(pods)
     }
 
     /// Waits until the Service with the pod's name is owned by this pod.
@@ -242,7 +258,7 @@ impl Bench {
                 && service.metadata.deletion_timestamp.is_none()
         };
         let look = |services: &[Service]| services.iter().find(owned).cloned();
-        self.namespace.until(&format!("{name} has a Service of its own"), look).await
+        self.namespace.wait_until(&format!("{name} has a Service of its own"), look).await
     }
 
     /// Writes the file with the registry credentials, and returns the flags that name it.
@@ -253,13 +269,13 @@ impl Bench {
     }
 
     /// Waits until the Secret with the copied credentials has this content.
-    pub(crate) async fn copied(&self, content: &str) -> Secret {
+    pub(crate) async fn wait_copied(&self, content: &str) -> Secret {
         let copied = |secrets: &[Secret]| {
             let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
             let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
             (data.0 == content.as_bytes()).then(|| secret.clone())
         };
-        self.namespace.until("the pull secret has the file's content", copied).await
+        self.namespace.wait_until("the pull secret has the file's content", copied).await
     }
 
     pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
@@ -267,9 +283,9 @@ impl Bench {
     }
 
     /// Waits until no pod has this uid.
-    pub(crate) async fn gone(&self, pod: &Pod) {
+    pub(crate) async fn wait_gone(&self, pod: &Pod) {
         let look = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
-        self.namespace.until(&format!("pod {} is gone", pod.name_any()), look).await;
+        self.namespace.wait_until(&format!("pod {} is gone", pod.name_any()), look).await;
     }
 
     pub(crate) async fn patch(&self, pod: &Pod, patch: Value) {
@@ -277,8 +293,8 @@ impl Bench {
         self.namespace.api::<Pod>().patch(&pod.name_any(), &params, &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Sets the pod's reclaim-after to a time in the past.
-    pub(crate) async fn lapse(&self, pod: &Pod) {
+    /// Sets the pod's reclaim-after to a time in the past, so that the pod may be collected.
+    pub(crate) async fn expire(&self, pod: &Pod) {
         self.patch(pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}})).await;
     }
 }
@@ -291,19 +307,18 @@ impl Runner {
         Self { client: Client::new(server.address()), server, image: image.to_owned() }
     }
 
-    /// Calls the function.
     pub(crate) async fn call(&self, input: impl Into<bytes::Bytes>) -> Answer {
         self.client.call_within(&self.image, input, DEADLINE).await
     }
 
     /// Calls the function and asserts that the call succeeds.
-    pub(crate) async fn succeeds(&self) {
+    pub(crate) async fn call_ok(&self) {
         assert_eq!(self.call(INPUT).await.output(), INPUT);
     }
 
     /// Waits until the runner counts this number of calls or pods of the function in a state such
     /// as `waiting`.
-    pub(crate) async fn counts(&self, state: &str, expected: u64) {
-        until_count(&self.server, &self.image, state, expected).await;
+    pub(crate) async fn wait_count(&self, state: &str, expected: u64) {
+        wait_count(&self.server, &self.image, state, expected).await;
     }
 }

@@ -1,13 +1,11 @@
-//! Three runners and a router, each a process. Callers notice nothing when a runner is killed or
-//! replaced. A runner that hangs and a router that is stopped are tested with fake runners.
+//! Three runners and a router, each a process. No call fails when a runner is killed or replaced. A
+//! runner that hangs and a router that is stopped are tested with fake runners.
 
 use std::time::Duration;
 
-use porch_fn_image::shard_key;
-use porch_fn_ring::Ring;
+use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::fleet::PREFIX;
-use porch_fn_tests::load::{Load, Report};
+use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -15,61 +13,50 @@ use tokio::time::Instant;
 use super::INPUT;
 
 const CALLERS: usize = 64;
-const WELL: [&str; 3] = ["healthy"; 3];
+const HEALTHY: [&str; 3] = ["healthy"; 3];
 
 struct Cluster {
     sandbox: Sandbox,
     images: Vec<String>,
-    /// Calls of these images end only after a file `go` exists.
-    gated: Vec<String>,
+    /// Runner 1 never answers calls of these images.
+    held: Vec<String>,
     runners: Vec<Server>,
     router: Server,
 }
 
 impl Cluster {
-    /// Each runner's function writes the runner's port to the log.
+    /// Starts three runners and a router. Each function logs the number of its runner.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let images: Vec<_> = (0..200).map(|number| format!("function-{number}:v1")).collect();
         // Enough images that each runner owns some.
-        let gated: Vec<_> = (0..40).map(|number| format!("gated-{number}:v1")).collect();
-        let gate = "touch $TMPDIR/gated.$$; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat";
-        sandbox.executables(&[(&images.join(","), "echo $RUNNER >&2; exec cat"), (&gated.join(","), gate)]);
+        let held: Vec<_> = (0..40).map(|number| format!("held-{number}:v1")).collect();
+        let hold = "[ $RUNNER = 1 ] || exec cat; touch $TMPDIR/held.$$; exec sleep 1000";
+        sandbox.executables(&[(&images.join(","), "echo $RUNNER >&2; exec cat"), (&held.join(","), hold)]);
         let mut runners = Vec::new();
         for number in 0..3 {
             runners.push(start_runner(&sandbox, number, 0).await);
         }
-        let router = start_router(&sandbox, &runners).await;
-        Self { sandbox, images, gated, runners, router }
+        let router = sandbox.router(&runners.iter().collect::<Vec<_>>(), &["--drain-delay=200ms"]).await;
+        Self { sandbox, images, held, runners, router }
     }
 
     /// Calls these images one after the other. Returns the number of the runner that answered each
     /// call.
-    async fn answering(&self, router: &Server, images: &[String]) -> Vec<usize> {
-        let client = Client::new(router.address());
-        let mut answering = Vec::new();
+    async fn call_each(&self, images: &[String]) -> Vec<usize> {
+        let client = Client::new(self.router.address());
+        let mut runners = Vec::new();
         for image in images {
             let answer = client.call(image, INPUT).await;
             assert_eq!(answer.output(), INPUT);
-            answering.push(answer.log().trim().parse().unwrap());
+            runners.push(answer.log().trim().parse().unwrap());
         }
-        answering
+        runners
     }
 
-    /// The number of the runner that owns each of these images in the ring.
-    fn owners_of(&self, images: &[String]) -> Vec<usize> {
-        let names: Vec<_> = self.runners.iter().map(|runner| runner.address().to_string()).collect();
-        let ring = Ring::new(names.clone());
-        let owner = |image: &String| {
-            let owner = ring.owner(&shard_key(image, "", PREFIX)).unwrap().to_string();
-            names.iter().position(|name| *name == owner).unwrap()
-        };
-        images.iter().map(owner).collect()
-    }
-
-    /// The runners' entries on a router's `/shards` page, ordered by runner number.
-    async fn shards(&self, router: &Server) -> Vec<Value> {
-        let page = router.json("/shards").await;
+    /// The runners' entries on the router's `/shards` page, ordered by runner number.
+    async fn shards(&self) -> Vec<Value> {
+        let page = self.router.json("/shards").await;
         let shards = page["shards"].as_array().unwrap();
         let of = |runner: &Server| {
             let address = runner.address().to_string();
@@ -78,10 +65,9 @@ impl Cluster {
         self.runners.iter().map(of).collect()
     }
 
-    /// Waits until the runners are in these states.
-    async fn until(&self, states: [&str; 3]) {
+    async fn wait_states(&self, states: [&str; 3]) {
         eventually(&format!("states {states:?}"), async || {
-            self.shards(&self.router).await.iter().map(|shard| &shard["state"]).eq(&states).then_some(())
+            self.shards().await.iter().map(|shard| &shard["state"]).eq(&states).then_some(())
         })
         .await;
     }
@@ -113,45 +99,36 @@ async fn start_runner(sandbox: &Sandbox, number: usize, port: u16) -> Server {
         .await
 }
 
-async fn start_router(sandbox: &Sandbox, runners: &[Server]) -> Server {
-    sandbox.router(&runners.iter().collect::<Vec<_>>(), &["--drain-delay=200ms"]).await
-}
-
-fn show(what: &str, report: &Report) {
-    figure(&format!(
-        "{what}: {} calls, {:?} failed, slowest {:.3?}",
-        report.succeeded, report.failed, report.slowest
-    ));
-    report.all_succeeded();
-}
-
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_cooldown() {
+async fn no_call_fails_when_a_runner_is_killed_and_it_owns_its_images_again_after_the_cooldown() {
     let mut cluster = Cluster::start().await;
-    let owners = cluster.owners_of(&cluster.images);
+    // All runners are healthy, so each image is on its owner.
+    let owners = cluster.call_each(&cluster.images).await;
     let load = cluster.load();
-    load.goes_on(500).await;
-    // The load may have no call on the runner when it is killed; this call certainly runs there.
+    load.wait_answers(500).await;
+    // The load may have no call on the runner when it is killed. One of these calls certainly runs
+    // there.
     let client = Client::new(cluster.router.address());
-    let gated = cluster.owners_of(&cluster.gated).iter().position(|owner| *owner == 1).unwrap();
-    let gated = cluster.gated[gated].clone();
+    let held = join_all(cluster.held.iter().map(|image| client.call(image, INPUT)));
     let killed = async {
-        cluster.sandbox.until_files("gated.", 1).await;
+        cluster.sandbox.wait_files("held.", 1).await;
         cluster.runners[1].kill().await;
-        load.goes_on(1000).await;
-        cluster.sandbox.write("go", "");
+        load.wait_answers(1000).await;
     };
-    let (answer, ()) = tokio::join!(client.call(&gated, INPUT), killed);
-    assert_eq!(answer.output(), INPUT);
+    let (answers, ()) = tokio::join!(held, killed);
+    for answer in answers {
+        assert_eq!(answer.output(), INPUT);
+    }
     let report = load.stop().await;
     let broken =
         cluster.router.metric("porch_fn_router_attempts_total{outcome=\"Broken\"}").await.unwrap_or(0);
-    show(&format!("kill -9 of one of three runners under 64 callers, {broken} of them on it"), &report);
-    assert!(broken > 0, "the call that was on it was not sent again");
+    figure(&format!("SIGKILL of one of three runners under 64 callers, {broken} lost attempts: {report}"));
+    report.assert_all_succeeded();
+    assert!(broken > 0, "the killed runner lost no call");
 
-    cluster.until(["healthy", "unreachable", "healthy"]).await;
-    let without = cluster.answering(&cluster.router, &cluster.images).await;
+    cluster.wait_states(["healthy", "unreachable", "healthy"]).await;
+    let without = cluster.call_each(&cluster.images).await;
     for (owner, now) in owners.iter().zip(&without) {
         assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
     }
@@ -159,32 +136,34 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_cooldo
     // Call only some of the runner's images, so that all calls are made before the cooldown ends.
     let back = Instant::now();
     cluster.restart(1).await;
-    cluster.until(["healthy", "cooling_down", "healthy"]).await;
-    let of_it: Vec<_> = (0..owners.len()).filter(|&image| owners[image] == 1).take(20).collect();
-    let images: Vec<_> = of_it.iter().map(|&image| cluster.images[image].clone()).collect();
-    let others: Vec<_> = of_it.iter().map(|&image| without[image]).collect();
-    assert_eq!(cluster.answering(&cluster.router, &images).await, others);
-    cluster.until(WELL).await;
-    figure(&format!("a runner that came back has its images again after {:.1?}", back.elapsed()));
+    cluster.wait_states(["healthy", "cooling_down", "healthy"]).await;
+    let owned: Vec<_> = (0..owners.len()).filter(|&image| owners[image] == 1).take(20).collect();
+    let images: Vec<_> = owned.iter().map(|&image| cluster.images[image].clone()).collect();
+    let others: Vec<_> = owned.iter().map(|&image| without[image]).collect();
+    assert_eq!(cluster.call_each(&images).await, others);
+    cluster.wait_states(HEALTHY).await;
+    figure(&format!("a restarted runner owns its images again after {:.1?}", back.elapsed()));
     assert!(back.elapsed() >= Duration::from_secs(30), "{:?}", back.elapsed());
-    assert_eq!(cluster.answering(&cluster.router, &cluster.images).await, owners);
+    assert_eq!(cluster.call_each(&cluster.images).await, owners);
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_rolling_restart_under_load_costs_no_call() {
+async fn no_call_fails_during_a_rolling_restart_of_the_runners() {
     let mut cluster = Cluster::start().await;
     let load = cluster.load();
     for number in 0..3 {
-        load.goes_on(300).await;
+        load.wait_answers(300).await;
         assert_eq!(cluster.runners[number].terminate().await.code(), Some(0));
-        load.goes_on(300).await;
+        load.wait_answers(300).await;
         cluster.restart(number).await;
-        eventually("it is back", async || {
-            (cluster.shards(&cluster.router).await[number]["state"] == "cooling_down").then_some(())
+        eventually("the runner is reachable", async || {
+            (cluster.shards().await[number]["state"] == "cooling_down").then_some(())
         })
         .await;
     }
-    load.goes_on(300).await;
-    show("SIGTERM of three of three runners, one after the other, under 64 callers", &load.stop().await);
+    load.wait_answers(300).await;
+    let report = load.stop().await;
+    figure(&format!("rolling restart of three runners under 64 callers: {report}"));
+    report.assert_all_succeeded();
 }

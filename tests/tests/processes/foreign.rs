@@ -1,5 +1,5 @@
-//! Our binaries with programs that share no code with them: gRPC clients on other libraries, KRM
-//! functions on other SDKs, a browser and Prometheus.
+//! Our binaries together with third-party programs: gRPC clients that use other libraries, KRM
+//! functions that use other SDKs, a browser and Prometheus.
 
 mod clients;
 mod metrics;

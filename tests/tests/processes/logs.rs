@@ -15,7 +15,7 @@ fn attempts(log: &str) -> Vec<&str> {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn at_level_4_each_attempt_is_a_line_with_runner_reason_and_outcome() {
+async fn at_level_4_each_attempt_is_logged_with_runner_reason_and_outcome() {
     let sandbox = Sandbox::new();
     let flags = sandbox.executables(&[(IMAGE, "exec cat")]);
     let mut runners = [sandbox.runner(&flags).await, sandbox.runner(&flags).await];
@@ -26,14 +26,14 @@ async fn at_level_4_each_attempt_is_a_line_with_runner_reason_and_outcome() {
         assert_eq!(Client::new(router.address()).call(IMAGE, INPUT).await.output(), INPUT);
         router.log()
     };
-    let line = |runner: &Server, why: &str| {
+    let line = |runner: &Server, reason: &str| {
         let runner = runner.address();
-        format!("{IMAGE:?} runner={runner} why={why:?} attempt=1 outcome=\"answered\" code=\"OK\"")
+        format!("{IMAGE:?} runner={runner} why={reason:?} attempt=1 outcome=\"answered\" code=\"OK\"")
     };
     let log = call(&detailed).await;
     let owner = runners.iter().position(|runner| attempts(&log) == [line(runner, "owner")]).expect(&log);
     runners[owner].kill().await;
-    detailed.logs("runner is unavailable").await;
+    detailed.wait_log("runner is unavailable").await;
     let log = call(&detailed).await;
     assert_eq!(attempts(&log)[1..], [line(&runners[1 - owner], "owner unhealthy")]);
     assert_eq!(attempts(&call(&quiet).await), [""; 0]);

@@ -1,8 +1,8 @@
-//! Tests of our binaries as processes: signals, exit codes, standard input, environments, and the
-//! death of a neighbour process.
+//! Tests of our binaries as processes: signals, exit codes, standard input, environments, and
+//! processes that crash.
 //!
-//! tests/run runs the groups by the first part of their tests' names. `foreign` needs third-party
-//! programs, `nightly` takes minutes.
+//! tests/run selects tests by the first part of their names. The tests in `foreign` need
+//! third-party programs, and those in `nightly` take minutes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

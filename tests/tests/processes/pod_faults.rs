@@ -1,5 +1,5 @@
-//! Faults of production on local pods: processes that functions leave behind, pods that hang, and
-//! too few places for pods.
+//! Faults of local pods: functions that leave processes behind, pods that hang, and more functions
+//! than pods.
 
 use std::fs;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tonic::Code;
 use super::INPUT;
 use super::pods::{IMAGE, pods, runner};
 
-/// Marks the call that runs in parallel with the others and needs its daemon until it ends.
-const BESIDE: &str = "kind: ResourceList\n# beside\n";
+/// The input of one call that runs in parallel with the others, and needs its daemon until it ends.
+const PARALLEL: &str = "kind: ResourceList\n# parallel\n";
 /// Each call leaves a process in its own session, and that process leaves a zombie.
 const LEAVES_PROCESSES: &str = "cat >$TMPDIR/$$.in
-if grep -q beside $TMPDIR/$$.in; then
+if grep -q parallel $TMPDIR/$$.in; then
 (setsid sh -c 'echo $$ >$TMPDIR/daemon; exec sleep 61' >/dev/null 2>&1 &)
 touch $TMPDIR/begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done
 kill -0 $(cat $TMPDIR/daemon) || exit 1
@@ -40,12 +40,12 @@ fn zombies(parent: i32) -> usize {
     fs::read_dir("/proc").unwrap().filter_map(|entry| is_one(entry.ok()?)).count()
 }
 
-/// Makes `count` calls, and one call in parallel with them. Asserts that a second later nothing of
-/// them is left.
-async fn calls_leave_nothing(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
+/// Makes `count` calls, and one call in parallel with them. Asserts that none of their processes is
+/// left a second later.
+async fn assert_no_process_left(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
     let client = Client::new(server.address());
     let all = async {
-        sandbox.appears("begun").await;
+        sandbox.wait_file("begun").await;
         let begin = Instant::now();
         let some = async || {
             for _ in 0..count / 4 {
@@ -61,22 +61,22 @@ async fn calls_leave_nothing(server: &Server, sandbox: &Sandbox, parent: i32, co
         }
         let (processes, zombies) = left();
         figure(&format!(
-            "{count} calls that leave a process and a zombie each, in {took:.1?}: {processes} processes and {zombies} \
+            "{count} calls, each leaves a process and a zombie, in {took:.1?}: {processes} processes and {zombies} \
              zombies are left after {:.0?}",
             over.elapsed()
         ));
         assert_eq!((processes, zombies), (0, 0));
         sandbox.write("go", "");
     };
-    let (beside, ()) = tokio::join!(client.call(IMAGE, BESIDE), all);
-    assert_eq!(beside.output(), BESIDE);
+    let (parallel, ()) = tokio::join!(client.call(IMAGE, PARALLEL), all);
+    assert_eq!(parallel.output(), PARALLEL);
 }
 
 pub(super) async fn calls_in_a_pod_leave_nothing(count: usize) {
     let sandbox = Sandbox::new();
-    let (runner, client) = runner(&sandbox, LEAVES_PROCESSES, &[]).await;
+    let (runner, client) = runner(&sandbox, LEAVES_PROCESSES, [""; 0]).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
-    calls_leave_nothing(&runner, &sandbox, pods(&sandbox)[0].pid, count).await;
+    assert_no_process_left(&runner, &sandbox, pods(&sandbox)[0].pid, count).await;
 }
 
 pub(super) async fn calls_of_executables_leave_nothing(count: usize) {
@@ -84,7 +84,7 @@ pub(super) async fn calls_of_executables_leave_nothing(count: usize) {
     let mut flags = sandbox.executables(&[(IMAGE, LEAVES_PROCESSES)]);
     flags.push("--exec-env=TMPDIR".into());
     let runner = sandbox.runner(flags).await;
-    calls_leave_nothing(&runner, &sandbox, runner.pid().unwrap(), count).await;
+    assert_no_process_left(&runner, &sandbox, runner.pid().unwrap(), count).await;
 }
 
 #[tokio::test]
@@ -98,42 +98,42 @@ async fn calls_leave_no_processes() {
 /// deadlines; another pod serves the next call.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
+async fn a_hung_pod_is_replaced_after_the_first_deadline() {
     let sandbox = Sandbox::new();
-    let (runner, client) = runner(&sandbox, "exec cat", &["--pod-ready-timeout=5s"]).await;
+    let (runner, client) = runner(&sandbox, "exec cat", ["--pod-ready-timeout=5s"]).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
     let hung = pods(&sandbox).remove(0);
     hung.signal(Signal::STOP);
     let begin = Instant::now();
-    // One of eight callers has a short deadline. Only its call fails; it reveals the fault for the
-    // others.
+    // One of eight callers has a short deadline. Only its call fails. After that failure, the
+    // runner moves the other calls to another pod.
     let first = async {
         let late = client.call_within(IMAGE, INPUT, Duration::from_secs(2)).await;
         (late, client.call(IMAGE, INPUT).await)
     };
     let others = join_all((0..7).map(|_| client.call_within(IMAGE, INPUT, Duration::from_secs(30))));
     let ((late, next), others) = tokio::join!(first, others);
-    assert_eq!(late.code, Code::DeadlineExceeded, "it was on the pod that hangs: {}", late.message);
+    assert_eq!(late.code, Code::DeadlineExceeded, "the call was on the hung pod: {}", late.message);
     for answer in [&next].into_iter().chain(&others) {
         assert_eq!(answer.output(), INPUT);
     }
-    figure(&format!("a hung pod under 8 callers: all but one are served, within {:.1?}", begin.elapsed()));
-    assert!(begin.elapsed() < Duration::from_secs(10), "long before their deadlines");
+    figure(&format!("a hung pod under 8 callers: 1 call failed, the others took {:.1?}", begin.elapsed()));
+    assert!(begin.elapsed() < Duration::from_secs(10), "the calls must end long before their deadlines");
     assert!(runner.log().contains("does not answer"), "{}", runner.log());
     assert_eq!(runner.metric("porch_fn_runner_pods_hung_total").await, Some(1));
     // The pod is deleted because it was not ready for longer than --pod-ready-timeout.
-    eventually("its end", async || {
+    eventually("the hung pod is deleted", async || {
         let pods = pods(&sandbox);
         (pods.len() == 1 && pods[0].pid != hung.pid).then_some(())
     })
     .await;
 }
 
-/// A pod accepts 64 calls at once from all runners together, and each runner sends it up to 16. All
-/// other calls wait in a queue.
+/// A pod accepts 64 parallel calls from all runners together. Each runner sends it at most 16.
+/// Other calls wait in a queue.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_pod_of_six_runners_refuses_no_callers() {
+async fn a_pod_that_six_runners_share_refuses_no_call() {
     let stack = Stack::start(6, &[], &[("f:v1", "sleep 0.2; exec cat")]).await;
     assert_eq!(stack.client().call("f:v1", INPUT).await.output(), INPUT);
     let begin = Instant::now();
@@ -150,25 +150,25 @@ async fn a_pod_of_six_runners_refuses_no_callers() {
 /// The largest number of pods that existed at once until `work` ended.
 pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     let mut most = 0;
-    let mut looks = interval(Duration::from_millis(50));
+    let mut ticks = interval(Duration::from_millis(50));
     // A busy machine takes longer to read /proc, and `work` needs time as well.
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(work);
     loop {
         tokio::select! {
             _ = &mut work => return most,
-            _ = looks.tick() => most = most.max(pods(sandbox).len()),
+            _ = ticks.tick() => most = most.max(pods(sandbox).len()),
         }
     }
 }
 
-/// Calls functions one after the other that share fewer places for pods.
-pub(super) async fn take_turns(functions: usize, places: usize, rounds: usize) {
+/// Calls more functions than there may be pods, one after the other.
+pub(super) async fn take_turns(functions: usize, max_pods: usize, rounds: usize) {
     let images: Vec<_> = (0..functions).map(|number| format!("example.com/functions/f{number}:v1")).collect();
     let sandbox = Sandbox::new();
     let mut flags =
         sandbox.local_pods(&images.iter().map(|image| (image.as_str(), "exec cat")).collect::<Vec<_>>());
-    flags.extend([format!("--max-pods={places}").into(), "--scan-interval=1s".into()]);
+    flags.extend([format!("--max-pods={max_pods}").into(), "--scan-interval=1s".into()]);
     let runner = sandbox.runner(flags).await;
     let client = Client::new(runner.address());
     let begin = Instant::now();
@@ -178,22 +178,22 @@ pub(super) async fn take_turns(functions: usize, places: usize, rounds: usize) {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
             let deleted = "porch_fn_runner_pool_actions_total{action=\"delete evicted\"}";
             let now = runner.metric(deleted).await.unwrap_or_default();
-            assert!(now <= evicted + 1, "one call makes one place");
+            assert!(now <= evicted + 1, "a call evicts at most one pod");
             evicted = now;
         }
     };
     let most = most_pods(&sandbox, calls).await;
     figure(&format!(
-        "{functions} functions by turns in {places} places, {rounds} rounds: 0 failed, {evicted} pods made place, \
+        "{functions} functions in turn with {max_pods} pods, {rounds} rounds: 0 calls failed, {evicted} pods evicted, \
          at most {most} at once, {:.1?} in all",
         begin.elapsed()
     ));
-    assert!(most <= places, "{most} pods");
-    assert_eq!(evicted, (rounds * functions - places) as u64);
+    assert!(most <= max_pods, "{most} pods");
+    assert_eq!(evicted, (rounds * functions - max_pods) as u64);
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn functions_take_turns_in_too_few_places() {
+async fn more_functions_than_pods_take_turns() {
     take_turns(5, 3, 1).await;
 }

@@ -1,6 +1,6 @@
 //! The pod runtime with local pods: the real pool, real wrapper-servers and real functions. The
-//! pool's own tests cover its decisions in every possible history; these tests check the effects on
-//! processes.
+//! pool's own tests check its decisions in all possible orders of events. These tests check the
+//! effects on processes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,13 +16,14 @@ use tonic::Code;
 use super::INPUT;
 
 pub(super) const IMAGE: &str = "example.com/functions/f:v1";
-/// A runner with one pod function, which is this shell script.
-pub(super) async fn runner(sandbox: &Sandbox, script: &str, more: &[&str]) -> (Server, Client) {
-    runner_with(sandbox, script, more.iter().map(Into::into).collect()).await
-}
-
-async fn runner_with(sandbox: &Sandbox, script: &str, more: Vec<OsString>) -> (Server, Client) {
-    let runner = sandbox.runner(sandbox.local_pods(&[(IMAGE, script)]).into_iter().chain(more)).await;
+/// Starts a runner with one pod function, which is this shell script, and with additional flags.
+pub(super) async fn runner(
+    sandbox: &Sandbox,
+    script: &str,
+    more: impl IntoIterator<Item: Into<OsString>>,
+) -> (Server, Client) {
+    let flags = sandbox.local_pods(&[(IMAGE, script)]).into_iter();
+    let runner = sandbox.runner(flags.chain(more.into_iter().map(Into::into))).await;
     let client = Client::new(runner.address());
     (runner, client)
 }
@@ -53,7 +54,7 @@ async fn count(runner: &Server, field: &str) -> u64 {
     entry.map_or(0, |entry| entry[field].as_u64().unwrap())
 }
 
-async fn until_count(runner: &Server, field: &str, pods: u64) {
+async fn wait_count(runner: &Server, field: &str, pods: u64) {
     let reached = async || (count(runner, field).await == pods).then_some(());
     eventually(&format!("{pods} {field}"), reached).await;
 }
@@ -78,50 +79,50 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
             flag("pod-cache-config", sandbox.write("cache.yaml", config)),
             flag("warm-up-pod-cache", warm_up),
         ];
-        let (runner, client) = runner_with(&sandbox, "exec cat", flags.into()).await;
-        until_count(&runner, "ready", expected).await;
+        let (runner, client) = runner(&sandbox, "exec cat", flags).await;
+        wait_count(&runner, "ready", expected).await;
         assert_eq!(pods(&sandbox).len() as u64, expected);
         // The call finds the pod that exists.
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         assert_eq!(pods(&sandbox).len(), 1);
         let not_found = format!("function \"{unknown}\" not found");
-        client.call(unknown, INPUT).await.fails(Code::NotFound, &not_found);
+        client.call(unknown, INPUT).await.assert_failed(Code::NotFound, &not_found);
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
+async fn a_cache_config_that_is_written_later_warms_up_pods_and_keeps_them_past_their_ttl() {
     let sandbox = Sandbox::new();
     // The TTL and the scan interval are one second each. A local pod lives at least 4 s.
     let cache = flag("pod-cache-config", sandbox.write("cache.yaml", ""));
-    let flags = vec!["--pod-ttl=1s".into(), "--scan-interval=1s".into(), cache];
-    let (runner, client) = runner_with(&sandbox, "exec cat", flags).await;
+    let flags = ["--pod-ttl=1s".into(), "--scan-interval=1s".into(), cache];
+    let (runner, client) = runner(&sandbox, "exec cat", flags).await;
     assert_eq!(pods(&sandbox), []);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}', minReplicas: 1, maxReplicas: 2}}"));
-    until_count(&runner, "ready", 1).await;
+    wait_count(&runner, "ready", 1).await;
     let kept = pids(&sandbox);
-    // The pod's owner prolongs its life although nobody calls it.
+    // The owner extends the pod's life although there are no calls.
     eventually("3 pushes", async || (actions(&runner, "push").await >= Some(3)).then_some(())).await;
     assert_eq!(pids(&sandbox), kept);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}'}}"));
-    until_count(&runner, "ready", 0).await;
+    wait_count(&runner, "ready", 0).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn an_unused_pod_is_collected_and_a_call_makes_a_new_one() {
+async fn an_unused_pod_is_deleted_and_a_call_creates_a_new_one() {
     let sandbox = Sandbox::new();
-    // A pod is kept for as long as its last call might have taken. A long request timeout lets the
-    // pod start slowly on a busy machine.
+    // The runner keeps a pod for the longest possible duration of its last call. The long request
+    // timeout gives the pod time to start on a busy machine.
     let times = ["--pod-ttl=1s", "--scan-interval=200ms", "--request-timeout=10s"];
-    let (runner, client) = runner(&sandbox, "exec cat", &times).await;
+    let (runner, client) = runner(&sandbox, "exec cat", times).await;
     for round in 1..=2 {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         assert_eq!(actions(&runner, "create").await, Some(round));
-        eventually("the pod is collected", async || pods(&sandbox).is_empty().then_some(())).await;
-        until_count(&runner, "ready", 0).await;
+        eventually("the pod is deleted", async || pods(&sandbox).is_empty().then_some(())).await;
+        wait_count(&runner, "ready", 0).await;
     }
     assert_eq!(actions(&runner, "delete expired").await, Some(2));
 }
@@ -132,60 +133,60 @@ async fn a_killed_pod_is_replaced_and_its_call_runs_again() {
     let sandbox = Sandbox::new();
     let script =
         "[ -e $TMPDIR/first ] && { echo again >&2; exec cat; }; touch $TMPDIR/first; exec sleep 1000";
-    let (runner, client) = runner(&sandbox, script, &[]).await;
+    let (runner, client) = runner(&sandbox, script, [""; 0]).await;
     let kill = async {
-        sandbox.appears("first").await;
+        sandbox.wait_file("first").await;
         let pod = pods(&sandbox);
         pod[0].signal(Signal::KILL);
         pod
     };
     let (answer, killed) = tokio::join!(client.call(IMAGE, INPUT), kill);
     assert_eq!((&answer.output()[..], answer.log().as_str()), (INPUT.as_bytes(), "again\n"));
-    until_count(&runner, "ready", 1).await;
+    wait_count(&runner, "ready", 1).await;
     let now = pods(&sandbox);
     assert!(now.len() == 1 && now != killed, "{now:?}");
 
-    // After an idle pod dies, the next caller only waits for the start of a new one.
+    // After an idle pod is killed, the next call waits until a new pod has started.
     now[0].signal(Signal::KILL);
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_caller_that_gives_up_leaves_the_pod_starting() {
+async fn a_pod_keeps_starting_when_its_caller_cancels() {
     let sandbox = Sandbox::new();
     let slow = format!(
         "touch $TMPDIR/starting; until [ -e $TMPDIR/go ]; do sleep 0.01; done; exec {} \"$@\"",
         binary("wrapper-server").display()
     );
     let slow = flag("wrapper-server", sandbox.script("slow-wrapper", &slow));
-    let (runner, client) = runner_with(&sandbox, "exec cat", vec![slow]).await;
+    let (runner, client) = runner(&sandbox, "exec cat", [slow]).await;
 
     let answer = client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
     assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
     tokio::select! {
         answer = client.call(IMAGE, INPUT) => panic!("{answer:?}"),
-        () = until_count(&runner, "waiting", 1) => {}
+        () = wait_count(&runner, "waiting", 1) => {}
     }
-    until_count(&runner, "waiting", 0).await;
+    wait_count(&runner, "waiting", 0).await;
     assert_eq!(count(&runner, "starting").await, 1);
     let pod = pids(&sandbox);
     sandbox.write("go", "");
-    until_count(&runner, "ready", 1).await;
+    wait_count(&runner, "ready", 1).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
-    assert_eq!(pids(&sandbox), pod, "the very pod that was starting");
+    assert_eq!(pids(&sandbox), pod, "the pod that was starting");
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_pod_that_does_not_start_fails_its_callers_with_the_reason() {
+async fn calls_fail_with_the_reason_why_their_pod_does_not_start() {
     for (wrapper, timeout, code, reason) in [
         ("exit 3", "--pod-ready-timeout=5m", Code::Unknown, "exit status 3"),
         ("exec sleep 1000", "--pod-ready-timeout=500ms", Code::DeadlineExceeded, "--pod-ready-timeout"),
     ] {
         let sandbox = Sandbox::new();
         let wrapper = flag("wrapper-server", sandbox.script("broken-wrapper", wrapper));
-        let (_runner, client) = runner_with(&sandbox, "exec cat", vec![wrapper, timeout.into()]).await;
+        let (_runner, client) = runner(&sandbox, "exec cat", [wrapper, timeout.into()]).await;
         let began = Instant::now();
         let answers = join_all((0..3).map(|_| client.call(IMAGE, INPUT))).await;
         figure(&format!("calls of a function whose pod does not start fail after {:.3?}", began.elapsed()));

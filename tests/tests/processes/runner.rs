@@ -1,5 +1,5 @@
 //! Tests of the runner that need a separate process: its environment, exit codes and signals, and
-//! local pods beside the exec runtime.
+//! local pods together with the exec runtime.
 
 use std::ffi::OsString;
 
@@ -20,7 +20,7 @@ fn both_runtimes(sandbox: &Sandbox, exec: &str, pod: &str) -> Vec<OsString> {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn the_exec_runtime_comes_before_pods_and_calls_are_counted_by_runtime_and_code() {
+async fn the_exec_runtime_is_tried_before_pods_and_calls_are_counted_by_runtime_and_code() {
     let sandbox = Sandbox::new();
     let flags = both_runtimes(&sandbox, "echo exec >&2; exec cat", "echo pod >&2; exec cat");
     for (disabled, expected) in [
@@ -35,7 +35,7 @@ async fn the_exec_runtime_comes_before_pods_and_calls_are_counted_by_runtime_and
         for (image, log) in expected {
             let answer = client.call(image, INPUT).await;
             if log.is_empty() {
-                answer.fails(Code::NotFound, &format!("function \"{image}\" not found"));
+                answer.assert_failed(Code::NotFound, &format!("function \"{image}\" not found"));
             } else {
                 assert_eq!((&answer.output()[..], answer.log().as_str()), (INPUT.as_bytes(), log), "{image}");
             }
@@ -54,7 +54,7 @@ async fn the_exec_runtime_comes_before_pods_and_calls_are_counted_by_runtime_and
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn functions_see_a_small_environment_without_secrets() {
+async fn functions_get_a_small_environment_without_secrets() {
     let sandbox = Sandbox::new();
     let mut flags = both_runtimes(&sandbox, "env >&2; exec cat", "env >&2; exec cat");
     flags.push("--exec-env=PLANTED_FOR_EXEC,NOT_SET".into());
@@ -83,7 +83,7 @@ async fn functions_see_a_small_environment_without_secrets() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn mistakes_in_flags_and_files_are_one_line() {
+async fn an_error_in_a_flag_or_file_is_reported_in_one_line() {
     let sandbox = Sandbox::new();
     sandbox.write("broken.yaml", "functions: [{function: f, images: 3}]");
     let other = sandbox.runner([""; 0]).await;
@@ -118,7 +118,7 @@ async fn the_default_files_are_optional() {
     let sandbox = Sandbox::new();
     let runner = sandbox.runner([""; 0]).await;
     let answer = Client::new(runner.address()).call("f:v1", INPUT).await;
-    answer.fails(Code::NotFound, "function \"f:v1\" not found");
+    answer.assert_failed(Code::NotFound, "function \"f:v1\" not found");
     drop(runner);
 
     sandbox.script("functions/f", "exec cat");
@@ -129,7 +129,7 @@ async fn the_default_files_are_optional() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn no_log_level_logs_packages() {
+async fn packages_are_not_logged_at_any_level() {
     for level in 0..=5 {
         let sandbox = Sandbox::new();
         let mut flags = both_runtimes(&sandbox, "exec cat", "exec cat");
@@ -148,7 +148,7 @@ async fn no_log_level_logs_packages() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn sigterm_finishes_calls_and_leaves_no_pod() {
+async fn after_sigterm_calls_finish_and_pods_end() {
     let sandbox = Sandbox::new();
     let gated =
         |started| format!("touch $TMPDIR/{started}; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat");
@@ -157,21 +157,21 @@ async fn sigterm_finishes_calls_and_leaves_no_pod() {
     let mut runner = sandbox.runner(flags).await;
     let client = Client::new(runner.address());
     let stopped = async {
-        sandbox.appears("exec-started").await;
-        sandbox.appears("pod-started").await;
+        sandbox.wait_file("exec-started").await;
+        sandbox.wait_file("pod-started").await;
         assert_eq!(runner.page("/readyz").await.0, 200);
         runner.signal(Signal::TERM);
         // The admin port stays open until the process ends.
-        let drains =
+        let draining =
             async || (runner.page("/readyz").await == (503, "starting or draining\n".into())).then_some(());
-        eventually("it is not ready", drains).await;
-        runner.refuses_connections().await;
+        eventually("the runner is not ready", draining).await;
+        runner.wait_port_closed().await;
         assert_eq!(runner.page("/healthz").await.0, 200);
         sandbox.write("go", "");
     };
     let (exec, pod, ()) = tokio::join!(client.call("exec:v1", INPUT), client.call("pod:v1", INPUT), stopped);
     assert_eq!((exec.output(), pod.output()), (&INPUT.into(), &INPUT.into()));
-    assert_eq!(runner.ended().await.code(), Some(0));
+    assert_eq!(runner.wait_exit().await.code(), Some(0));
     assert_eq!(sandbox.descendants(), []);
 }
 
@@ -183,12 +183,16 @@ async fn local_pods_end_with_a_runner_that_is_killed() {
     let mut runner = sandbox.runner(flags).await;
     let client = Client::new(runner.address());
     let killed = async {
-        sandbox.appears("started").await;
-        assert_eq!(sandbox.descendants_with("wrapper-server").len(), 2, "the runner names it too");
+        sandbox.wait_file("started").await;
+        assert_eq!(
+            sandbox.descendants_with("wrapper-server").len(),
+            2,
+            "the runner and the pod have the name in their command lines"
+        );
         runner.kill().await
     };
     let (answer, status) = tokio::join!(client.try_call("pod:v1", INPUT, Some(PATIENCE)), killed);
     assert!(answer.is_err() && !status.success(), "{answer:?}");
     // The wrapper-server, the function and the function's child have all ended.
-    sandbox.gone("").await;
+    sandbox.wait_no_process("").await;
 }

@@ -1,4 +1,4 @@
-//! The status page's data with real pods: what the runners report about them.
+//! The status page's data about real pods, which the runners report.
 
 use porch_fn_status_page::Status;
 use porch_fn_tests::process::eventually;
@@ -12,7 +12,7 @@ const BAD: &str = "bad:v1";
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_call_is_on_the_page_with_owner_pods_and_failures() {
+async fn the_page_lists_called_images_with_owner_pods_and_failures() {
     let functions = [(GOOD, "exec cat"), (BAD, "echo 'no such field: spec' >&2; exit 3")];
     let stack = Stack::start(3, &[], &functions).await;
     let client = stack.client();
@@ -20,8 +20,8 @@ async fn a_call_is_on_the_page_with_owner_pods_and_failures() {
     assert_eq!(client.call(BAD, INPUT).await.code, Code::Internal);
     // The router caches a page for two seconds, and the start of the stack requested one.
     let page = eventually("both images have a pod", async || {
-        let all_told = |page: &Status| page.shards.iter().all(|shard| shard.told == "yes");
-        Some(stack.status().await).filter(|page| page.totals.ready == 2 && all_told(page))
+        let all_reported = |page: &Status| page.shards.iter().all(|shard| shard.told == "yes");
+        Some(stack.status().await).filter(|page| page.totals.ready == 2 && all_reported(page))
     })
     .await;
     assert_eq!(page.images.len(), 2);
@@ -35,7 +35,7 @@ async fn a_call_is_on_the_page_with_owner_pods_and_failures() {
     }
     assert_eq!(page.shards.iter().map(|shard| shard.pods).sum::<u64>(), 2);
     assert!(page.shards.iter().all(|shard| !shard.version.is_empty()));
-    assert!(page.shards.iter().all(|shard| shard.exec_hash == page.shards[0].exec_hash), "one configuration");
+    assert!(page.shards.iter().all(|shard| shard.exec_hash == page.shards[0].exec_hash));
     assert_eq!(page.notes, Vec::<String>::new());
     let [failure] = page.failures.as_slice() else { panic!("one failure: {page:?}") };
     assert_eq!((&*failure.by, &*failure.code, failure.count), ("runner", "INTERNAL", 1));

@@ -34,7 +34,7 @@ impl Stand {
 
     /// Makes this task of `program` panic during a call, and asserts that the call is answered and
     /// the process ends.
-    async fn panics(&self, program: &str, task: &str, logged: &str, flags: &[OsString]) {
+    async fn assert_panic_ends(&self, program: &str, task: &str, logged: &str, flags: &[OsString]) {
         for file in ["runs", "go", "panic"] {
             let _ = fs::remove_file(self.sandbox.path(file));
         }
@@ -45,26 +45,25 @@ impl Stand {
             .await;
         let client = Client::new(server.address());
         let call = tokio::spawn(async move { client.try_call(IMAGE, INPUT, None).await });
-        self.sandbox.appears("runs").await;
+        self.sandbox.wait_file("runs").await;
         self.sandbox.write("panic", "");
-        server.logs(&format!("task \"{logged}\" panicked (a test asked for it)")).await;
+        server.wait_log(&format!("task \"{logged}\" panicked (a test asked for it)")).await;
         self.sandbox.write("go", "");
         let answer = call.await.unwrap();
         // If the listener's task panics, its connections are lost.
         if task != "serve" {
             assert_eq!(answer.unwrap().output(), INPUT, "{program}: {task}");
         }
-        assert_eq!(server.ended().await.code(), Some(1), "{program}: {task}");
-        assert!(server.log().contains("a panic at="), "the place: {}", server.log());
+        assert_eq!(server.wait_exit().await.code(), Some(1), "{program}: {task}");
+        assert!(server.log().contains("a panic at="), "the log has no source location: {}", server.log());
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_router_ends_with_each_of_its_tasks() {
+async fn a_panic_of_any_task_ends_the_router() {
     let stand = Stand::start().await;
-    let tls = [("cert", "own.crt"), ("key", "own.key"), ("client-ca", "authority.crt")]
-        .map(|(name, file)| flag(&format!("tls-{name}"), stand.sandbox.path(file)));
+    let tls = stand.sandbox.tls_flags("tls", "own", "authority");
     let runner = stand.sandbox.runner(stand.runner.iter().chain(&tls)).await;
     let mut flags = vec![
         "--drain-delay=0s".into(),
@@ -72,7 +71,7 @@ async fn a_router_ends_with_each_of_its_tasks() {
         flag("tls-server-name", NAME),
     ];
     flags.extend(tls);
-    // The `members` task owns the probers, so a prober's panic is logged as that task's.
+    // The `members` task owns the probers, so the log names this task when a prober panics.
     for (task, logged) in [
         ("discovery", "discovery"),
         ("members", "members"),
@@ -81,35 +80,25 @@ async fn a_router_ends_with_each_of_its_tasks() {
         ("tls", "tls"),
         ("serve", "serve"),
     ] {
-        stand.panics("porch-fn-router", task, logged, &flags).await;
+        stand.assert_panic_ends("porch-fn-router", task, logged, &flags).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_runner_ends_with_each_of_its_tasks() {
+async fn a_panic_of_any_task_ends_the_runner() {
     let stand = Stand::start().await;
-    for task in [
-        "settings",
-        "file",
-        "exec hash",
-        "peers",
-        "ownership",
-        "warm-up",
-        "pool",
-        "pool metrics",
-        "configuration",
-        "admin",
-        "serve",
-    ] {
-        stand.panics("porch-fn-runner", task, task, &stand.runner).await;
+    for task in
+        ["settings", "file", "peers", "ownership", "warm-up", "pool", "configuration", "admin", "serve"]
+    {
+        stand.assert_panic_ends("porch-fn-runner", task, task, &stand.runner).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_wrapper_ends_with_its_listener() {
+async fn a_panic_of_the_listener_ends_the_wrapper_server() {
     let stand = Stand::start().await;
     let flags = ["--".into(), stand.sandbox.path("functions/f0").into_os_string()];
-    stand.panics("wrapper-server", "serve", "serve", &flags).await;
+    stand.assert_panic_ends("wrapper-server", "serve", "serve", &flags).await;
 }

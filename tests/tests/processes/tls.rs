@@ -1,5 +1,5 @@
-//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, what the
-//! logs report about refused peers, and certificates that are renewed under load.
+//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, how
+//! refused peers are logged, and certificates that are renewed under load.
 
 use std::ffi::OsString;
 use std::fs;
@@ -38,15 +38,9 @@ impl Stand {
         Self { sandbox, runner, authority }
     }
 
-    /// The TLS flags with the prefix `flags`, for the certificate `name` and for client
-    /// certificates that `authority` has signed.
-    fn files(&self, flags: &str, name: &str, authority: &str) -> [OsString; 3] {
-        let path = |file: String| self.sandbox.path(&file);
-        [
-            flag(&format!("{flags}-cert"), path(format!("{name}.crt"))),
-            flag(&format!("{flags}-key"), path(format!("{name}.key"))),
-            flag(&format!("{flags}-client-ca"), path(format!("{authority}.crt"))),
-        ]
+    /// TLS flags with this prefix, for the certificate `name`.
+    fn files(&self, prefix: &str, name: &str) -> [OsString; 3] {
+        self.sandbox.tls_flags(prefix, name, "authority")
     }
 
     /// Starts a runner on `port` with more flags.
@@ -62,60 +56,60 @@ impl Stand {
     }
 }
 
-fn named(name: &str) -> OsString {
+fn server_name(name: &str) -> OsString {
     flag("tls-server-name", name)
 }
 
-/// Asserts that a call reaches no runner, and that both logs have the reason.
-async fn is_refused(router: &Server, runner: &Server, router_logs: &str, runner_logs: &str) {
+/// Asserts that a call reaches no runner, and that both logs contain the reason.
+async fn assert_refused(router: &Server, runner: &Server, router_logs: &str, runner_logs: &str) {
     let answer = Client::new(router.address()).call(IMAGE, INPUT).await;
     assert_eq!(answer.code, Code::Unavailable, "{answer:?}");
     assert!(answer.message.contains("0 of 1 runners ready: 1 unreachable"), "{}", answer.message);
-    router.logs(router_logs).await;
-    runner.logs(runner_logs).await;
+    router.wait_log(router_logs).await;
+    runner.wait_log(runner_logs).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn only_peers_with_a_good_certificate_are_accepted() {
+async fn only_peers_with_a_valid_certificate_are_accepted() {
     let stand = Stand::start().await;
     let other = Authority::create(&stand.sandbox, "other").await;
     other.issue(&stand.sandbox, "stranger", &format!("DNS:{NAME}"), 2).await;
     stand.authority.issue(&stand.sandbox, "expired", &format!("DNS:{NAME}"), 0).await;
 
-    let runner = stand.runner(0, stand.files("tls", "runner", "authority")).await;
-    let own = stand.files("tls", "router", "authority");
-    let good = stand.router(&[&runner], own.clone().into_iter().chain([named(NAME)])).await;
-    good.until_well().await;
+    let runner = stand.runner(0, stand.files("tls", "runner")).await;
+    let own = stand.files("tls", "router");
+    let good = stand.router(&[&runner], own.clone().into_iter().chain([server_name(NAME)])).await;
+    good.wait_runners_healthy().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
     // Routers with an invalid certificate.
     for (name, router_logs, runner_logs) in
         [("stranger", "UnknownCA", "UnknownIssuer"), ("expired", "CertificateExpired", "certificate expired")]
     {
-        let flags = stand.files("tls", name, "authority").into_iter().chain([named(NAME)]);
-        is_refused(&stand.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
+        let flags = stand.files("tls", name).into_iter().chain([server_name(NAME)]);
+        assert_refused(&stand.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
     }
     // Clients without a certificate, with TLS and without TLS.
     let connect = runner.address().to_string();
     let ended = stand.sandbox.run("openssl", ["s_client", "-connect", &connect, "-alpn", "h2"], b"").await;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    runner.logs("peer sent no certificates").await;
+    let openssl = String::from_utf8_lossy(&ended.stderr).into_owned();
+    runner.wait_log("peer sent no certificates").await;
     let plain = stand.router(&[&runner], []).await;
-    is_refused(&plain, &runner, "reason=\"unreachable\"", "the peer speaks plain text").await;
+    assert_refused(&plain, &runner, "reason=\"unreachable\"", "the peer speaks plain text").await;
 
     // Runners with an invalid certificate.
-    for (name, server_name, router_logs) in [
+    for (name, expected, router_logs) in [
         ("stranger", NAME, "UnknownIssuer"),
         ("expired", NAME, "certificate expired"),
         ("runner", "another.test.svc", "certificate not valid for name"),
     ] {
-        let false_one = stand.runner(0, stand.files("tls", name, "authority")).await;
-        let flags = own.clone().into_iter().chain([named(server_name)]);
-        is_refused(&stand.router(&[&false_one], flags).await, &false_one, router_logs, "TLS failed").await;
+        let invalid = stand.runner(0, stand.files("tls", name)).await;
+        let flags = own.clone().into_iter().chain([server_name(expected)]);
+        assert_refused(&stand.router(&[&invalid], flags).await, &invalid, router_logs, "TLS failed").await;
     }
     // The router with the valid certificate was not disturbed.
-    assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT, "{said}");
+    assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT, "{openssl}");
 }
 
 #[tokio::test]
@@ -126,15 +120,15 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     let sandbox = &stand.sandbox;
     let mut runners = Vec::new();
     for _ in 0..2 {
-        runners.push(stand.runner(0, stand.files("tls", "runner", "authority")).await);
+        runners.push(stand.runner(0, stand.files("tls", "runner")).await);
     }
-    let flags = || stand.files("tls", "router", "authority").into_iter().chain([named(NAME)]);
+    let flags = || stand.files("tls", "router").into_iter().chain([server_name(NAME)]);
     let router = stand.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
-    router.until_well().await;
+    router.wait_runners_healthy().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
-    // As in production: first both authorities are trusted, then the certificates change, then only
-    // the new authority is trusted.
+    // The steps are those of production: both authorities are trusted, then the certificates
+    // change, then only the new authority is trusted.
     let read = |file: &str| fs::read_to_string(sandbox.path(file)).unwrap();
     let old: Vec<_> = ["router", "runner"].map(|name| read(&format!("{name}.crt"))).into();
     let next = Authority::create(sandbox, "next").await;
@@ -162,26 +156,27 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     renewed(2).await;
     sandbox.write("authority.crt", after);
     renewed(3).await;
-    let shown =
+    let tls_metric =
         async |server: &Server, name: &str| metric(server.admin(), &format!("{name}{{flags=\"tls\"}}")).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let expiry = shown(&router, "porch_fn_router_tls_certificate_expiry_timestamp_seconds").await.unwrap();
+    let expiry =
+        tls_metric(&router, "porch_fn_router_tls_certificate_expiry_timestamp_seconds").await.unwrap();
     assert!((now + DAY..=now + 2 * DAY).contains(&expiry), "{expiry}");
-    assert_eq!(shown(&runners[1], "porch_fn_runner_tls_files_valid").await, Some(1));
+    assert_eq!(tls_metric(&runners[1], "porch_fn_runner_tls_files_valid").await, Some(1));
     assert_ne!(old, ["router", "runner"].map(|name| read(&format!("{name}.crt"))));
 
     // Existing connections stay open; new connections use the new files.
     let port = runners[0].address().port();
     assert!(runners[0].terminate().await.success());
-    runners[0] = stand.runner(port, stand.files("tls", "runner", "authority")).await;
-    eventually("the router is back with it", async || {
+    runners[0] = stand.runner(port, stand.files("tls", "runner")).await;
+    eventually("the router has reached the runner", async || {
         let page = router.json("/shards").await;
         page["shards"].as_array()?.iter().all(|shard| shard["state"] != "unreachable").then_some(())
     })
     .await;
     let report = load.stop().await;
     figure(&format!("certificates and authority renewed under {CALLERS} callers: {report}"));
-    report.all_succeeded();
+    report.assert_all_succeeded();
 
     // The old certificate is no longer valid.
     sandbox.write("router.crt", &old[0]);
@@ -189,21 +184,21 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     let refused = late.args(flags()).arg("--runners=static:///127.0.0.1:1").output().await.unwrap();
     assert_eq!(refused.status.code(), Some(64), "the old certificate does not fit the new key");
     eventually("the router reports that its files cannot be used", async || {
-        (shown(&router, "porch_fn_router_tls_files_valid").await == Some(0)).then_some(())
+        (tls_metric(&router, "porch_fn_router_tls_files_valid").await == Some(0)).then_some(())
     })
     .await;
     let answer = Client::new(router.address()).call(IMAGE, INPUT).await;
-    assert_eq!(answer.output(), INPUT, "it has what was good");
+    assert_eq!(answer.output(), INPUT, "the valid files stay in use");
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn callers_can_be_asked_for_tls() {
+async fn callers_can_be_required_to_use_tls() {
     let stand = Stand::start().await;
     let runner = stand.runner(0, []).await;
-    let router = stand.router(&[&runner], stand.files("listen-tls", "runner", "authority")).await;
-    router.until_well().await;
-    let alone = stand.runner(0, stand.files("listen-tls", "runner", "authority")).await;
+    let router = stand.router(&[&runner], stand.files("listen-tls", "runner")).await;
+    router.wait_runners_healthy().await;
+    let alone = stand.runner(0, stand.files("listen-tls", "runner")).await;
     let path = |file: &str| Some(stand.sandbox.path(file));
     let files = Files::of("--tls", path("router.crt"), path("router.key"), path("authority.crt"), true);
     let connector =
@@ -213,6 +208,6 @@ async fn callers_can_be_asked_for_tls() {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         let plain = Client::new(server.address()).try_call(IMAGE, INPUT, None).await;
         assert!(plain.is_err(), "{plain:?}");
-        server.logs("the peer speaks plain text, and --listen-tls-cert has callers speak TLS").await;
+        server.wait_log("the peer speaks plain text, and --listen-tls-cert has callers speak TLS").await;
     }
 }

@@ -45,7 +45,7 @@ struct Span {
 /// Receives spans by OTLP over HTTP.
 struct Collector {
     address: SocketAddr,
-    taken: Arc<Mutex<Vec<Span>>>,
+    spans: Arc<Mutex<Vec<Span>>>,
     _serving: JoinSet<()>,
 }
 
@@ -62,31 +62,31 @@ impl Collector {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let taken = Arc::new(Mutex::new(Vec::new()));
-        let (mut serving, sink) = (JoinSet::new(), Arc::clone(&taken));
+        let spans = Arc::new(Mutex::new(Vec::new()));
+        let (mut serving, sink) = (JoinSet::new(), Arc::clone(&spans));
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let sink = Arc::clone(&sink);
-                let take = service_fn(move |request| take(Arc::clone(&sink), request));
+                let receive = service_fn(move |request| receive(Arc::clone(&sink), request));
                 let connection = hyper::server::conn::http1::Builder::new();
-                connections.spawn(connection.serve_connection(TokioIo::new(stream), take));
+                connections.spawn(connection.serve_connection(TokioIo::new(stream), receive));
             }
         });
-        Self { address, taken, _serving: serving }
+        Self { address, spans, _serving: serving }
     }
 
     fn spans(&self) -> Vec<Span> {
-        self.taken.lock().unwrap().clone()
+        self.spans.lock().unwrap().clone()
     }
 
     /// Waits until this number of spans has arrived.
-    async fn takes(&self, spans: usize) {
+    async fn wait_spans(&self, spans: usize) {
         eventually(&format!("{spans} spans"), async || (self.spans().len() >= spans).then_some(())).await;
     }
 }
 
-async fn take(
+async fn receive(
     sink: Arc<Mutex<Vec<Span>>>,
     request: Request<Incoming>,
 ) -> Result<Response<Empty<Bytes>>, Infallible> {
@@ -128,7 +128,7 @@ fn attributes(attributes: Vec<KeyValue>) -> HashMap<String, String> {
 
 impl Stand {
     /// Starts the servers. They export spans at this interval, in milliseconds.
-    async fn start(collector: SocketAddr, often: &str) -> Self {
+    async fn start(collector: SocketAddr, interval: &str) -> Self {
         let sandbox = Sandbox::new();
         let script = "echo \"$TRACEPARENT\" >&2; exec cat";
         let mut flags = sandbox.executables(&[(EXEC, script)]);
@@ -139,12 +139,12 @@ impl Stand {
                 .env("OTEL_TRACES_EXPORTER", "otlp")
                 .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{collector}"))
                 .env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=porch")
-                .env("OTEL_BSP_SCHEDULE_DELAY", often);
+                .env("OTEL_BSP_SCHEDULE_DELAY", interval);
         };
         let runner = sandbox.server_with("porch-fn-runner", flags, traced).await;
         let flags = ["--drain-delay=0s".to_owned(), runners_flag([runner.address()])];
         let router = sandbox.server_with("porch-fn-router", flags, traced).await;
-        router.until_well().await;
+        router.wait_runners_healthy().await;
         Self { _sandbox: sandbox, router, runner }
     }
 
@@ -162,7 +162,7 @@ impl Stand {
         let began = Instant::now();
         for server in [&mut self.router, &mut self.runner] {
             let ended = timeout(Duration::from_secs(10), server.terminate()).await;
-            assert!(ended.expect("a flush of two seconds at most").success());
+            assert!(ended.expect("the server ends: its last export takes at most two seconds").success());
         }
         began.elapsed()
     }
@@ -170,7 +170,7 @@ impl Stand {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_call_is_one_tree_of_spans_from_the_caller_to_the_function() {
+async fn the_spans_of_a_call_are_one_tree_from_the_caller_to_the_function() {
     let collector = Collector::start().await;
     let mut stand = Stand::start(collector.address, "50").await;
     let called = [(EXEC, "exec", stand.call(EXEC, true).await), (POD, "pod", stand.call(POD, true).await)];
@@ -178,7 +178,7 @@ async fn a_call_is_one_tree_of_spans_from_the_caller_to_the_function() {
     // exported.
     let unsampled = stand.call(EXEC, false).await;
     assert!(unsampled.starts_with(&format!("00-{TRACE}-")) && unsampled.ends_with("-00"), "{unsampled}");
-    collector.takes(10).await;
+    collector.wait_spans(10).await;
     stand.end().await;
 
     let spans = collector.spans();
@@ -233,7 +233,7 @@ async fn a_call_is_one_tree_of_spans_from_the_caller_to_the_function() {
 /// The trace context is passed on even without an exporter.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_function_sees_its_callers_trace() {
+async fn a_function_gets_its_callers_trace_context() {
     let sandbox = Sandbox::new();
     let script = "echo \"$TRACEPARENT $TRACESTATE $BAGGAGE\" >&2; exec cat";
     let runner = sandbox.runner(sandbox.local_pods(&[(POD, script)])).await;
@@ -250,11 +250,11 @@ async fn a_function_sees_its_callers_trace() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn an_unavailable_collector_costs_neither_calls_nor_the_end() {
+async fn an_unavailable_collector_delays_neither_calls_nor_the_exit() {
     // This listener never accepts: clients can connect, but never get an answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = "127.0.0.1:1".parse().unwrap();
-    // With the silent collector, the servers still wait for an answer when they have to end.
+    // With the silent collector, the servers still wait for its answer when they get SIGTERM.
     for (what, collector) in [("silent", silent.local_addr().unwrap()), ("closed", closed)] {
         let mut stand = Stand::start(collector, "1").await;
         let began = Instant::now();

@@ -1,8 +1,8 @@
 //! Resolves tag ranges of FunctionConfigs, such as `~0.2`, to the images to warm up or keep.
 //!
-//! Only a registry knows the tags, so this runs apart from everything else: neither readiness nor a
-//! call waits for it. Few requests run at once, each has a time limit, and a failed request is
-//! repeated after a pause.
+//! Only a registry knows the tags, so this runs in its own task: neither readiness nor a call waits
+//! for it. Few requests run at once, each has a time limit, and a failed request is repeated after
+//! a pause.
 
 #[cfg(test)]
 mod tests;
@@ -21,32 +21,32 @@ use tokio::time::{sleep, timeout};
 use super::super::backend::Catalog;
 use crate::settings::{CurrentSettings, changed};
 
-/// How long one request may take.
-const LONGEST: Duration = Duration::from_mins(1);
-/// The most concurrent requests. Calls query the same registries, and the runner limits the
-/// requests to each registry.
-const AT_ONCE: usize = 2;
+/// Time limit for one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
+/// Maximum number of concurrent requests. It is low, because calls query the same registries and
+/// the runner limits the requests to each registry.
+const MAX_REQUESTS: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
 /// How long an answer is valid. The next request gets the cached list and starts a refresh in the
 /// background, so a new version may be warmed up one request later.
-const HOLDS: Duration = Duration::from_hours(1);
+const VALID_FOR: Duration = Duration::from_hours(1);
 
-/// Keeps `resolved` up to date, until nobody reads it. Without `warm_up`, only ranges whose pods
-/// are kept count.
+/// Keeps `resolved` up to date until its receivers are gone. Without `warm_up`, it resolves only
+/// ranges with kept pods.
 pub(crate) async fn follow(
     mut current: watch::Receiver<CurrentSettings>,
     catalog: Arc<dyn Catalog>,
     warm_up: bool,
     resolved: watch::Sender<Resolved>,
 ) {
-    let places = Semaphore::new(AT_ONCE);
+    let permits = Semaphore::new(MAX_REQUESTS);
     let mut ranges = HashSet::new();
     let mut following = FuturesUnordered::new();
     loop {
         let now = current.borrow_and_update().clone();
-        // None before the settings are complete.
+        // Incomplete settings have no ranges.
         let wanted = if now.complete { now.settings.ranges(warm_up) } else { Vec::new() };
         let wanted: HashSet<_> = wanted.into_iter().collect();
         if wanted != ranges {
@@ -57,7 +57,7 @@ pub(crate) async fn follow(
                 known.len() != before
             });
             // The answers for remaining ranges are cached, so this does not query a registry again.
-            let follow = |range: &Range| follow_one(range.clone(), &*catalog, &places, &resolved);
+            let follow = |range: &Range| follow_one(range.clone(), &*catalog, &permits, &resolved);
             following = ranges.iter().map(follow).collect();
         }
         tokio::select! {
@@ -73,27 +73,27 @@ pub(crate) async fn follow(
 async fn follow_one(
     range: Range,
     catalog: &dyn Catalog,
-    places: &Semaphore,
+    permits: &Semaphore,
     resolved: &watch::Sender<Resolved>,
 ) {
     let (repository, constraint) = (range.repository.repository(), &range.constraint);
     let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
-        let place = places.acquire().await;
+        let permit = permits.acquire().await;
         let answer = resolve(&range, catalog).await;
-        drop(place);
+        drop(permit);
         let pause = match answer {
             Ok(image) => {
                 backoff.reset();
                 resolved.send_if_modified(|known| {
                     let is_new = known.get(&range) != Some(&image);
                     if is_new {
-                        tracing::info!(repository, constraint, %image, "the image to warm up is known");
+                        tracing::info!(repository, constraint, %image, "found the image to warm up");
                         known.insert(range.clone(), image);
                     }
                     is_new
                 });
-                HOLDS
+                VALID_FOR
             }
             Err(error) => {
                 let pause = backoff.next_pause();
@@ -102,23 +102,23 @@ async fn follow_one(
                         repository,
                         constraint,
                         error,
-                        "an image of a FunctionConfig is not warmed up: its registry does not say which tag satisfies \
-                         the constraint; it is asked again later"
+                        "an image of a FunctionConfig is not warmed up: its registry does not answer which tag \
+                         satisfies the constraint; the runner retries later"
                     );
                 } else {
-                    tracing::debug!(repository, constraint, error, "the tag to warm up is still not known");
+                    tracing::debug!(repository, constraint, error, "the tag to warm up is still unknown");
                 }
                 pause
             }
         };
-        // The random part keeps runners from asking at the same moment.
+        // The random part keeps runners from sending their requests at the same moment.
         sleep(spread(pause, 0.8..1.2)).await;
     }
 }
 
 async fn resolve(range: &Range, catalog: &dyn Catalog) -> Result<Image, String> {
     let constraint = Constraint::parse(&range.constraint).ok_or("not a version constraint")?;
-    let answer = timeout(LONGEST, catalog.resolve(&range.repository, &constraint)).await;
-    let answer = answer.map_err(|_| format!("no answer within {}s", LONGEST.as_secs()))?;
+    let answer = timeout(REQUEST_TIMEOUT, catalog.resolve(&range.repository, &constraint)).await;
+    let answer = answer.map_err(|_| format!("no answer within {}s", REQUEST_TIMEOUT.as_secs()))?;
     answer.map_err(|error| error.to_string())
 }

@@ -5,17 +5,17 @@ use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
-use crate::pods::tests::Everything;
+use crate::pods::tests::AllImages;
 
 /// An [`Origins`] without any recipe.
-struct Nothing;
+struct NoRecipes;
 
-impl Origins for Nothing {
+impl Origins for NoRecipes {
     fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
         Box::new(|_| None)
     }
 
-    async fn changed(&mut self) -> OriginChange {
+    async fn changed(&mut self) -> Option<ImageKey> {
         std::future::pending().await
     }
 }
@@ -34,21 +34,21 @@ fn limit(config: &Config) -> u32 {
 }
 
 #[tokio::test]
-async fn the_pool_hears_of_complete_settings_first_and_then_what_it_owns_and_warms_up() {
+async fn the_pool_gets_complete_settings_first_then_owned_images_and_images_to_warm_up() {
     let (sender, receiver) = watch::channel(current("- {name: 'f:v1', maxReplicas: 1}", false));
     let (events, mut sent) = mpsc::unbounded_channel();
     let (owns, owned) = watch::channel(OwnedShards::None);
     let mut desired = Desired {
         base: Config::default(),
-        origins: Nothing,
+        origins: NoRecipes,
         owned,
-        catalog: Arc::new(Everything),
+        catalog: Arc::new(AllImages),
         warm_up: true,
         warmed_up: HashSet::new(),
     };
     let first = desired.config(&receiver.borrow(), &Resolved::default());
     let image = ImageKey::from("example.com/f:v1");
-    assert_eq!(limit(&first), 1, "limits hold for the calls there are");
+    assert_eq!(limit(&first), 1, "incomplete settings limit pods too");
     let (_, resolved) = watch::channel(Resolved::default());
     tokio::spawn(desired.follow(receiver, resolved, events));
     for _ in 0..3 {
@@ -64,11 +64,11 @@ async fn the_pool_hears_of_complete_settings_first_and_then_what_it_owns_and_war
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 3}", true));
     assert_eq!(max_pods(&mut sent).await, 3);
     assert!(matches!(sent.recv().await, Some(Event::Own(OwnedShards::All))));
-    let Some(Event::Warm { image: warmed, .. }) = sent.recv().await else { panic!("it was not warmed up") };
+    let Some(Event::Warm { image: warmed, .. }) = sent.recv().await else { panic!("not warmed up") };
     assert_eq!(warmed, image);
     owns.send_replace(OwnedShards::None);
     assert!(matches!(sent.recv().await, Some(Event::Own(OwnedShards::None))));
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 4}", true));
     assert_eq!(max_pods(&mut sent).await, 4);
-    assert!(sent.is_empty(), "it is warmed up once");
+    assert!(sent.is_empty(), "warmed up only once");
 }

@@ -14,8 +14,8 @@ use kube::core::response::reason;
 use porch_fn_kubernetes::RequestError;
 use porch_fn_pool::{Creation, Reason, WriteOutcome};
 
-/// A refusal's name in metrics, and a text with the cause and the fix. The server's own message
-/// goes to the runner's log.
+/// The refusal's label in metrics, and a text for callers with the cause and the fix. The server's
+/// own message goes to the runner's log.
 type Refusal = (&'static str, &'static str);
 
 const QUOTA: Refusal = (
@@ -25,7 +25,7 @@ const QUOTA: Refusal = (
 );
 const POLICY: Refusal = (
     "policy",
-    "an admission webhook or policy refused the pod: ask the cluster's administrators what it demands of pods in the function \
+    "an admission webhook or policy refused the pod: ask the cluster's administrators what it requires of pods in the function \
      namespace",
 );
 const ADMISSION: Refusal = (
@@ -44,41 +44,33 @@ const INVALID: Refusal = (
     "the API server finds the pod or its Service invalid: check the templates (--function-pod-template) and the resources in \
      --pod-cache-config",
 );
+const NO_RESOURCES: Refusal = (
+    "quota",
+    "a ResourceQuota of the function namespace asks for resource requests or limits that the pod does not have: set them in the \
+     pod template (--function-pod-template) or in --pod-cache-config",
+);
+const POD_SECURITY: Refusal = (
+    "pod_security",
+    "Pod Security admission refused the pod: check the pod template (--function-pod-template) against the function namespace's \
+     pod-security.kubernetes.io/enforce label",
+);
+const NO_SERVICE_ACCOUNT: Refusal = (
+    "service_account",
+    "the service account of the pod template (--function-pod-template) does not exist in the function namespace: create it",
+);
+const NO_PERMISSION: Refusal = (
+    "rights",
+    "the runner may not create pods and Services in the function namespace: grant its service account the Role of the \
+     deployment manifests there",
+);
 /// The server gives the reason Forbidden for most refusals; only its message distinguishes them.
 const FORBIDDEN: [(&str, Refusal); 6] = [
     ("because it is being terminated", NAMESPACE_ENDS),
     ("exceeded quota", QUOTA),
-    (
-        "failed quota",
-        (
-            "quota",
-            "a ResourceQuota of the function namespace asks for resource requests or limits that the pod does not have: set them in the \
-             pod template (--function-pod-template) or in --pod-cache-config",
-        ),
-    ),
-    (
-        "violates PodSecurity",
-        (
-            "pod_security",
-            "Pod Security admission refused the pod: check the pod template (--function-pod-template) against the function namespace's \
-             pod-security.kubernetes.io/enforce label",
-        ),
-    ),
-    (
-        "error looking up service account",
-        (
-            "service_account",
-            "the service account of the pod template (--function-pod-template) does not exist in the function namespace: create it",
-        ),
-    ),
-    (
-        "cannot create resource",
-        (
-            "rights",
-            "the runner may not create pods and Services in the function namespace: grant its service account the Role of the \
-             deployment manifests there",
-        ),
-    ),
+    ("failed quota", NO_RESOURCES),
+    ("violates PodSecurity", POD_SECURITY),
+    ("error looking up service account", NO_SERVICE_ACCOUNT),
+    ("cannot create resource", NO_PERMISSION),
 ];
 
 /// The reason that the kube crate sets if the body of an answer is not a Status.
@@ -92,7 +84,7 @@ pub(super) fn creation(error: &RequestError) -> Creation {
         // A hanging webhook may have delayed the create. This affects one image only.
         return Creation::Unknown;
     }
-    let Some(status) = status(error).filter(|_| !says_nothing_of_pods(error)) else {
+    let Some(status) = status(error).filter(|_| !is_unrelated_to_pod(error)) else {
         return Creation::Unreachable;
     };
     if status.reason == reason::ALREADY_EXISTS {
@@ -107,7 +99,7 @@ pub(super) fn creation(error: &RequestError) -> Creation {
 /// Classifies a failed delete.
 pub(super) fn deletion(error: &RequestError) -> WriteOutcome {
     match reason_of(error) {
-        _ if says_nothing_of_pods(error) => WriteOutcome::Unreachable,
+        _ if is_unrelated_to_pod(error) => WriteOutcome::Unreachable,
         reason::CONFLICT => WriteOutcome::Conflict,
         reason::NOT_FOUND => WriteOutcome::Gone,
         _ => WriteOutcome::Unknown,
@@ -132,7 +124,7 @@ pub(super) fn retry_after(error: &RequestError) -> Option<Duration> {
 
 /// Whether the failure is not about the object of the request: there is no answer, or a proxy sent
 /// it, or the server itself is unhealthy.
-fn says_nothing_of_pods(error: &RequestError) -> bool {
+fn is_unrelated_to_pod(error: &RequestError) -> bool {
     let Some(status) = status(error) else { return true };
     match status.reason.as_str() {
         reason::SERVICE_UNAVAILABLE | reason::TIMEOUT | reason::SERVER_TIMEOUT => true,
@@ -157,9 +149,9 @@ fn reason_of(error: &RequestError) -> &str {
 }
 
 fn refusal(status: &Status) -> Option<Refusal> {
-    let says = |text: &str| status.message.contains(text);
+    let has = |text: &str| status.message.contains(text);
     // A webhook or policy may answer with any code.
-    if says("denied the request") || (says("ValidatingAdmissionPolicy") && says("denied request")) {
+    if has("denied the request") || (has("ValidatingAdmissionPolicy") && has("denied request")) {
         return Some(POLICY);
     }
     match status.reason.as_str() {
@@ -168,7 +160,7 @@ fn refusal(status: &Status) -> Option<Refusal> {
             if causes.any(|cause| cause.reason == "NamespaceTerminating") {
                 return Some(NAMESPACE_ENDS);
             }
-            let found = FORBIDDEN.iter().find(|(text, _)| says(text));
+            let found = FORBIDDEN.iter().find(|(text, _)| has(text));
             Some(found.map_or(ADMISSION, |(_, refusal)| *refusal))
         }
         reason::NOT_FOUND => Some(NO_NAMESPACE),

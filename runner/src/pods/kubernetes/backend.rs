@@ -33,27 +33,26 @@ use super::times::format_time;
 use crate::pods::backend::Backend;
 use crate::pods::probe::{Probes, answers};
 
-/// Attempts to create one pod. A busy API server may refuse an attempt, and an old pod with the
-/// name may be gone at the next one.
+/// Attempts to create one pod. A busy API server may refuse one attempt, and an old pod with the
+/// name may be gone at the next attempt.
 const CREATE_ATTEMPTS: u32 = 5;
 /// The pause before the second attempt. Each further pause is longer by this much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
-/// Time limit for one creation, including all its earlier steps. The pool waits a minute for the
-/// result.
+/// Time limit for one create, with all its waits. The pool waits a minute for the result.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(50);
 /// How long a create waits for the pull secret to be written for the first time.
 const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a creation waits for a template that has not been read yet.
+/// How long a create waits for a template that has not been read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// This text reaches callers.
 const NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it from the function \
                           namespace";
-/// Failed writes, for the log.
+/// Log lines for failed writes.
 const NOT_DELETED: &str = "a pod was not deleted";
 const NOT_PUSHED: &str = "reclaim-after of a pod was not written";
-/// Grace period of a failed pod, in seconds. The next pod needs its name, and it has no calls to
-/// finish.
+/// Grace period of a failed pod, in seconds. It is short: the next pod needs the name, and a failed
+/// pod has no calls to finish.
 const FAILED_GRACE: u32 = 1;
 
 /// A [`Backend`] over the pods of one namespace.
@@ -71,7 +70,7 @@ pub(crate) struct Shared {
     pub(crate) images: Arc<ImageSource>,
     /// False while new pods should wait for the pull secret; `None` if there is no pull secret.
     pub(crate) pull_secret: Option<watch::Receiver<bool>>,
-    /// The kinds of writes of which the last one was refused.
+    /// The kinds of writes that the API server last refused, by their log line.
     pub(crate) refused: Mutex<HashSet<&'static str>>,
 }
 
@@ -105,7 +104,7 @@ impl Backend for KubernetesBackend {
                 match &result {
                     Creation::Refused(reason) => tracing::warn!(%reason, "no pod can be created"),
                     Creation::OverQuota(reason) => {
-                        tracing::info!(%reason, "no pod can be created now: calls wait for room");
+                        tracing::info!(%reason, "no pod can be created now: calls wait until the quota has room");
                     }
                     _ => {}
                 }
@@ -172,8 +171,8 @@ impl Shared {
         timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
-    /// Waits a short time for new credentials in the pull secret. Without them the image may still
-    /// be pulled.
+    /// Waits a short time for new credentials in the pull secret. The node may be able to pull the
+    /// image without them.
     async fn pull_secret_written(&self) {
         let Some(settled) = &self.pull_secret else { return };
         let mut settled = settled.clone();
@@ -203,7 +202,7 @@ impl Shared {
             match (&answer, is_ours) {
                 (_, Some(true)) => return Creation::Exists,
                 (Creation::Exists, Some(false)) => {
-                    tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
+                    tracing::warn!(pod = object_name, "a foreign pod holds the name of a function pod");
                     return refused("name_taken", NAME_TAKEN);
                 }
                 _ => {}
@@ -212,7 +211,7 @@ impl Shared {
             // because the name is taken.
             let is_repeated = answer == Creation::Exists || (is_unclear && error.code().is_some());
             if !is_repeated || attempt == CREATE_ATTEMPTS {
-                tracing::warn!(pod = object_name, attempt, error = %Causes(&error), "pod not created");
+                tracing::warn!(pod = object_name, attempt, error = %Causes(&error), "a pod was not created");
                 return answer;
             }
             sleep(retry_after(&error).unwrap_or(CREATE_PAUSE * attempt)).await;
@@ -227,21 +226,21 @@ impl Shared {
         if let (Some(name), Some(uid), Some(version)) =
             (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
         {
-            // Otherwise no runner would ever delete this pod.
+            // No runner would ever delete this pod, because none recognises it.
             let deleted = self.cluster.delete_pod(name, uid, version, None).await;
-            tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
+            tracing::warn!(pod = name, ?deleted, "a created pod lacks its labels or annotations");
         }
-        refused("admission", "an admission webhook took away the labels or annotations of function pods")
+        refused("admission", "an admission webhook removed the labels or annotations of function pods")
     }
 
-    /// Reads and records the pod that holds the name, since the watch may be late or interrupted.
-    /// Returns whether it is this pod; `None` if there is no pod or no answer.
+    /// Reads and records the pod that holds the object name, since the watch may be late or
+    /// interrupted. Returns whether it is the pod `name`; `None` if there is no pod or no answer.
     async fn is_holder_ours(&self, object_name: &str, name: &PodName) -> Option<bool> {
         let pod = self.cluster.get_pod(object_name).await.ok()??;
         Some(self.store.record_pod(&pod).is_some_and(|recorded| recorded.name == *name))
     }
 
-    /// The name of a pod's object: the recorded name, or else the name that a new pod would get.
+    /// Returns the name of a pod's object: the recorded name, or else the name for a new pod.
     pub(super) fn object_name(&self, uid: &Uid, name: &PodName) -> Option<String> {
         self.store.object_name(uid).or_else(|| object_name(name))
     }
@@ -263,7 +262,7 @@ impl Shared {
             }
             Err(error) => {
                 self.log_failure(NOT_DELETED, &object_name, &error);
-                let outcome = self.look_after_conflict(&object_name, uid, deletion(&error)).await;
+                let outcome = self.read_after_conflict(&object_name, uid, deletion(&error)).await;
                 sleep(retry_after(&error).unwrap_or_default()).await;
                 outcome
             }
@@ -287,22 +286,23 @@ impl Shared {
                 self.log_failure(NOT_PUSHED, &object_name, &error);
                 // No pause here: calls may wait for the result, and the pool itself pauses before
                 // the next push.
-                self.look_after_conflict(&object_name, uid, pushing(&error)).await
+                self.read_after_conflict(&object_name, uid, pushing(&error)).await
             }
         }
     }
 
-    /// Reads the pod after a conflict, at once, because a call may wait for it.
-    async fn look_after_conflict(&self, object_name: &str, uid: &Uid, outcome: WriteOutcome) -> WriteOutcome {
+    /// Reads the pod after a conflict. It does so without a pause, because a call may wait for the
+    /// result.
+    async fn read_after_conflict(&self, object_name: &str, uid: &Uid, outcome: WriteOutcome) -> WriteOutcome {
         if outcome == WriteOutcome::Conflict {
             self.record_answer(self.cluster.get_pod(object_name).await, uid);
         }
         outcome
     }
 
-    /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage, so
-    /// none of them is a warning. A refusal for one pod usually applies to all pods, and retries
-    /// repeat it: only the first one is a warning.
+    /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage:
+    /// these are no warnings. A refusal usually applies to all pods and is repeated: only the first
+    /// one is a warning.
     fn log_failure(&self, what: &'static str, pod: &str, error: &RequestError) {
         let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
         let error = Causes(error);

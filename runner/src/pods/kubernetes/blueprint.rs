@@ -1,5 +1,5 @@
-//! The current input for new pods and Services: one template for all images, and each image's
-//! settings and content. The pool compares it with existing pods; see [`Blueprint::recipe`].
+//! The current input for new pods and Services: one template for all images, and the settings and
+//! content of each image. The pool compares it with existing pods; see [`Blueprint::recipe`].
 
 #[cfg(test)]
 mod tests;
@@ -14,16 +14,15 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
 use super::metadata::ImageSource;
-use super::spec::{self, PodOrder, PodParts};
+use super::spec::{self, Extras, PodOrder};
 use super::template::Template;
-use crate::pods::configure::{OriginChange, OriginOf, Origins};
+use crate::pods::configure::{OriginOf, Origins};
 use crate::settings::CurrentSettings;
 
-/// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret
-/// for them.
+/// Public images, as in Porch 1.6 and 1.5. Their pods get no pull secret.
 const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
 
-/// A template, or why there is none.
+/// The template, or the reason why there is none.
 pub(crate) type TemplateState = Result<Arc<Template>, NoTemplate>;
 
 /// Why there is no template. The text reaches callers.
@@ -36,7 +35,7 @@ pub(crate) enum NoTemplate {
     Unread,
     /// The user's template object is missing, and `--template-wait-timeout` has not expired.
     #[error(
-        "the template of function pods is not there yet: apply the objects that --base-pod-template-name and \
+        "the template of function pods does not exist yet: apply the objects that --base-pod-template-name and \
          --base-service-template-name name, and retry"
     )]
     Awaited,
@@ -51,7 +50,7 @@ pub(crate) enum NoTemplate {
     Broken(Arc<str>),
 }
 
-/// What the flags add to every pod.
+/// Flags that change every pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodFlags {
     /// `--max-request-body-size`.
@@ -73,6 +72,7 @@ pub(crate) struct Blueprint {
 pub(crate) struct Blueprints {
     pub(crate) templates: watch::Receiver<TemplateState>,
     pub(crate) images: Arc<ImageSource>,
+    /// Receives each image whose content changes.
     pub(crate) image_changes: broadcast::Receiver<Image>,
     pub(crate) current: watch::Sender<Arc<Blueprint>>,
     pub(crate) flags: PodFlags,
@@ -92,7 +92,7 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // One time for all images: removing the settings of one image also makes a later
+        // One time for all images: removing the settings of one image also creates a newer
         // configuration.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
@@ -100,23 +100,22 @@ impl Blueprint {
 
     /// Whether all inputs for pods have been read, valid or not.
     pub(crate) fn has_read(&self) -> bool {
-        use NoTemplate::{Awaited, FunctionConfigsUnread, Unread};
-        !matches!(self.template, Err(Unread | Awaited | FunctionConfigsUnread))
+        matches!(self.template, Ok(_) | Err(NoTemplate::Broken(_)))
     }
 
     pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
         let template = self.template.as_ref().map_err(Clone::clone)?;
         let image = &order.name.image;
-        let parts = PodParts {
+        let extras = Extras {
             recipe: self.recipe(image, order.metadata.content.clone()),
             max_message: self.flags.max_message,
             overrides: self.overrides(image),
             pull_secret: self.pull_secret(image),
         };
-        Ok(spec::pod(template, order, &parts))
+        Ok(spec::pod(template, order, &extras))
     }
 
-    /// `None` without a template.
+    /// Returns the Service of the pod; `None` without a template.
     pub(crate) fn service(&self, pod_name: &str, pod: &Uid) -> Option<Service> {
         let template = self.template.as_ref().ok()?;
         Some(spec::service(template, pod_name, pod.as_str()))
@@ -132,13 +131,13 @@ impl Blueprint {
         self.flags.pull_secret.as_deref().filter(|_| !is_public)
     }
 
-    /// The recipe for the image's pods, if the image's tag refers to this content.
+    /// Returns the recipe of the image's pods, given the content that the image's tag refers to.
     pub(crate) fn recipe(&self, image: &ImageKey, content: Option<ImageContent>) -> PodRecipe {
         let Ok(template) = &self.template else {
             // A recipe without a time counts as the oldest configuration, so it replaces no pod.
             return PodRecipe::of("none", None);
         };
-        // Contains only the runner's additions to the template's pod. Maps and numbers always
+        // Contains only what the runner adds to the template's pod. Maps and numbers always
         // serialise in the same way.
         let extra =
             serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), self.overrides(image)));
@@ -155,20 +154,20 @@ impl Origins for Blueprints {
         let settings = Arc::clone(&current.settings);
         let blueprint =
             Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
-        // Published before the pool is notified, so that every later order uses this version.
+        // Published before the pool is notified, so that every later create uses this version.
         self.current.send_replace(Arc::clone(&blueprint));
         let images = Arc::clone(&self.images);
         Box::new(move |image| Some(blueprint.recipe(image, images.content(image))))
     }
 
-    async fn changed(&mut self) -> OriginChange {
+    async fn changed(&mut self) -> Option<ImageKey> {
         tokio::select! {
-            Ok(()) = self.templates.changed() => OriginChange::All,
+            Ok(()) = self.templates.changed() => None,
             image = self.image_changes.recv() => match image {
                 // A changed image affects only its own pods. After a start, thousands of images
                 // become known one by one.
-                Ok(image) => OriginChange::One(ImageKey::from(image.as_str())),
-                Err(RecvError::Lagged(_)) => OriginChange::All,
+                Ok(image) => Some(ImageKey::from(image.as_str())),
+                Err(RecvError::Lagged(_)) => None,
                 Err(RecvError::Closed) => std::future::pending().await,
             },
             else => std::future::pending().await,

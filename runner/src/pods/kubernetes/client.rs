@@ -15,9 +15,9 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Limits of concurrent requests, each of which is a connection. Pushes have their own permits,
+/// Limits of concurrent requests; each request uses a connection. Pushes have their own permits,
 /// because calls may wait for a push. Lookups of probed or terminating pods have their own permits,
-/// because they come by the hundred.
+/// because hundreds may come at once.
 const MAX_PUSHES: usize = 16;
 const MAX_LOOKS: usize = 4;
 const MAX_OTHERS: usize = 32;
@@ -34,9 +34,6 @@ pub(crate) struct Cluster {
     looks: Semaphore,
     others: Semaphore,
 }
-
-/// Boxed, since the client's futures are large.
-type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
 
 // === impl Cluster ===
 
@@ -55,18 +52,18 @@ impl Cluster {
         permitted(&self.others, self.pods.create(&PostParams::default(), pod)).await
     }
 
-    /// `None`: there is no pod of this name.
+    /// Returns `None` if no pod has this name.
     pub(super) async fn get_pod(&self, name: &str) -> Result<Option<Pod>, RequestError> {
         permitted(&self.others, self.pods.get_opt(name)).await
     }
 
-    /// Like `get_pod`, for probes and for terminating pods.
+    /// Like [`get_pod`](Self::get_pod), with the permits for probed and terminating pods.
     pub(super) async fn look_at_pod(&self, name: &str) -> Result<Option<Pod>, RequestError> {
         permitted(&self.looks, self.pods.get_opt(name)).await
     }
 
-    /// Deletes the pod in exactly this state. `grace` is how many seconds it may take to end;
-    /// `None`: as many as its template says.
+    /// Deletes the pod if it has exactly this version. `grace` is its grace period in seconds; with
+    /// `None` the pod's own grace period applies.
     pub(super) async fn delete_pod(
         &self,
         name: &str,
@@ -78,7 +75,7 @@ impl Cluster {
         permitted(&self.others, self.pods.delete(name, &params)).await.map(drop)
     }
 
-    /// Writes annotations if the pod is in exactly this state.
+    /// Writes annotations if the pod has exactly this version.
     pub(super) async fn annotate_pod(
         &self,
         name: &str,
@@ -96,7 +93,7 @@ impl Cluster {
         permitted(&self.others, self.services.create(&PostParams::default(), service)).await
     }
 
-    /// `None`: there is no Service of this name.
+    /// Returns `None` if no Service has this name.
     pub(super) async fn get_service(&self, name: &str) -> Result<Option<Service>, RequestError> {
         permitted(&self.others, self.services.get_opt(name)).await
     }
@@ -106,14 +103,14 @@ impl Cluster {
     }
 }
 
-/// Deletes exactly this object, and only in this version if it is given.
+/// The parameters to delete exactly this object, and only this version of it if one is given.
 fn deletion(uid: &str, resource_version: Option<&str>) -> DeleteParams {
     let resource_version = resource_version.map(str::to_owned);
     DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version })
 }
 
-/// Whether the cluster reports that it has no kind with this plural. An account that may not list
-/// objects gets 403 even if the kind is missing, but every account may list the kinds.
+/// Whether the cluster reports that it has no kind with this plural. Every account may list the
+/// kinds. A list of objects does not show it: without permission it gives 403 for any kind.
 pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural: &str) -> bool {
     match bounded(client.list_api_group_resources(api_version)).await {
         Ok(list) => !list.resources.iter().any(|resource| resource.name == plural),
@@ -121,12 +118,12 @@ pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural:
     }
 }
 
-/// The time limit of a request starts when it has its permit, because a request that was not sent
-/// has not failed.
+/// Sends a request with a permit. The request's time limit starts when it has the permit. The
+/// result is boxed because the client's futures are large.
 fn permitted<'a, T: 'a>(
     permits: &'a Semaphore,
     request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,
-) -> Answer<'a, T> {
+) -> BoxFuture<'a, Result<T, RequestError>> {
     let request = async {
         // The semaphore is never closed.
         let Ok(_permit) = timeout(PERMIT_TIMEOUT, permits.acquire()).await else {

@@ -1,6 +1,6 @@
-//! How far the API server's clock is ahead of this machine's. All runners compare timestamps in
-//! pods (`reclaim-after`), so the pool uses the API server's clock. A machine whose clock is not
-//! set yet must not write timestamps that other runners read as past.
+//! Measures how far the API server's clock is ahead of this machine's clock. All runners compare
+//! timestamps in pods (`reclaim-after`), so the pool uses the API server's clock. Otherwise a
+//! machine with a late clock would write timestamps that are past for other runners.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ const EVERY: Duration = Duration::from_mins(1);
 /// A difference above this is logged as a warning.
 const LARGE: SignedDuration = SignedDuration::from_secs(5);
 
-/// Measures once. Returns `None` if no answer with a time arrives.
+/// Measures once. Returns `None` without an answer that has a time.
 pub(crate) async fn ahead(client: &Client) -> Option<SignedDuration> {
     // Every account may request the version, and even a refusal has the time.
     let request = Request::get("/version").body(Body::empty()).ok()?;
@@ -30,7 +30,7 @@ pub(crate) async fn ahead(client: &Client) -> Option<SignedDuration> {
     match answer {
         Ok(answer) => difference(answer.headers().get(DATE)?, sent, received),
         Err(error) => {
-            tracing::debug!(error = %Causes(&error), "the API server's clock is not known");
+            tracing::debug!(error = %Causes(&error), "the API server's clock is unknown");
             None
         }
     }
@@ -48,8 +48,8 @@ pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
                 let seconds = ahead.as_secs_f64();
                 tracing::warn!(
                     seconds,
-                    "the API server's clock is ahead of this machine's by so much: look at the time service of the node \
-                     and of the control plane"
+                    "the API server's clock is ahead of this machine's clock by these seconds: check the time service of \
+                     the node and of the control plane"
                 );
             }
             is_logged = large;

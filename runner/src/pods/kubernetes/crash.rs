@@ -29,8 +29,8 @@ const SHORT: SignedDuration = SignedDuration::from_secs(10);
 /// Facts from earlier states of one pod that its current state does not contain.
 #[derive(Debug, Default)]
 pub(super) struct Tries {
-    /// Containers whose first pull has failed, and whether that state has ended: then the next
-    /// failed pull is another one. Only containers whose image is not pulled yet.
+    /// Containers whose first pull has failed, and whether they have left that state since: if so,
+    /// the next failed pull is the second one. A pulled image removes its container.
     pulls: BTreeMap<String, bool>,
     /// Why the pod failed. A failed pod stays failed, even if the kubelet retries.
     failed: Option<Reason>,
@@ -38,8 +38,8 @@ pub(super) struct Tries {
 
 /// Returns the pod's phase. `tries` holds facts from the pod's earlier states.
 ///
-/// `Running`: the function container runs and the pod has an address; only the probe is missing.
-/// `Pending` carries the reason that callers read after a timeout.
+/// `Running` means that the function container runs and the pod has an address; only the probe is
+/// missing. `Pending` has the reason that callers read after a timeout.
 pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     let Some(status) = &pod.status else { return Phase::Pending(None) };
     if let Some(reason) = &tries.failed {
@@ -55,7 +55,7 @@ pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     }
 }
 
-/// `Pending(None)` means that the pod has no fault.
+/// Returns `Pending(None)` if the pod has no fault.
 fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return Phase::Failed(ended(status));
@@ -75,8 +75,8 @@ fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
     first.unwrap_or_else(|| Phase::Pending(is_unschedulable.then(unschedulable)))
 }
 
-/// All containers, in the order in which their faults are reported: init containers, the function,
-/// the rest. `true` marks an init container, which is expected to end.
+/// All containers in the order in which their faults are reported: init containers, the function,
+/// other containers. `true` marks an init container, which is expected to end.
 fn containers(status: &PodStatus) -> impl Iterator<Item = (bool, &ContainerStatus)> {
     let is_function = |status: &&ContainerStatus| status.name == names::CONTAINER;
     let main = || status.container_statuses.iter().flatten();
@@ -112,7 +112,7 @@ fn has_pull_secrets(pod: &Pod) -> bool {
 fn ended(status: &PodStatus) -> Reason {
     match status.reason.as_deref() {
         Some("Evicted") => {
-            let text = "it was evicted since its node ran short of memory or disk: give the function resource requests in the pod \
+            let text = "it was evicted because its node ran short of memory or disk: give the function resource requests in the pod \
                         template (--function-pod-template) or in --pod-cache-config";
             return Reason::new("evicted", text);
         }
@@ -124,7 +124,7 @@ fn ended(status: &PodStatus) -> Reason {
     }
     let mut failures = containers(status).filter_map(|(_, container)| {
         let end = terminated(container.state.as_ref())?;
-        // The kubelet lost track of the container, and made up the exit code.
+        // The kubelet lost the container's state and invented the exit code.
         let is_known = end.reason.as_deref() != Some("ContainerStatusUnknown");
         (is_known && end.exit_code != 0).then(|| exited(&container.name, end))
     });
@@ -285,8 +285,8 @@ impl Tries {
         self.failed.as_ref() == Some(&image_refused(names::CONTAINER))
     }
 
-    /// Whether the current state is another failed pull than the container's first one. The same
-    /// state may be reported twice, and a back-off follows its pull, which the watch may not report.
+    /// Whether the current state is a failed pull after the container's first one. The same state
+    /// may be reported twice. A back-off follows its pull, which the watch may not report.
     fn is_second_pull(&mut self, container: &str, reason: &str) -> bool {
         let backs_off = reason == "ImagePullBackOff";
         let had_ended = self.pulls.insert(container.to_owned(), backs_off);
@@ -307,11 +307,11 @@ const NO_ACCESS: [&str; 6] = [
     " authentication required ",
 ];
 
-/// Whether the registry refused the image. `true`: access was denied, maybe because credentials are
-/// missing. `false`: there is no such image. `None`: the message shows no refusal. containerd has
-/// one sentence for the first two.
+/// Finds a registry's refusal in a message. `Some(true)`: access was denied, maybe because
+/// credentials are missing. `Some(false)`: there is no such image. `None`: no refusal. containerd
+/// has one sentence for both refusals, which counts as denied access.
 ///
-/// Whole words only: the message quotes the image's name, which may contain any of them.
+/// Only whole words match: the message quotes the image's name, which may contain any of them.
 fn refusal(message: &str) -> Option<bool> {
     let mut words = String::from(" ");
     for word in message.split_whitespace() {
@@ -321,7 +321,7 @@ fn refusal(message: &str) -> Option<bool> {
     let mut words = words.to_ascii_lowercase();
     // This text comes from the file system, not from the registry.
     words = words.replace(" permission denied ", " ");
-    let says = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
-    let is_without_access = says(&NO_ACCESS);
-    (is_without_access || says(&NO_SUCH_IMAGE)).then_some(is_without_access)
+    let has = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
+    let is_denied = has(&NO_ACCESS);
+    (is_denied || has(&NO_SUCH_IMAGE)).then_some(is_denied)
 }

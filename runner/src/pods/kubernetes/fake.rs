@@ -1,5 +1,5 @@
-//! Parts that tests share: an API server and a registry in this process, and pods as kubelets
-//! report them.
+//! Parts that tests share: an API server and a registry in this process, and pods as the kubelet
+//! reports them.
 
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -14,32 +14,29 @@ use http::{Method, Request, Response, Uri};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::client::Body;
-use porch_fn_grpc::{Hop, Inflight};
 use porch_fn_image::Image;
 use porch_fn_registry::{Images, Metadata, Registry, RegistryError};
-use prometheus_client::registry::Registry as Metered;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::codegen::Service;
 
 use super::metadata::ImageSource;
 use super::names;
-use crate::metrics::Metrics;
 use crate::pods::commands::ImageCommands;
 
 pub(super) const IMAGE: &str = "example.com/f:v1";
 
-/// The code and the body of an answer; `None`: no answer ever comes.
+/// The code and the body of an answer; `None` if the server never answers.
 pub(super) type Answer = Option<(u16, String)>;
 
 struct Server<F>(Arc<F>);
 
-/// A client of an API server that answers each request by this function.
+/// Returns a client of an API server that answers requests with this function.
 pub(super) fn client(answer: impl Fn(&Method, &Uri, &[u8]) -> Answer + Send + Sync + 'static) -> Client {
     Client::new(Server(Arc::new(answer)), "functions")
 }
 
-/// The API server's answer to a request that fails.
+/// An answer that reports a failure.
 pub(super) fn failure(code: u16, reason: &str, message: &str) -> Answer {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code,
@@ -100,15 +97,11 @@ impl Registry for FakeRegistry {
 
 pub(super) fn images(registry: FakeRegistry) -> (Arc<ImageSource>, Arc<FakeRegistry>) {
     let registry = Arc::new(registry);
-    let images = Images::new(Arc::clone(&registry) as Arc<dyn Registry>, Duration::from_mins(10));
-    (Arc::new(ImageSource::new(ImageCommands::default(), images)), registry)
+    let registries = Images::new(Arc::clone(&registry) as Arc<dyn Registry>, Duration::from_mins(10));
+    (Arc::new(ImageSource { file: ImageCommands::default(), registries }), registry)
 }
 
-pub(super) fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new(&mut Metered::default(), &Inflight::new(0, Hop::Runner)))
-}
-
-/// A function pod of [`IMAGE`] in its state of this version.
+/// A function pod of [`IMAGE`] with this version and status.
 pub(super) fn pod(uid: &str, version: u32, status: &Value) -> Pod {
     let object = json!({
         "metadata": {

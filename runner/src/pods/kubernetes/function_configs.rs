@@ -5,9 +5,9 @@
 //!                                └─────► write ─► status, finalizer
 //! ```
 //!
-//! One task does it all; `objects` and `write` have no I/O. If the cluster lacks the kind, or the
-//! runner may not list it, there are no FunctionConfigs and only flags and files apply. Until the
-//! API server answers, it is unknown whether FunctionConfigs exist.
+//! All this is one task; `objects` and `write` have no I/O. If the cluster lacks the kind, or the
+//! runner may not list it, only flags and files apply. Until the API server answers, it is unknown
+//! whether FunctionConfigs exist.
 
 mod objects;
 mod schema;
@@ -45,7 +45,7 @@ const FLAG: &str = "functionconfig-tags";
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
 
-/// How often the schema is read. A runner may notice a changed schema this late.
+/// How often the schema is read. A runner may notice a changed schema only after this time.
 const SCHEMA_EVERY: Duration = Duration::from_mins(10);
 /// How long the runner waits for a schema that it cannot read yet. The API server may be busy, and
 /// publishes a new kind's schema some seconds after the kind. After this time tags are read as in
@@ -57,8 +57,8 @@ const SCHEMA_PAUSE: Duration = Duration::from_secs(2);
 const PAGE: u32 = 100;
 /// How long one page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest pause between attempts before the first answer. Every function's first pod waits for
-/// that answer.
+/// The longest pause between attempts before the first answer. The first pod of every function
+/// waits for that answer.
 const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
 
 /// Where FunctionConfigs are, and how to read them.
@@ -109,7 +109,7 @@ pub(crate) async fn follow(
         let (write_at, schema_at) = (next_write.as_ref().map(|(at, ..)| *at), followed.schema_at);
         tokio::select! {
             biased;
-            event = followed.next() => followed.take(event).await,
+            event = followed.next() => followed.process(event).await,
             () = changed(&mut owned) => {}
             Some(()) = OptionFuture::from(schema_at.map(sleep_until)) => {
                 followed.read_schema().await;
@@ -124,10 +124,10 @@ pub(crate) async fn follow(
     }
 }
 
-/// What a watch reports: a change, or its end.
+/// An event of the watch: a change, or the error that ended the watch.
 type WatchEvent = Result<Change<DynamicObject>, FollowError>;
 
-/// How a watch ends.
+/// Why a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The cluster has no such kind.
@@ -159,7 +159,7 @@ struct Followed {
 // === impl Followed ===
 
 impl Followed {
-    /// The next event. Dropping the future loses no event.
+    /// Returns the next event. Dropping the future loses no event.
     async fn next(&mut self) -> WatchEvent {
         if self.follower.is_none() {
             sleep_until(self.start_at).await;
@@ -170,7 +170,7 @@ impl Followed {
     }
 
     /// Processes an event and the next events that are ready.
-    async fn take(&mut self, event: WatchEvent) {
+    async fn process(&mut self, event: WatchEvent) {
         let (mut event, mut complete) = (Some(event), false);
         while let Some(next) = event {
             complete |= self.apply(next).await;
@@ -179,7 +179,8 @@ impl Followed {
         self.publish(complete);
     }
 
-    /// Returns `true` if all objects are known now, or if no list will follow soon.
+    /// Applies an event. Returns `true` if all objects are known now, or if no list will follow
+    /// soon.
     async fn apply(&mut self, event: WatchEvent) -> bool {
         match event {
             Ok(Change::Applied(object)) => self.objects.apply(Object::new(object)),
@@ -190,14 +191,14 @@ impl Followed {
                 return true;
             }
             Ok(Change::Expired) => {}
-            Err(error) => return self.end(&error).await,
+            Err(error) => return self.schedule_list(&error).await,
         }
         false
     }
 
-    /// Decides when the next list is due. Returns `true` if no list will follow soon, because the
-    /// kind or the permission is missing.
-    async fn end(&mut self, error: &FollowError) -> bool {
+    /// Schedules the next list after a watch has ended. Returns `true` if no list will follow soon,
+    /// because the kind or the permission is missing.
+    async fn schedule_list(&mut self, error: &FollowError) -> bool {
         let listed_for = self.follower.take().and_then(|follower| follower.listed_for());
         let end = kind_of_end(&self.options.client, error).await;
         if std::mem::replace(&mut self.last_end, end) != end {
@@ -210,19 +211,19 @@ impl Followed {
         let (times, error) = (self.backoff.failures(), Causes(error).to_string());
         match (end, times) {
             (End::Missing, 1) => {
-                tracing::info!("the cluster has no FunctionConfigs: functions run as flags and files say");
+                tracing::info!("the cluster has no FunctionConfigs: only flags and files apply");
             }
             (End::Forbidden, 2) => {
                 let how = if listed_for.is_some() { "only listed now and then" } else { "not seen" };
                 tracing::warn!(error, "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}");
             }
             (End::Failed, 1) => {
-                tracing::warn!(error, "the watch of FunctionConfigs broke; what is known stays in effect");
+                tracing::warn!(error, "FunctionConfigs watch interrupted: known objects stay in effect");
             }
             _ => tracing::debug!(error, "FunctionConfigs are still not watched"),
         }
         if end == End::Missing {
-            // Deleting the kind deletes its objects.
+            // The cluster deletes the objects of a deleted kind.
             self.objects.replace_all(Vec::new());
             self.is_schema_missing = false;
         }
@@ -250,8 +251,8 @@ impl Followed {
         self.metrics.config_valid("functionconfigs", broken == 0);
     }
 
-    /// Sends a write, and records and logs its result. Repeated failures of one kind give one
-    /// warning, until such a write succeeds.
+    /// Sends a write, and records and logs its result. Failures of one kind give one warning until
+    /// such a write succeeds.
     async fn write(&mut self, name: &str, write: &Write, patch: Value) {
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let (request, resource, effect) = match write {
@@ -268,17 +269,17 @@ impl Followed {
         self.objects.record_write(name, write, result.is_ok());
         let Err(error) = result else {
             self.failing.remove(resource);
-            return tracing::debug!(name, ?write, "written to a FunctionConfig");
+            return tracing::debug!(name, ?write, "wrote to a FunctionConfig");
         };
         let (code, error) = (error.code(), Causes(&error).to_string());
         // Another writer was faster: the watch reports the change.
         let is_normal = matches!(code, Some(404 | 409 | 422));
         if is_normal || !self.failing.insert(resource) {
-            return tracing::debug!(name, error, "a FunctionConfig is not written to");
+            return tracing::debug!(name, error, "cannot write to a FunctionConfig");
         }
         let advice =
             if code == Some(403) { format!("; {RIGHTS}: patch on {resource}") } else { String::new() };
-        tracing::warn!(name, error, "a FunctionConfig is not written to, {effect}{advice}");
+        tracing::warn!(name, error, "cannot write to a FunctionConfig, {effect}{advice}");
     }
 }
 

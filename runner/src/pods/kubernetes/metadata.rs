@@ -1,6 +1,6 @@
 //! The metadata that a pod of an image needs: the command to run, and the digest of the image's
-//! tag. It comes from registries, or from the file of `--image-metadata` for images whose registry
-//! the runner cannot or should not query.
+//! tag. The source is a registry, or the file of `--image-metadata` for registries that the runner
+//! cannot or should not query.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -10,7 +10,6 @@ use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Metadata, RegistryError, ResolveError};
-use tokio::sync::broadcast;
 
 use crate::clock::time;
 use crate::pods::backend::Catalog;
@@ -29,41 +28,37 @@ pub(crate) struct ImageMetadata {
 /// to a warm pod.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
-    file: ImageCommands,
-    images: Images,
+    /// Takes precedence over registries.
+    pub(crate) file: ImageCommands,
+    pub(crate) registries: Images,
 }
 
 // === impl ImageSource ===
 
 impl ImageSource {
-    /// Takes metadata from `file`, and for all other images from registries.
-    pub(crate) fn new(file: ImageCommands, images: Images) -> Self {
-        Self { file, images }
-    }
-
     /// Returns the metadata of `image`.
     pub(crate) async fn metadata(&self, image: &ImageKey) -> Result<ImageMetadata, RegistryError> {
         if let Some(entrypoint) = self.file.command(image) {
             return Ok(ImageMetadata { entrypoint: entrypoint.to_vec(), content: None });
         }
-        // Text that is not a reference is in no registry.
+        // No registry has an image whose reference is invalid.
         let parsed = parse(image).ok_or(RegistryError::NotFound)?;
-        let known = self.images.metadata(&parsed).await?;
+        let known = self.registries.metadata(&parsed).await?;
         Ok(ImageMetadata { content: content(&parsed, &known), entrypoint: known.command.clone() })
     }
 
-    /// The content that the tag of `image` refers to, if it is known without a query. `None` also
-    /// if the reference has a digest, or if the node resolves the tag.
+    /// Returns the content that the tag of `image` refers to, if it is known without a query.
+    /// Returns `None` also if the reference has a digest, or if the node resolves the tag.
     pub(crate) fn content(&self, image: &ImageKey) -> Option<ImageContent> {
         let parsed = self.tagged(image)?;
-        content(&parsed, self.images.known(&parsed)?.as_ref())
+        content(&parsed, self.registries.known(&parsed)?.as_ref())
     }
 
-    /// Queries again what the tag of `image` refers to, unless the known answer is recent enough.
+    /// Queries the registry for the tag of `image`, unless the known answer is recent enough.
     pub(crate) async fn revalidate(&self, image: &ImageKey) {
         if let Some(parsed) = self.tagged(image) {
             // After a failure the known answer stays, and the failure is cached.
-            let _ = self.images.metadata(&parsed).await;
+            let _ = self.registries.metadata(&parsed).await;
         }
     }
 
@@ -79,25 +74,20 @@ impl ImageSource {
             (None, None) => return,
         };
         let since = UNIX_EPOCH + resolved.unwrap_or_default().since(Time::default());
-        self.images.learn(&parsed, Metadata { digest, command: entrypoint, since });
+        self.registries.learn(&parsed, Metadata { digest, command: entrypoint, since });
     }
 
     /// Records that a node could not pull `image`. The registry is queried again for the next pod.
     pub(crate) fn distrust(&self, image: &ImageKey) {
         if let Some(parsed) = parse(image) {
-            self.images.distrust(&parsed);
+            self.registries.distrust(&parsed);
         }
     }
 
-    /// The image, if it has a tag that its registry resolves.
+    /// Returns the image if it has a tag that its registry resolves.
     fn tagged(&self, image: &ImageKey) -> Option<Image> {
         let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
         parsed.filter(|_| self.file.command(image).is_none())
-    }
-
-    /// The images whose [`content`](Self::content) changes.
-    pub(crate) fn changes(&self) -> broadcast::Receiver<Image> {
-        self.images.changes()
     }
 }
 
@@ -114,7 +104,7 @@ impl Catalog for ImageSource {
     ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         match self.file.highest(image, constraint) {
             Some(listed) => std::future::ready(Ok(listed)).boxed(),
-            None => self.images.resolve(image, constraint).boxed(),
+            None => self.registries.resolve(image, constraint).boxed(),
         }
     }
 }

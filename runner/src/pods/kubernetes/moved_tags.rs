@@ -15,8 +15,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::backend::Shared;
 
-/// How many images are queried at once.
-const AT_ONCE: usize = 4;
+/// Maximum number of concurrent queries.
+const MAX_QUERIES: usize = 4;
 /// Limits of the interval, which is half the validity of an answer.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(1);
@@ -30,6 +30,6 @@ pub(crate) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShar
         let ownership = owned.borrow().clone();
         let images = shared.store.images();
         let mine = images.iter().filter(|(_, shard_key)| ownership.owns(shard_key)).map(|(image, _)| image);
-        stream::iter(mine).for_each_concurrent(AT_ONCE, |image| shared.images.revalidate(image)).await;
+        stream::iter(mine).for_each_concurrent(MAX_QUERIES, |image| shared.images.revalidate(image)).await;
     }
 }

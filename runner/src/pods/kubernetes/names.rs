@@ -20,7 +20,7 @@ pub(crate) const IMAGE_REFERENCE: &str = "fn.kpt.dev/image-reference";
 pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
 /// Annotation: the uid of the stuck pod that holds the name of this slot; absent otherwise.
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
-/// Annotation: what the ring hashes to find the owner.
+/// Annotation: the shard key, whose hash on the ring gives the pod's owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
 /// Annotation: the version of the configuration that the pod was made from. Porch's function runner
 /// uses the same annotation.
@@ -29,19 +29,20 @@ pub const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
 /// Annotation: the digest of the image that the pod was made from, if its creator knew it.
 pub(crate) const IMAGE_DIGEST: &str = "fn.kpt.dev/image-digest";
-/// Annotation: since when the tag has stood for that digest, as far as its creator knew, RFC 3339.
+/// Annotation: since when the tag has referred to that digest, as far as its creator knew, RFC
+/// 3339.
 pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 /// Annotation: the command that the image runs, a JSON array of words. With it and the digest, a
 /// runner need not query the registry.
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
 /// Annotation: the pod may be collected after this time, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
-/// Annotation: when another runner, which needs room for its own pod, asked this pod's owner to
-/// evict it, RFC 3339.
+/// Annotation: when another runner, which needs room for its own pod, requested the eviction of
+/// this pod, RFC 3339.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function, by the template's contract.
 pub const CONTAINER: &str = "function";
-/// The container of the inline template that brings the wrapper-server.
+/// The container of the built-in template that copies the wrapper-server.
 pub const WRAPPER_CONTAINER: &str = "wrapper-server";
 /// The port of the wrapper-server.
 pub(crate) const PORT: u16 = 9446;

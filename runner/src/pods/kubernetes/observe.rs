@@ -11,9 +11,9 @@ use super::names;
 use super::times::{from_timestamp, parse_time};
 
 /// A function pod, which this or another runner created.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Observed {
-    /// For the pool. The phase is left to [`super::crash`], since it depends on earlier states too.
+    /// The pod for the pool. [`super::crash`] sets its phase, which also depends on earlier states.
     pub(super) pod: Pod,
     /// The pod's address, once it has one.
     pub(super) ip: Option<IpAddr>,
@@ -23,7 +23,7 @@ pub(super) struct Observed {
     pub(super) entrypoint: Option<Vec<String>>,
 }
 
-/// Reads a pod; `None` if it is not a function pod or lacks annotations.
+/// Reads a pod. Returns `None` if it is not a function pod or lacks annotations.
 pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
     let metadata = &pod.metadata;
     if !names::is_ours(metadata) {
@@ -35,7 +35,7 @@ pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
     };
     let image = ImageKey::from(annotation(names::IMAGE_REFERENCE)?);
     let name = PodName {
-        slot: slot(annotation(names::SLOT)?)?,
+        slot: annotation(names::SLOT)?.parse().ok()?,
         past: annotation(names::PAST).map(Uid::from),
         image: image.clone(),
     };
@@ -66,12 +66,6 @@ pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
         place_wanted: annotation(names::PLACE_WANTED).and_then(parse_time),
     };
     Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint })
-}
-
-/// Accepts only the form that runners write, so that one slot never has two names.
-fn slot(text: &str) -> Option<u32> {
-    let slot: u32 = text.parse().ok()?;
-    (slot.to_string() == text).then_some(slot)
 }
 
 #[cfg(test)]

@@ -14,20 +14,21 @@ use super::client::{Causes, RequestError};
 use super::store::Connect;
 use crate::pods::probe::until_serving;
 
-/// Pauses after a probe's start before the API server is asked whether the pod still exists,
+/// Pauses after a probe's start between questions to the API server whether the pod still exists,
 /// doubling.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
-/// How long a probe of a pod that once served waits for the API server to confirm that it exists.
-const TRUST_AFTER: Duration = Duration::from_secs(1);
-/// How long after the report of a pod's termination, and then how often, the API server is asked
-/// whether it is gone. A pod without a call is gone sooner.
+/// How long a probe of a pod that has served waits for the API server to confirm that the pod
+/// exists.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
+/// The pause between questions to the API server whether a terminating pod is gone; also the pause
+/// before the first question. A pod without calls is gone sooner.
 const ENDING_LOOK: Duration = Duration::from_secs(4);
-/// How often the Service of a probed pod is checked again.
+/// How often the Service of a probed pod is checked.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Runs until the pod serves, is gone, or cannot have its Service.
+    /// Probes the pod until it serves, is gone, or cannot have its Service.
     pub(super) async fn probe(&self, uid: &Uid, name: &PodName) {
         let Some(object_name) = self.object_name(uid, name) else { return };
         let refused = tokio::select! {
@@ -44,7 +45,7 @@ impl Shared {
     async fn until_serving(&self, object_name: &str, uid: &Uid) {
         // Another pod may have the address by now.
         if self.store.connect == Connect::PodIp && self.store.has_served(uid) {
-            let _ = timeout(TRUST_AFTER, self.is_gone(object_name, uid)).await;
+            let _ = timeout(CONFIRM_WITHIN, self.is_gone(object_name, uid)).await;
         }
         until_serving(|| self.store.locate(uid)).await;
     }
@@ -60,8 +61,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server, forever, for pods that should be gone by now. Until the runner knows
-    /// that such a pod is gone, its name is taken and callers wait.
+    /// Asks the API server, forever, for pods that should be gone. Until the runner knows that such
+    /// a pod is gone, its name is taken and callers wait.
     pub(crate) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;
@@ -81,7 +82,7 @@ impl Shared {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                tracing::debug!(error = %Causes(&error), "cannot look after the pod");
+                tracing::debug!(error = %Causes(&error), "cannot read the pod");
                 return false;
             }
         };

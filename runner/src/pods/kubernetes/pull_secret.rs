@@ -1,10 +1,10 @@
 //! Copies the runner's registry credentials into the Secret that nodes use to pull images of
 //! function pods.
 //!
-//! The runner that owns the Secret's name on the ring writes it; other runners only read it. A
-//! mounted file changes at different times on different runners; the Secret follows the owner's
-//! file. A Secret without the label of runners is never deleted. A Secret that the API server sends
-//! is never logged or kept in an error: it holds the credentials.
+//! Only the runner that owns the Secret's name on the ring writes it; other runners only read it.
+//! Otherwise runners would overwrite each other: a mounted file changes at different times on
+//! different runners. A Secret without the label of runners is never deleted. No log line and no
+//! error quotes a Secret, because it has the credentials.
 
 #[cfg(test)]
 mod tests;
@@ -26,20 +26,18 @@ use super::client::{Causes, RequestError, bounded};
 use super::names;
 use crate::settings::changed;
 
-/// The only type that a kubelet reads in this form.
+/// The type of a Secret that the kubelet uses to pull images.
 const TYPE: &str = "kubernetes.io/dockerconfigjson";
 /// The key that the type requires.
 const KEY: &str = ".dockerconfigjson";
-/// How long startup waits for the first content. After that, no content means no credentials.
+/// How long startup waits for the first content. After that, no content means that there are no
+/// credentials.
 const FIRST_CONTENT_WITHIN: Duration = Duration::from_secs(1);
 /// Pauses while the Secret has other credentials, doubling.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// Pods wait for new credentials until a pause is longer than this.
 const LAST_AWAITED_PAUSE: Duration = Duration::from_secs(2);
-
-/// Why the Secret is not written, and what to do next. The text never quotes the Secret.
-type WriteError = String;
 
 /// The Secret on the API server.
 pub(crate) struct PullSecret {
@@ -102,9 +100,9 @@ impl PullSecret {
         }
     }
 
-    /// Checks the Secret, and writes it if `is_owner`. Returns whether the Secret has the content
-    /// now.
-    async fn bring_up_to_date(&self, wanted: &[u8], is_owner: bool) -> Result<bool, WriteError> {
+    /// Compares the Secret with `wanted`, and writes it if `is_owner`. Returns whether the Secret
+    /// now has the content.
+    async fn bring_up_to_date(&self, wanted: &[u8], is_owner: bool) -> Result<bool, String> {
         let existing = self.get().await?;
         let has_type = existing.as_ref().is_some_and(|secret| secret.type_.as_deref() == Some(TYPE));
         let is_there = existing.is_some();
@@ -121,8 +119,8 @@ impl PullSecret {
             }
             Some(secret) if !names::is_ours(&secret.metadata) => {
                 return Err(format!(
-                    "Secret {} of the function namespace is not the runner's, and cannot take registry credentials: \
-                     it is immutable, or not of type kubernetes.io/dockerconfigjson; choose another name with \
+                    "Secret {} of the function namespace is not the runner's, and cannot hold registry credentials: \
+                     it is immutable, or not of type kubernetes.io/dockerconfigjson: choose another name with \
                      --registry-auth-secret-name, or delete it",
                     self.name
                 ));
@@ -138,19 +136,19 @@ impl PullSecret {
                 tracing::info!(secret = self.name, "the pull secret of function pods was written");
                 Ok(true)
             }
-            // Another writer was faster: look again.
+            // Another writer was faster: the next attempt reads the Secret again.
             Err(error) if error.code() == Some(409) || (error.code() == Some(404) && is_there) => Ok(false),
             Err(error) => Err(self.failed(&error)),
         }
     }
 
-    fn failed(&self, error: &RequestError) -> WriteError {
+    /// Returns why the Secret is not written, and the fix. The text never quotes the Secret.
+    fn failed(&self, error: &RequestError) -> String {
         let (name, cause) = (&self.name, Causes(error));
         match error.code() {
             Some(403) => format!(
                 "the runner may not write Secret {name} in the function namespace: its Role needs the verbs create, \
-                 delete, get and update on secrets there, and no quota or policy may be in the way; the runner's log \
-                 has the cause: {cause}"
+                 delete, get and update on secrets there, and no quota or policy may forbid it: {cause}"
             ),
             Some(404) => format!(
                 "Secret {name} cannot be created: the function namespace (--pod-namespace) does not exist: create it"
@@ -160,26 +158,25 @@ impl PullSecret {
                  config in JSON of at most 1 MiB, and --registry-auth-secret-name a valid name"
             ),
             _ => format!(
-                "Secret {name} of the function namespace was not written: the API server does not do it, or does not \
-                 say so; it is tried again, and the runner's log has the cause: {cause}"
+                "Secret {name} of the function namespace was not written: the API server refused it, or did not \
+                 answer; the runner retries: {cause}"
             ),
         }
     }
 
-    async fn get(&self) -> Result<Option<Secret>, WriteError> {
+    async fn get(&self) -> Result<Option<Secret>, String> {
         match self.send(self.requests().get(&self.name, &GetParams::default())).await {
             // The parser's reason may quote the Secret.
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|_| {
                 let name = &self.name;
-                format!("Secret {name} of the function namespace cannot be read: what the API server sends is no Secret")
+                format!("Secret {name} of the function namespace cannot be read: the API server sent no valid Secret")
             }),
             Err(error) if error.code() == Some(404) => Ok(None),
             Err(error) => Err(self.failed(&error)),
         }
     }
 
-    /// Creates the Secret, or replaces it if it is still in this state: the object carries its
-    /// resource version.
+    /// Creates the Secret, or replaces `existing` if it still has the same resource version.
     async fn write(&self, existing: Option<Secret>, wanted: &[u8]) -> Result<(), RequestError> {
         let (requests, params, is_new) = (self.requests(), PostParams::default(), existing.is_none());
         let mut secret = existing.unwrap_or_default();
@@ -190,7 +187,7 @@ impl PullSecret {
         self.send(request).await.map(drop)
     }
 
-    /// Succeeds only if the Secret is still in this state.
+    /// Deletes the Secret if it still has the same resource version.
     async fn delete(&self, existing: Secret) -> Result<(), RequestError> {
         let ObjectMeta { uid, resource_version, .. } = existing.metadata;
         let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
@@ -211,7 +208,7 @@ impl PullSecret {
     }
 }
 
-/// `secret` with the content and our label, otherwise unchanged.
+/// Serialises `secret` with the content and the label of runners, otherwise unchanged.
 fn encoded(mut secret: Secret, wanted: &[u8]) -> Result<Vec<u8>, BuildError> {
     secret.type_ = Some(TYPE.to_owned());
     secret.data.get_or_insert_default().insert(KEY.to_owned(), ByteString(wanted.to_vec()));

@@ -16,7 +16,7 @@ use super::names::is_ours;
 /// Pauses between attempts, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// How long to wait for the first list of Services.
+/// How long a probe waits for the first list of Services.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
 /// These texts reach callers.
 const NAME_TAKEN: &str = "a Service that this runner does not manage holds the name of the function's: remove it from the \
@@ -25,14 +25,15 @@ const MAY_NOT_DELETE: &str = "the Service of an earlier pod holds the name of th
                               its service account the Role of the deployment manifests in the function namespace";
 
 impl Shared {
-    /// Creates `service` unless it exists. Retries until it exists or the API server refuses it.
+    /// Creates `service` unless it exists. Retries until the Service exists or the API server
+    /// refuses it.
     pub(super) async fn ensure_service(
         &self,
         name: &str,
         pod: &Uid,
         service: &Service,
     ) -> Result<(), Reason> {
-        // The Service may exist already, which is known only after the first list.
+        // Only the first list shows whether the Service already exists.
         let _ = timeout(LISTED_WITHIN, self.store.services_known()).await;
         let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
         loop {
@@ -64,16 +65,16 @@ impl Shared {
         // while the watch of Services works.
         match self.cluster.get_pod(name).await {
             Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
-            // This pod is gone, which the probe will notice, or the API server does not answer.
+            // The API server does not answer, or this pod is gone, which its probe will notice.
             Ok(_) | Err(_) => return Ok(false),
         }
         match self.cluster.delete_service(name, service).await {
             Err(error) if error.code() == Some(403) => {
-                tracing::warn!(service = name, error = %Causes(&error), "old Service not deleted");
+                tracing::warn!(service = name, error = %Causes(&error), "an old Service was not deleted");
                 return Err(Reason::new("other", MAY_NOT_DELETE));
             }
             Err(error) if error.code() != Some(404) => {
-                tracing::debug!(service = name, error = %Causes(&error), "old Service not deleted");
+                tracing::debug!(service = name, error = %Causes(&error), "an old Service was not deleted");
             }
             _ => self.store.remove_service(name, service),
         }
@@ -87,7 +88,7 @@ impl Shared {
             Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
             Creation::Exists => None,
             Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => {
-                tracing::debug!(service = name, error = %Causes(error), "Service not created");
+                tracing::debug!(service = name, error = %Causes(error), "a Service was not created");
                 return Ok(());
             }
         };
@@ -100,7 +101,7 @@ impl Shared {
                 Ok(())
             }
             (_, Some(reason)) => {
-                tracing::warn!(service = name, error = %Causes(error), "Service refused");
+                tracing::warn!(service = name, error = %Causes(error), "the API server refused a Service");
                 Err(reason)
             }
             (_, None) => Ok(()),

@@ -16,7 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use porch_fn_image::{Image, pod_name, pod_name_past};
 use porch_fn_pool::{PodName, PodRecipe, ShardKey, Time};
 use porch_fn_settings::{ContainerOverrides, PodOverrides};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::metadata::ImageMetadata;
@@ -34,9 +33,9 @@ pub(super) struct PodOrder<'a> {
     pub(super) metadata: &'a ImageMetadata,
 }
 
-/// The additions of flags and settings to the template's pod.
+/// What flags and settings add to the template's pod.
 #[derive(Debug, Clone)]
-pub(super) struct PodParts<'a> {
+pub(super) struct Extras<'a> {
     pub(super) recipe: PodRecipe,
     /// Largest message that the wrapper-server accepts, in bytes.
     pub(super) max_message: usize,
@@ -46,21 +45,21 @@ pub(super) struct PodParts<'a> {
     pub(super) pull_secret: Option<&'a str>,
 }
 
-/// The pod of `order`.
-pub(super) fn pod(template: &Template, order: &PodOrder<'_>, parts: &PodParts<'_>) -> Pod {
+/// Builds the pod of `order`.
+pub(super) fn pod(template: &Template, order: &PodOrder<'_>, extras: &Extras<'_>) -> Pod {
     let inherited = template.pod.metadata.clone().unwrap_or_default();
     let mut labels = inherited.labels.unwrap_or_default();
     labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
     labels.insert(names::IMAGE.to_owned(), order.object_name.to_owned());
     let mut spec = template.pod.spec.clone();
     if let Some(spec) = &mut spec {
-        patch_pod(spec, template.source, order, parts);
+        patch_pod(spec, template.source, order, extras);
     }
     Pod {
         metadata: ObjectMeta {
             name: Some(order.object_name.to_owned()),
             labels: Some(labels),
-            annotations: Some(annotations(inherited.annotations.unwrap_or_default(), order, &parts.recipe)),
+            annotations: Some(annotations(inherited.annotations.unwrap_or_default(), order, &extras.recipe)),
             ..ObjectMeta::default()
         },
         spec,
@@ -68,7 +67,7 @@ pub(super) fn pod(template: &Template, order: &PodOrder<'_>, parts: &PodParts<'_
     }
 }
 
-/// The Service of the pod with that name and UID. Kubernetes deletes it with the pod.
+/// Builds the Service of the pod with that name and UID. Kubernetes deletes it with the pod.
 pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str) -> Service {
     let inherited = template.service.metadata.clone();
     let mut labels = inherited.labels.unwrap_or_default();
@@ -96,10 +95,11 @@ pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str) -> Ser
     }
 }
 
-/// Longest annotation with an entry point, in bytes.
+/// Longest annotation with an entrypoint, in bytes. All annotations of a pod together may have
+/// 256 KiB.
 const MAX_ENTRYPOINT: usize = 16 * 1024;
 
-/// The name of the pod and of its Service; `None` if the image is not a valid reference.
+/// Returns the name of the pod and of its Service; `None` if the image is not a valid reference.
 pub(super) fn object_name(name: &PodName) -> Option<String> {
     // A canonical reference contains its registry, so no prefix is added.
     let image = Image::parse(name.image.as_str(), "").ok()?;
@@ -109,8 +109,8 @@ pub(super) fn object_name(name: &PodName) -> Option<String> {
     })
 }
 
-fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &PodParts<'_>) {
-    let overrides = &parts.overrides;
+fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, extras: &Extras<'_>) {
+    let overrides = &extras.overrides;
     if let Some(account) = &overrides.service_account {
         spec.service_account_name = Some(account.clone());
         if source == Source::Inline {
@@ -121,9 +121,9 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &P
     }
     if let Some(context) = &overrides.security_context {
         let below = spec.security_context.take().unwrap_or_default();
-        spec.security_context = Some(laid_over::<PodSecurityContext>(&below, context));
+        spec.security_context = Some(merged(&below, context));
     }
-    if let Some(secret) = parts.pull_secret {
+    if let Some(secret) = extras.pull_secret {
         let secrets = spec.image_pull_secrets.get_or_insert_default();
         if secrets.iter().all(|known| known.name != secret) {
             secrets.push(LocalObjectReference { name: secret.to_owned() });
@@ -133,21 +133,22 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &P
     let of_function = if overrides.resources_of_function { of_first.resources.take() } else { None };
     let named = |container: &&mut Container| container.name == names::CONTAINER;
     if let Some(container) = spec.containers.iter_mut().find(named) {
-        patch(container, order, parts.max_message);
+        patch_function(container, order, extras.max_message);
         container.resources = of_function.or_else(|| container.resources.take());
     }
     let (init, first) = overridden(spec, source);
     if let Some(init) = init {
-        lay_over(init, &overrides.init_container);
+        patch_container(init, &overrides.init_container);
     }
     if let Some(first) = first {
-        lay_over(first, &of_first);
+        patch_container(first, &of_first);
     }
 }
 
-/// The containers that `initContainer` and `container` of templateOverrides change. In a user's
-/// template they are the first ones, as in Porch, which merges by index. The inline template has no
-/// init container: `initContainer` changes the container that brings the wrapper-server.
+/// Returns the containers that `initContainer` and `container` of templateOverrides change. In a
+/// user's template these are the first init container and the first container, as in Porch. The
+/// built-in template has no init container: `initContainer` changes the container with the
+/// wrapper-server.
 fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Option<&mut Container>) {
     match (source, spec.containers.as_mut_slice()) {
         (Source::Inline, [wrapper, function, ..]) => (Some(wrapper), Some(function)),
@@ -158,7 +159,7 @@ fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Op
     }
 }
 
-fn patch(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
+fn patch_function(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
     let image = &order.name.image;
     container.image = Some(match &order.metadata.content {
         // The tag is only for readers: the digest decides.
@@ -167,8 +168,8 @@ fn patch(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
     });
     let has_policy = container.image_pull_policy.as_deref().is_some_and(|policy| !policy.is_empty());
     if !has_policy && container.image.as_deref().is_some_and(|image| image.contains('@')) {
-        // By default the API server has `latest` pulled each time, even with a digest. The content
-        // of a digest never changes.
+        // For the tag `latest` the API server's default policy is Always, even with a digest. The
+        // content of a digest never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
     }
     let args = container.args.get_or_insert_default();
@@ -180,7 +181,7 @@ fn patch(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
 }
 
 /// An override replaces the template's variable with the same name, at the same position.
-fn lay_over(container: &mut Container, overrides: &ContainerOverrides) {
+fn patch_container(container: &mut Container, overrides: &ContainerOverrides) {
     for variable in &overrides.env {
         let variables = container.env.get_or_insert_default();
         match variables.iter_mut().find(|known| known.name == variable.name) {
@@ -196,20 +197,14 @@ fn lay_over(container: &mut Container, overrides: &ContainerOverrides) {
     }
 }
 
-/// Merges two objects: the fields of `above`, and the fields of `below` that `above` does not set.
-fn laid_over<T: serde::Serialize + DeserializeOwned + Clone>(below: &T, above: &T) -> T {
-    let object = |value: &T| serde_json::to_value(value).ok();
-    let (Some(Value::Object(mut fields)), Some(Value::Object(above_fields))) = (object(below), object(above))
-    else {
-        return above.clone();
-    };
-    fields.extend(above_fields);
-    serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| above.clone())
-}
-
-/// `None` if the text is too long: all annotations of a pod together may have 256 KiB.
-fn entrypoint(words: &[String]) -> Option<String> {
-    serde_json::to_string(words).ok().filter(|text| text.len() <= MAX_ENTRYPOINT)
+/// Returns the fields of `above`, and the fields of `below` that `above` does not set.
+fn merged(below: &PodSecurityContext, above: &PodSecurityContext) -> PodSecurityContext {
+    let value = |context: &PodSecurityContext| serde_json::to_value(context).unwrap_or_default();
+    let mut fields = value(below);
+    if let (Value::Object(fields), Value::Object(above_fields)) = (&mut fields, value(above)) {
+        fields.extend(above_fields);
+    }
+    serde_json::from_value(fields).unwrap_or_else(|_| above.clone())
 }
 
 fn annotations(
@@ -218,6 +213,7 @@ fn annotations(
     recipe: &PodRecipe,
 ) -> BTreeMap<String, String> {
     let PodRecipe { version, config_time, content } = recipe;
+    let entrypoint = serde_json::to_string(&order.metadata.entrypoint).ok();
     for (key, value) in [
         (names::IMAGE_REFERENCE, Some(order.name.image.to_string())),
         (names::SLOT, Some(order.name.slot.to_string())),
@@ -227,7 +223,7 @@ fn annotations(
         (names::CONFIG_TIME, config_time.map(format_time)),
         (names::IMAGE_DIGEST, content.as_ref().map(|content| content.digest.to_string())),
         (names::RESOLVED_AT, content.as_ref().and_then(|content| content.resolved).map(format_time)),
-        (names::ENTRYPOINT, entrypoint(&order.metadata.entrypoint)),
+        (names::ENTRYPOINT, entrypoint.filter(|text| text.len() <= MAX_ENTRYPOINT)),
         (names::RECLAIM_AFTER, Some(format_time(order.reclaim_after))),
     ] {
         // A missing value must not come from the template, which may be copied from a function pod.

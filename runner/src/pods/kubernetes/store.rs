@@ -31,25 +31,26 @@ use services::KnownService;
 /// How many UIDs of deleted pods are remembered.
 const MAX_GONE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// How pods are reached (`--pod-connect`).
+/// How runners connect to pods (`--pod-connect`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Connect {
-    /// By the cluster IP of the pod's Service; requests name `<service>.<namespace>.svc.<domain>`.
+    /// To the cluster IP of the pod's Service. The authority of requests is
+    /// `<service>.<namespace>.svc.<domain>`.
     Service {
-        /// What follows the Service's name.
+        /// The authority after the Service's name and the dot.
         suffix: String,
     },
-    /// By the pod's own address.
+    /// To the pod's own address.
     PodIp,
 }
 
-/// Pods and Services as last reported.
+/// The last reported state of pods and Services.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(super) connect: Connect,
     /// Sends events to the pool.
     events: mpsc::UnboundedSender<Event>,
-    /// Learns from pods the entrypoints of their images, and which images a registry refused.
+    /// Learns the entrypoints of images from pods, and which images a registry refused.
     images: Arc<ImageSource>,
     state: Mutex<State>,
     services_listed: watch::Sender<bool>,
@@ -63,11 +64,11 @@ struct State {
     services: HashMap<String, KnownService>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KnownPod {
     seen: Observed,
     tries: Tries,
-    /// The pod has served. If it no longer answers, it may be gone without a report.
+    /// Whether the pod has served. If it stops answering, it may be gone without a report.
     served: bool,
     /// When its termination was first reported.
     ending: Option<Instant>,
@@ -77,8 +78,8 @@ struct KnownPod {
     link: Option<Link>,
 }
 
-/// Lines for the log, each with its pod. They are logged without the store's lock, which calls
-/// wait for.
+/// Lines for the log, each with its pod. They are logged after the store's lock is released,
+/// because calls wait for the lock.
 type Lines<'a> = Vec<(&'a Pod, News<'a>)>;
 
 // === impl Store ===
@@ -99,8 +100,8 @@ impl Store {
         let _ = self.events.send(event);
     }
 
-    /// Records a pod that was added or changed, or that an answer contains. Returns the pod as the
-    /// object describes it; `None` if it is not a function pod.
+    /// Records a new or changed pod. Returns the pod as the object describes it; `None` if it is
+    /// not a function pod.
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
         let observed = observe(object)?;
         let shown = observed.pod.clone();
@@ -125,8 +126,7 @@ impl Store {
     /// Replaces all pods by the full list. The list may be older than the known state of some pods,
     /// and than the creation of others.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
-        // Parsing thousands of objects takes long, and calls wait for the lock, so this happens
-        // without it.
+        // Parses without the lock: thousands of objects take long, and calls wait for the lock.
         let observed: Vec<_> = objects.iter().filter_map(|object| Some((object, observe(object)?))).collect();
         let listed: HashSet<_> = observed.iter().map(|(_, observed)| observed.pod.uid.clone()).collect();
         let mut lines = Lines::new();
@@ -141,7 +141,7 @@ impl Store {
         log(&lines);
     }
 
-    /// Records a pod before the pool is notified, so that the pool's next order uses the new image
+    /// Records a pod before the pool is notified, so that the pool's next action uses the new image
     /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
     /// was deleted.
     fn record<'a>(
@@ -155,7 +155,7 @@ impl Store {
         if state.gone.contains(uid) {
             return None;
         }
-        let known = state.pods.entry(uid.clone()).or_insert_with(|| KnownPod::new(observed.clone()));
+        let known = state.pods.entry(uid.clone()).or_default();
         let (version, last) = (&observed.pod.resource_version, &known.seen.pod.resource_version);
         if is_older(version.as_str(), last.as_str()) {
             return Some((known.seen.pod.clone(), false));
@@ -192,7 +192,7 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
-    /// Records that the API server accepted our delete. The watch may never report it.
+    /// Records that the API server accepted a delete. The watch may never report it.
     pub(super) fn record_ending(&self, uid: &Uid) {
         if let Some(pod) = self.state.lock().pods.get_mut(uid) {
             pod.ending.get_or_insert_with(Instant::now);
@@ -206,7 +206,7 @@ impl Store {
         ending.map(|(uid, pod)| (uid.clone(), pod.seen.object_name.clone())).collect()
     }
 
-    /// Images that have pods, each with the key of its owner.
+    /// Images that have pods, each with its shard key.
     pub(super) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
         let state = self.state.lock();
         let pods = state.pods.values().map(|known| &known.seen.pod);
@@ -216,15 +216,6 @@ impl Store {
     /// The name of the pod's object.
     pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
         self.state.lock().pods.get(uid).map(|pod| pod.seen.object_name.clone())
-    }
-}
-
-// === impl KnownPod ===
-
-impl KnownPod {
-    fn new(seen: Observed) -> Self {
-        let (tries, logged) = (Tries::default(), Logged::default());
-        Self { seen, tries, served: false, ending: None, logged, learned: false, link: None }
     }
 }
 

@@ -26,8 +26,8 @@ use contract::{check_pod, check_service};
 const BUILT_IN_POD: &str = include_str!("template/pod.yaml");
 const DOCUMENTED_SERVICE: &str = include_str!("template/service.yaml");
 
-/// The template of pods and their Services. It meets the contract, and its metadata has only labels
-/// and annotations.
+/// A template of pods and their Services. It fulfils the contract. Its metadata has only labels and
+/// annotations.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Template {
     pub(crate) pod: PodTemplateSpec,
@@ -35,12 +35,12 @@ pub(crate) struct Template {
     pub(crate) source: Source,
     /// Whether the Service comes from newer Porch's ServiceTemplate.
     pub(crate) service_of_object: bool,
-    /// When the template last changed; `None` for the built-in template. The reader of a ConfigMap
-    /// sets it with [`changed_at`].
+    /// When the template last changed; `None` for the built-in template. The code that reads a
+    /// ConfigMap sets it with [`changed_at`].
     pub(crate) time: Option<Time>,
     /// Problems that the user should fix although the template works.
     pub(crate) warnings: Vec<String>,
-    /// A hash over `pod` and `service`: equal on all runners, and no secret.
+    /// A hash of `pod` and `service`. It is equal on all runners and does not disclose them.
     pub(crate) hash: u64,
 }
 
@@ -73,11 +73,12 @@ impl Template {
         Self::new(Source::Inline, pod, service, Vec::new())
     }
 
-    /// From the data of the ConfigMap that `--function-pod-template` names: a Pod under `template`
-    /// and optionally a Service under `serviceTemplate`; the default is the documented Service.
+    /// Parses the data of the ConfigMap that `--function-pod-template` names: a Pod under
+    /// `template` and optionally a Service under `serviceTemplate`. The default is the documented
+    /// Service.
     pub(crate) fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut warnings = Vec::new();
-        let missing = "key template: the key is missing: put a Pod there, as YAML";
+        let missing = "key template: the key is missing: add it with a Pod, as YAML";
         let pod: Pod = read_object("key template", data.get("template").ok_or(missing)?, &mut warnings)?;
         let service = match data.get("serviceTemplate") {
             Some(text) => read_object("key serviceTemplate", text, &mut warnings)?,
@@ -87,7 +88,7 @@ impl Template {
         Self::new(Source::ConfigMap, pod, service, warnings)
     }
 
-    /// From newer Porch's objects. Without a ServiceTemplate the Service is the documented one.
+    /// Reads newer Porch's objects. Without a ServiceTemplate it uses the documented Service.
     pub(crate) fn from_objects(
         pod_template: &PodTemplate,
         service_template: Option<&DynamicObject>,
@@ -135,8 +136,8 @@ impl Template {
         Ok(Self { pod, service, source, service_of_object: false, time: None, warnings, hash })
     }
 
-    /// The version of a pod that is made from the template and `made_with`, the bytes of all other
-    /// inputs.
+    /// Returns the version of a pod that is made from the template and `made_with`, the bytes of
+    /// all other inputs.
     pub(crate) fn version(&self, made_with: &[u8]) -> String {
         let bytes = [&self.hash.to_le_bytes(), made_with].concat();
         let source = match self.source {
@@ -176,7 +177,7 @@ where
     ] {
         let Some(mut misplaced) = misplaced else { continue };
         warnings.push(format!(
-            "{part}: {field} stand beside metadata and count as if they stood in it: move them under metadata"
+            "{part}: {field} are beside metadata and are used as if they were in it: move them under metadata"
         ));
         misplaced.extend(place.take().unwrap_or_default());
         *place = Some(misplaced);
@@ -184,7 +185,7 @@ where
     Ok(object)
 }
 
-/// When an object was last changed, as far as its metadata tells.
+/// The time of the object's last change, if its metadata has one.
 pub(crate) fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let times = metadata.creation_timestamp.iter().chain(changes);

@@ -1,5 +1,5 @@
-//! Reads the user's template at startup and then every scan interval. Porch's Role lets a runner
-//! get its ConfigMap, but not watch it.
+//! Reads the user's template at startup and then every scan interval. It does not watch it: Porch's
+//! Role lets a runner get its ConfigMap, but not watch it.
 
 #[cfg(test)]
 mod tests;
@@ -20,24 +20,24 @@ use crate::clock::now;
 use crate::config::BASE_POD_TEMPLATE;
 use crate::metrics::Metrics;
 
-/// How often to retry until the first successful read.
+/// The pause between reads until one succeeds.
 const FIRST_EVERY: Duration = Duration::from_secs(1);
-/// Logged if Porch's objects may exist, but the runner has no permission to read them.
-const NO_POD_TEMPLATES: &str = "the runner may not read the PodTemplate in the function namespace, and makes pods from the template \
-                                that is built in: to have it used, grant the runner's service account get on podtemplates there";
-const NO_SERVICE_TEMPLATES: &str = "the runner may not read the ServiceTemplate in the function namespace, and makes Services without \
-                                    it: to have it used, grant the runner's service account get on servicetemplates (API group \
+/// Warnings if Porch's objects may exist, but the runner has no permission to read them.
+const NO_POD_TEMPLATES: &str = "the runner may not read the PodTemplate in the function namespace, and uses the built-in template: to \
+                                use the PodTemplate, grant the runner's service account get on podtemplates there";
+const NO_SERVICE_TEMPLATES: &str = "the runner may not read the ServiceTemplate in the function namespace, and creates Services without \
+                                    it: to use it, grant the runner's service account get on servicetemplates (API group \
                                     config.porch.kpt.dev) there";
-/// Logged if the object that the user named does not exist.
-const NO_NAMED_TEMPLATE: &str = "there is no PodTemplate of the name that --base-pod-template-name gives in the function namespace: pods \
-                                 are made from the template that is built in";
+/// The warning if the user's PodTemplate does not exist.
+const NO_NAMED_TEMPLATE: &str = "the function namespace has no PodTemplate with the name from --base-pod-template-name: the runner uses \
+                                 the built-in template";
 /// The name of this source in the metric.
 const SOURCE: &str = "function-pod-template";
 
-/// Where the template is kept.
+/// Where the template is stored.
 #[derive(Debug, Clone)]
 pub(crate) enum Templates {
-    /// `--function-pod-template`: this ConfigMap of the runner's own namespace.
+    /// `--function-pod-template`: the name of a ConfigMap in the runner's own namespace.
     ConfigMap(String),
     /// Newer Porch's objects if they exist, else the built-in template.
     Objects {
@@ -62,7 +62,7 @@ pub(crate) struct TemplateSource {
     pub(crate) started: Instant,
 }
 
-/// Why no template was read.
+/// Why a read gave no template.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     /// The object is missing, but may still be created.
@@ -70,8 +70,8 @@ enum ReadError {
     Awaited(String),
     #[error("{0}")]
     Broken(String),
-    /// The API server gave no answer; the known template stays.
-    #[error("the API server does not say")]
+    /// The request failed; the known template stays.
+    #[error("the request to the API server failed")]
     Request(#[from] RequestError),
 }
 
@@ -166,8 +166,8 @@ impl TemplateSource {
             ))
         };
         let pod_templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
-        // If the runner never had permission, it has no PodTemplate. If it lost the permission, the
-        // PodTemplate may still exist.
+        // Without permission from the start, the runner uses no PodTemplate. If it lost the
+        // permission, it keeps the PodTemplate, which may still exist.
         let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
         let pod_template = match bounded(pod_templates.get_opt(pod_name)).await {
             Err(error) if error.code() == Some(403) && !was_allowed => {
@@ -186,7 +186,8 @@ impl TemplateSource {
         let service_templates: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let has_no_kind = || has_no_such_kind(&self.client, &resource.api_version, &resource.plural);
-        // Likewise, a ServiceTemplate that existed is gone only if an answer clearly shows it.
+        // Likewise, the runner keeps a ServiceTemplate until an answer clearly shows that it is
+        // gone.
         let was_there = known.is_some_and(|known| known.service_of_object);
         let mut warning = None;
         let service_template = match bounded(service_templates.get_opt(service_name)).await {
@@ -215,7 +216,7 @@ impl TemplateSource {
     }
 }
 
-/// Logs a new error, and sends it if no earlier template is `kept`.
+/// Logs a new error. Sends it to `state` if no earlier template is `kept`.
 fn report(error: ReadError, kept: bool, state: &watch::Sender<TemplateState>, metrics: &Metrics) {
     if let ReadError::Awaited(text) = error {
         tracing::info!("{text}: waiting for it, see --template-wait-timeout");
@@ -231,7 +232,7 @@ fn report(error: ReadError, kept: bool, state: &watch::Sender<TemplateState>, me
     }
 }
 
-/// The built-in template, with one more thing to fix.
+/// Returns the built-in template with a further warning.
 fn built_in_template(wrapper_image: &str, warning: Option<&str>) -> Result<Template, ReadError> {
     let mut template = Template::built_in(wrapper_image).map_err(ReadError::Broken)?;
     template.warnings.extend(warning.map(str::to_owned));
@@ -245,13 +246,13 @@ fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
             return None;
         }
         if template.time <= known.time {
-            // A return to an older template also makes a later configuration.
+            // Going back to an older template also creates a newer configuration.
             template.time = Some(now());
         }
     }
     tracing::info!(source = ?template.source, "using the template of function pods");
     for warning in &template.warnings {
-        tracing::warn!(warning, "the template of function pods");
+        tracing::warn!(warning, "the template of function pods should be fixed");
     }
     Some(template)
 }

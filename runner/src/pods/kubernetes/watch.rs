@@ -78,9 +78,9 @@ async fn follow<K>(
         record(None);
         let pause = backoff.after(follower.listed_for());
         if backoff.failures() > 1 {
-            tracing::debug!(what, error, "the watch is still broken");
+            tracing::debug!(what, error, "the watch is still interrupted");
         } else {
-            tracing::warn!(what, error, "the watch broke; warm pods go on serving");
+            tracing::warn!(what, error, "the watch was interrupted; warm pods still serve");
         }
         sleep(pause).await;
     }
@@ -104,9 +104,9 @@ mod tests {
     use super::super::fake::{pod, pod_waits};
     use super::*;
 
-    /// A runner that lists a pod judges it as one that saw each of its changes.
+    /// A listed pod is trimmed. It must get the same phase as a watched pod.
     #[test]
-    fn a_listed_pod_is_what_a_watched_one_is() {
+    fn a_trimmed_pod_has_the_same_phase() {
         for secrets in [json!([]), json!([{"name": "auth"}])] {
             let status = pod_waits(names::CONTAINER, "ErrImagePull", "401 Unauthorized");
             let mut watched = pod("u", 1, &status);
@@ -116,9 +116,9 @@ mod tests {
             trim_pod(&mut listed);
             let judged = |pod: &Pod| phase(pod, &mut Tries::default());
             assert_eq!(judged(&listed), judged(&watched), "{secrets}");
-            let has_another_try = matches!(judged(&listed), Phase::Pending(_));
-            assert_eq!(has_another_try, secrets != json!([]));
-            assert_eq!(listed.spec.map_or(0, |spec| spec.containers.len()), 0, "the rest is not kept");
+            let has_second_attempt = matches!(judged(&listed), Phase::Pending(_));
+            assert_eq!(has_second_attempt, secrets != json!([]));
+            assert_eq!(listed.spec.map_or(0, |spec| spec.containers.len()), 0, "containers are not kept");
         }
     }
 }

@@ -20,7 +20,8 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    /// Attaches one runner. `events` receives the existing pods, and then every change.
+    /// Connects one runner to the cluster. `events` receives the existing pods, and then every
+    /// change.
     pub fn attach(cluster: LocalCluster, events: mpsc::UnboundedSender<Event>) -> Self {
         cluster.subscribe(events.clone());
         Self { cluster, events, probes: Probes::default(), checks: Probes::default() }
@@ -65,6 +66,6 @@ impl Backend for LocalBackend {
     }
 
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
-        self.cluster.locate(uid).ok()?
+        self.cluster.locate(uid)
     }
 }

@@ -20,10 +20,10 @@ use tracing::Instrument;
 use super::process::{self, LocalOptions};
 use crate::clock::now;
 use crate::pods::commands::ImageCommands;
-use crate::pods::probe::{CONNECTION, Located, NoPod};
+use crate::pods::probe::CONNECTION;
 
-/// All local pods. Cheap to clone. The processes end with [`stop`](Self::stop), or when the last
-/// clone is dropped, since each wrapper ends when its stdin does.
+/// All local pods. Cheap to clone. [`stop`](Self::stop) ends the processes. Dropping the last clone
+/// also ends them: it closes the wrappers' stdin, and each wrapper then ends.
 #[derive(Debug, Clone)]
 pub struct LocalCluster(Arc<Inner>);
 
@@ -49,7 +49,7 @@ struct LocalPod {
     pod: Pod,
     /// The address of the pod's wrapper, and the connection that all runners share.
     wrapper: Option<(SocketAddr, Arc<Connection>)>,
-    /// The supervisor ends the process once this is dropped.
+    /// Dropping this makes the supervisor end the process.
     runs: Option<oneshot::Sender<Infallible>>,
 }
 
@@ -61,7 +61,7 @@ impl LocalCluster {
         Self(Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default() }))
     }
 
-    /// A name that no other cluster has: runners with the same name see the same pods.
+    /// The cluster's unique name. Runners with the same scope share the same pods.
     pub(crate) fn scope(&self) -> String {
         format!("local/{:016x}", self.0.id)
     }
@@ -71,7 +71,7 @@ impl LocalCluster {
         &self.0.options.functions
     }
 
-    /// `events` receives the pods that exist, and then every change.
+    /// Sends the existing pods to `events`, and then every change.
     pub(super) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
         let mut state = self.0.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
@@ -100,7 +100,7 @@ impl LocalCluster {
     ) -> Creation {
         let refused = |reason: &str| Creation::Refused(Reason::new("other", reason));
         let Some(command) = self.functions().command(&name.image).map(<[String]>::to_vec) else {
-            return refused("no command stands for this image; add it to --local-functions");
+            return refused("the image has no command: add it to --local-functions");
         };
         let mut state = self.0.state.lock();
         if state.stopping {
@@ -170,10 +170,11 @@ impl LocalCluster {
         }
     }
 
-    pub(super) fn locate(&self, uid: &Uid) -> Located {
+    /// The connection to the pod's wrapper, once the wrapper listens.
+    pub(super) fn locate(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let state = self.0.state.lock();
-        let local = state.pods.get(uid).ok_or(NoPod)?;
-        Ok(local.wrapper.as_ref().map(|(_, connection)| Arc::clone(connection)))
+        let (_, connection) = state.pods.get(uid)?.wrapper.as_ref()?;
+        Some(Arc::clone(connection))
     }
 }
 
@@ -183,8 +184,8 @@ fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
     Some((address, Arc::new(connection)))
 }
 
-/// Follows one process from its start to its end. Holds a weak reference: dropping the cluster
-/// drops its supervisors, which end their processes.
+/// Runs one pod's process and records its state. Holds only a weak reference to the cluster:
+/// dropping the cluster drops its supervisors, which end their processes.
 async fn supervise(
     cluster: Weak<Inner>,
     uid: Uid,
@@ -226,7 +227,7 @@ impl State {
         }
     }
 
-    /// Changes the pod only if it is still in the state that was judged.
+    /// Changes the pod only if it still has the version `judged`.
     fn write(
         &mut self,
         uid: &Uid,
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_dies_while_it_is_deleted_is_gone_and_frees_its_name() {
+    async fn a_pod_that_dies_during_its_deletion_frees_its_name() {
         let cluster = cluster("read line");
         let (sender, mut events) = mpsc::unbounded_channel();
         cluster.subscribe(sender);
@@ -306,7 +307,7 @@ mod tests {
 
     /// The wrapper must end by itself: a killed wrapper could not end the functions that it runs.
     #[tokio::test]
-    async fn pods_of_a_cluster_that_is_dropped_end_by_themselves() {
+    async fn pods_end_by_themselves_when_the_cluster_is_dropped() {
         let directory = tempdir().unwrap();
         let path = |name| directory.path().join(name);
         let until_exists = async |name| {

@@ -18,10 +18,10 @@ use wrapper_server::process::collect_orphans;
 use crate::environment::environment;
 use crate::pods::commands::ImageCommands;
 
-/// How local pods are made.
+/// Options of all local pods.
 #[derive(Debug, Clone)]
 pub struct LocalOptions {
-    /// The wrapper-server's command line, up to its own flags.
+    /// The wrapper-server's command line, without its flags.
     pub wrapper: Vec<OsString>,
     /// `--max-request-body-size` for the wrapper.
     pub max_message: usize,
@@ -31,14 +31,15 @@ pub struct LocalOptions {
     pub functions: ImageCommands,
 }
 
-/// How long a pod may take to drain before it ends its calls.
+/// How long a stopping pod may wait for its calls before it ends them.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
-/// After that, how long the pod may take to end its functions and itself.
+/// How long the pod may then take to end its functions and itself.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Starts a wrapper for `command`, reports its address, and returns when the wrapper has ended.
-/// Returns `None` if it was stopped by dropping the sender of `stopped`, otherwise the reason.
+/// Runs a wrapper for `command` until it ends, and passes its address to `listening`. Dropping the
+/// sender of `stopped` stops the wrapper; the result is then `None`, otherwise the reason of its
+/// end.
 pub(super) async fn run(
     options: &LocalOptions,
     command: &[String],
@@ -68,7 +69,7 @@ pub(super) async fn run(
                 "its process ended ({}); run its command from --local-functions by hand to see why",
                 go_exit_text(status)
             ),
-            Err(error) => format!("its process cannot be waited for: {error}"),
+            Err(error) => format!("the runner cannot wait for its process: {error}"),
         }),
         Err(_) = stopped => {
             stop(&mut child).await;
@@ -81,9 +82,7 @@ pub(super) async fn run(
 }
 
 fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
-    let Some((program, leading)) = options.wrapper.split_first() else {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "no wrapper-server is named"));
-    };
+    let (program, leading) = options.wrapper.split_first().ok_or(ErrorKind::InvalidInput)?;
     Command::new(program)
         .args(leading)
         .arg("--address=127.0.0.1")
@@ -96,7 +95,7 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .args(command)
         .env_clear()
         .envs(environment(&[]))
-        // Only the runner should get an interrupt from the terminal: it drains and then ends its
+        // An interrupt from the terminal must reach only the runner, which drains and then ends its
         // pods.
         .process_group(0)
         .stdin(Stdio::piped())
@@ -118,7 +117,7 @@ async fn stop(child: &mut Child) {
         let _ = kill_process(pid, Signal::TERM);
     }
     if timeout(GRACE + LAST_GRACE, child.wait()).await.is_err() {
-        tracing::warn!("local pod did not end and is killed");
+        tracing::warn!("a local pod did not end and is killed");
         let _ = child.kill().await;
     }
 }

@@ -1,5 +1,5 @@
-// Package evaluatorpb is the generated client and server code of Porch's function
-// evaluator, as Porch's own programs hold it.
+// Package evaluatorpb is generated client and server code for Porch's function
+// evaluator. Porch's own programs use the same code.
 package evaluatorpb
 
 //go:generate go run ../internal/generate .

@@ -1,5 +1,6 @@
-// cert-manager's own controllers, as far as deploy/components/mtls needs them, for one namespace: cert-manager NAMESPACE,
-// with KUBECONFIG. Its own program cannot be had as a Go module, so they are started here as that starts them.
+// Runs cert-manager's controllers that deploy/components/mtls needs, in one namespace: cert-manager NAMESPACE. The
+// environment variable KUBECONFIG names the cluster. cert-manager's own program cannot be imported as a Go module, so
+// this program starts the controllers in the same way.
 package main
 
 import (
@@ -26,7 +27,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// workers is how many of each controller work at once: its program's default.
+// workers is the number of workers of each controller: the default of cert-manager's program.
 const workers = 5
 
 func main() {
@@ -35,7 +36,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// What is issued and why is logged from here on.
+	// From this level on, the log has what is issued and why.
 	if err := new(klog.Level).Set("2"); err != nil {
 		log.Fatal(err)
 	}
@@ -59,13 +60,13 @@ func run(ctx context.Context, namespace string) error {
 	controllers := controller.Known()
 	ended := make(chan error, len(controllers))
 	for _, create := range controllers {
-		one, err := create(factory)
+		created, err := create(factory)
 		if err != nil {
 			return err
 		}
-		go func() { ended <- one.Run(workers, ctx) }()
+		go func() { ended <- created.Run(workers, ctx) }()
 	}
-	// The informers that the controllers have asked for while they were created.
+	// The controllers registered their informers when they were created.
 	shared, err := factory.Build()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Only their CustomResourceDefinitions are used: the components of deploy/ are checked against them.
+// Only the CustomResourceDefinitions are used. Tests check the components of deploy/ against them.
 module cluster.test/crds
 
 go 1.24

@@ -1,5 +1,5 @@
-// Command label-setter is a mutator written with kyaml's function framework: it
-// puts every entry of its ConfigMap's data on every item as a label.
+// Command label-setter is a mutator that uses kyaml's function framework. It sets the
+// entries of its ConfigMap's data as labels on every item.
 package main
 
 import (
@@ -25,7 +25,7 @@ func setLabels(rl *framework.ResourceList) error {
 	if len(labels) == 0 {
 		return errors.New("functionConfig has no labels: give a ConfigMap whose data maps label names to values")
 	}
-	// Sorted, so that labels which are new to an item are always appended in the same order.
+	// Sorted, so that new labels of an item always have the same order.
 	names := slices.Sorted(maps.Keys(labels))
 	for _, item := range rl.Items {
 		for _, name := range names {

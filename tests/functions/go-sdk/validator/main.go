@@ -1,6 +1,6 @@
-// Command validator is a validator written with kyaml's function framework. It
-// reports Deployments that ask for no replica or hold a privileged container, as
-// structured results, and then exits with 1: its stdout is complete all the same.
+// Command validator is a validator that uses kyaml's function framework. Its structured
+// results report Deployments without replicas and privileged containers. It then exits
+// with 1, but its stdout is complete.
 package main
 
 import (
@@ -98,7 +98,7 @@ func newResult(item *yaml.RNode, field *framework.Field, message string) *framew
 			NameMeta: yaml.NameMeta{Name: item.GetName(), Namespace: item.GetNamespace()},
 		},
 	}
-	// An item that came from no file carries no path: the result then names none.
+	// An item that is not from a file has no path.
 	if path, index, err := kioutil.GetFileAnnotations(item); err == nil && path != "" {
 		result.File = &framework.File{Path: path}
 		if n, err := strconv.Atoi(index); err == nil {

@@ -1,6 +1,6 @@
-// A generator: from the ConfigMap `{name: team-a, KEY: VALUE…}` it makes the
-// Namespace team-a and in it a ConfigMap `settings` with every other key. A second
-// run replaces what the first one made, so its output is stable.
+// A generator. For the ConfigMap `{name: team-a, KEY: VALUE…}` it creates the Namespace
+// team-a, and in it a ConfigMap `settings` with the other keys. A second run replaces
+// the objects of the first run.
 
 import { Configs, FunctionConfigError } from 'kpt-functions';
 import { ConfigMap, Namespace } from 'kpt-functions/dist/src/gen/io.k8s.api.core.v1';

@@ -1,4 +1,4 @@
-//! The objects of an installation: the base of deploy/ in other namespaces, with the programs and
+//! The objects of an installation: the base of deploy/ in other namespaces, with the images and
 //! flags of a plan.
 
 use std::path::Path;
@@ -10,10 +10,11 @@ use crate::cluster::ENTRYPOINT;
 use crate::rights::{self, DEPLOY, FUNCTIONS, HOME};
 
 const IMAGE_METADATA: &str = "image-metadata";
-/// The base's flags that stay. Its limits do not: in these tests each function has one pod.
+/// The flags of the base that are kept. Its limits are removed: in these tests each function has
+/// one pod.
 const KEPT: [&str; 4] = ["--runners=", "--router-count=", "--peers=", "--pod-namespace="];
 
-/// The whole base.
+/// All objects of the base.
 pub(super) fn base(home: &str, functions: &str) -> Vec<Value> {
     let files = ["rights.yaml", "runners.yaml", "router.yaml"];
     let all: Vec<_> = files.iter().flat_map(|file| rights::objects(&Path::new(DEPLOY).join(file))).collect();
@@ -21,7 +22,7 @@ pub(super) fn base(home: &str, functions: &str) -> Vec<Value> {
     serde_json::from_str(&moved).expect("the same objects")
 }
 
-/// What `--image-metadata` reads.
+/// The ConfigMap that `--image-metadata` reads.
 pub(super) fn image_metadata(images: &[String]) -> Value {
     let images: Vec<_> =
         images.iter().map(|image| json!({"image": image, "entrypoint": [ENTRYPOINT]})).collect();
@@ -29,12 +30,12 @@ pub(super) fn image_metadata(images: &[String]) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": IMAGE_METADATA}, "data": data})
 }
 
-/// One of the base's Deployments as planned. Of runners it has no number of replicas: applying it
-/// again leaves as many as there are.
+/// A Deployment of the base with the settings of a plan. The runners' Deployment has no number of
+/// replicas, so that applying it again does not scale it.
 pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: &str) -> Value {
     let is_router = deployment["metadata"]["name"] == ROUTER;
     let pod = &mut deployment["spec"]["template"]["spec"];
-    // Without it nobody finds runners by EndpointSlices.
+    // Discovery by EndpointSlices needs the token.
     pod["automountServiceAccountToken"] = json!(true);
     let container = &mut pod["containers"][0];
     let mut flags: Vec<String> = serde_json::from_value(container["args"].take()).expect("flags");
@@ -58,9 +59,9 @@ pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: 
     }
     container["image"] = json!(image);
     container["args"] = json!(flags);
-    // A name may stand for another build by now.
+    // The name may have been pushed again with another build.
     container["imagePullPolicy"] = json!("Always");
-    // The node is small.
+    // The node is too small for the base's requests.
     container["resources"] = json!({});
     if is_router {
         return deployment;

@@ -1,4 +1,4 @@
-//! A watch on its way through the proxy.
+//! Injects faults into a watch that the proxy forwards.
 
 use std::sync::Arc;
 
@@ -10,40 +10,42 @@ use hyper::body::Frame;
 use kube::client;
 use tokio::sync::watch;
 
-use super::rules::{Asked, Fault, When};
-use super::{Body, Broken, Shared, status};
+use super::rules::{Fault, RequestKind, Stage};
+use super::{Body, BoxError, Shared, status};
 
 struct Watch {
     shared: Arc<Shared>,
     upstream: client::Body,
     rules_changed: watch::Receiver<()>,
-    /// Every event is one line. Faults are done between events.
+    /// Whether the last event is complete. Faults are injected only between events. Each event is
+    /// one line.
     between_events: bool,
-    /// Nothing comes any more.
     ended: bool,
 }
 
-/// What a watch answers, until a fault is done to it.
+/// The watch's response body until a fault is injected.
 pub(super) fn body(shared: Arc<Shared>, upstream: client::Body) -> Body {
     let mut rules_changed = shared.rules.changes();
-    // The first roll is at once.
+    // Choose a fault for the first time at once.
     rules_changed.mark_changed();
     let watch = Watch { shared, upstream, rules_changed, between_events: true, ended: false };
     StreamBody::new(stream::unfold(watch, next)).boxed_unsync()
 }
 
-async fn next(mut watch: Watch) -> Option<(Result<Frame<Bytes>, Broken>, Watch)> {
+async fn next(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BoxError>, Watch)> {
     if watch.ended {
         return None;
     }
     loop {
         let frame = tokio::select! {
             frame = watch.upstream.frame() => Some(frame),
-            // Never an error: the sender is in what is shared.
+            // This is never an error, because `shared` contains the sender.
             _ = watch.rules_changed.changed() => None,
         };
-        let fault =
-            watch.between_events.then(|| watch.shared.rules.roll(Asked::Watch, When::Watching)).flatten();
+        let fault = watch
+            .between_events
+            .then(|| watch.shared.rules.choose(RequestKind::Watch, Stage::Watching))
+            .flatten();
         if fault.is_some() {
             watch.shared.rules.record(fault);
         }
@@ -70,6 +72,6 @@ async fn next(mut watch: Watch) -> Option<(Result<Frame<Bytes>, Broken>, Watch)>
         if let Some(data) = frame.as_ref().ok().and_then(Frame::data_ref) {
             watch.between_events = data.last() == Some(&b'\n');
         }
-        return Some((frame.map_err(Broken::from), watch));
+        return Some((frame.map_err(BoxError::from), watch));
     }
 }

@@ -1,64 +1,61 @@
-//! Which fault is done to which request, and what was done.
+//! Chooses the fault for each request, and records it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// What can go wrong on the way to the API server.
+/// A fault between a client and the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A watch ends, as it does after its time.
+    /// A watch ends, like after its timeout.
     EndWatch,
     /// The connection of a watch is lost.
     CutWatch,
-    /// A watch goes silent: nobody notices.
+    /// A watch sends nothing more, but its connection stays open.
     StallWatch,
-    /// A watch says in an event that its version is too old (410).
+    /// A watch reports in an event that its resource version is too old (410).
     ExpireWatch,
-    /// A watch is refused since its version is too old (410).
+    /// A watch is refused because its resource version is too old (410).
     RefuseWatch,
-    /// A write is not carried out: 409.
+    /// A write is not executed: 409.
     Conflict,
-    /// A request is not carried out: 429 with `Retry-After: 1`.
+    /// A request is not executed: 429 with `Retry-After: 1`.
     TooManyRequests,
-    /// A request is not carried out: 500.
+    /// A request is not executed: 500.
     ServerError,
-    /// A request is carried out so late.
+    /// A request is executed after this delay.
     Slow(Duration),
-    /// A write is carried out and answered with a 500.
+    /// A write is executed, but the response is a 500.
     LoseAnswer,
-    /// A write is carried out and its connection broken.
+    /// A write is executed, but the connection is lost before the response.
     LoseConnection,
 }
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestKind {
     Read,
     Watch,
     Write,
 }
 
-/// A fault, and what it is done to: by itself to all requests that it can be done to, always.
+/// A fault, and the requests into which it is injected.
 #[derive(Debug)]
 pub struct Rule {
     fault: Fault,
-    only: fn(Asked) -> bool,
+    only: fn(RequestKind) -> bool,
     chance: f64,
     times: usize,
 }
 
-/// When a rule is asked for.
+/// The stage of a request at which a fault is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// A request came in.
-    Asked,
-    /// A watch is open: at its begin, at the begin of each event, and when the rules change.
+pub(super) enum Stage {
+    Received,
+    /// A watch is open: at its start, before each event, and when the rules change.
     Watching,
 }
 
-/// The rules that hold.
 pub(super) struct Rules {
     state: Mutex<State>,
     changed: watch::Sender<()>,
@@ -67,19 +64,21 @@ pub(super) struct Rules {
 struct State {
     rules: Vec<Rule>,
     random: u64,
-    /// What was done to each request, and to watches that were open.
-    passed: Vec<Option<Fault>>,
+    /// An entry for each request, and for each fault in an open watch.
+    outcomes: Vec<Option<Fault>>,
 }
 
 // === impl Fault ===
 
 impl Fault {
-    fn applies(self, asked: Asked, when: When) -> bool {
-        match (self, when) {
-            (Self::EndWatch | Self::CutWatch | Self::StallWatch | Self::ExpireWatch, When::Watching)
-            | (Self::RefuseWatch, When::Asked) => asked == Asked::Watch,
-            (Self::Conflict | Self::LoseAnswer | Self::LoseConnection, When::Asked) => asked == Asked::Write,
-            (Self::TooManyRequests | Self::ServerError | Self::Slow(_), When::Asked) => true,
+    fn applies(self, kind: RequestKind, stage: Stage) -> bool {
+        match (self, stage) {
+            (Self::EndWatch | Self::CutWatch | Self::StallWatch | Self::ExpireWatch, Stage::Watching)
+            | (Self::RefuseWatch, Stage::Received) => kind == RequestKind::Watch,
+            (Self::Conflict | Self::LoseAnswer | Self::LoseConnection, Stage::Received) => {
+                kind == RequestKind::Write
+            }
+            (Self::TooManyRequests | Self::ServerError | Self::Slow(_), Stage::Received) => true,
             _ => false,
         }
     }
@@ -88,22 +87,22 @@ impl Fault {
 // === impl Rule ===
 
 impl Rule {
-    /// Always, to all that the fault can be done to.
+    /// Injects a fault into every request to which it applies.
     pub fn new(fault: Fault) -> Self {
         Self { fault, only: |_| true, chance: 1.0, times: usize::MAX }
     }
 
-    /// To these requests alone.
-    pub fn only(self, only: fn(Asked) -> bool) -> Self {
+    /// Limits the rule to these requests.
+    pub fn only(self, only: fn(RequestKind) -> bool) -> Self {
         Self { only, ..self }
     }
 
-    /// With a probability.
+    /// Injects the fault with this probability.
     pub fn chance(self, chance: f64) -> Self {
         Self { chance, ..self }
     }
 
-    /// No more often than that.
+    /// Injects the fault at most this many times.
     pub fn times(self, times: usize) -> Self {
         Self { times, ..self }
     }
@@ -113,7 +112,7 @@ impl Rule {
 
 impl Rules {
     pub(super) fn new(seed: u64) -> Self {
-        let state = State { rules: Vec::new(), random: seed, passed: Vec::new() };
+        let state = State { rules: Vec::new(), random: seed, outcomes: Vec::new() };
         Self { state: Mutex::new(state), changed: watch::Sender::new(()) }
     }
 
@@ -122,17 +121,17 @@ impl Rules {
         self.changed.send_replace(());
     }
 
-    /// Tells of changes.
+    /// Receives a message when the rules change.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// The fault to be done now.
-    pub(super) fn roll(&self, asked: Asked, when: When) -> Option<Fault> {
+    /// Chooses the fault for a request. If several rules apply, the first is used.
+    pub(super) fn choose(&self, kind: RequestKind, stage: Stage) -> Option<Fault> {
         let mut state = self.lock();
         let State { rules, random, .. } = &mut *state;
         let hit = |rule: &&mut Rule| {
-            let applies = rule.times > 0 && rule.fault.applies(asked, when) && (rule.only)(asked);
+            let applies = rule.times > 0 && rule.fault.applies(kind, stage) && (rule.only)(kind);
             applies && fraction(random) < rule.chance
         };
         let rule = rules.iter_mut().find(hit)?;
@@ -141,11 +140,11 @@ impl Rules {
     }
 
     pub(super) fn record(&self, fault: Option<Fault>) {
-        self.lock().passed.push(fault);
+        self.lock().outcomes.push(fault);
     }
 
-    pub(super) fn passed(&self) -> Vec<Option<Fault>> {
-        self.lock().passed.clone()
+    pub(super) fn outcomes(&self) -> Vec<Option<Fault>> {
+        self.lock().outcomes.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,7 +152,7 @@ impl Rules {
     }
 }
 
-/// The next number of a sequence of well-mixed ones, in 0..1 (`SplitMix64`).
+/// The next pseudorandom number from 0 to 1 (`SplitMix64`).
 fn fraction(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;

@@ -1,5 +1,5 @@
-//! Which side stops waiting and when, what the caller reads, and that the runner's call is
-//! cancelled. The tests use raw HTTP/2: a client with its own deadline timer would hide the
+//! Deadlines: when a call ends, which status the caller gets, and that the runner's call is
+//! cancelled. The tests use raw HTTP/2, because a client with its own deadline timer would hide the
 //! server's answer.
 
 use porch_fn_grpc::parse_timeout;
@@ -14,12 +14,12 @@ const IMAGE: &str = "set-image:v1";
 /// A fleet of one runner that never answers.
 async fn held(flags: &[&str]) -> Fleet {
     let fleet = Fleet::with(1, flags).await;
-    fleet.runners[0].otherwise(Gate::new().echo());
+    fleet.runners[0].otherwise(Gate::default().echo());
     fleet
 }
 
 #[tokio::test]
-async fn an_expired_deadline_is_deadline_exceeded_and_cancels_the_runners_call() {
+async fn an_expired_deadline_ends_the_call_and_cancels_it_at_the_runner() {
     let fleet = held(&[]).await;
     let raw = fleet.raw().await;
     let started = Instant::now();
@@ -37,7 +37,7 @@ async fn an_expired_deadline_is_deadline_exceeded_and_cancels_the_runners_call()
 }
 
 #[tokio::test]
-async fn the_deadline_also_ends_a_request_that_does_not_arrive() {
+async fn the_deadline_ends_a_call_whose_request_does_not_arrive() {
     let fleet = Fleet::of(1).await;
     let raw = fleet.raw().await;
     let mut head = raw.head();
@@ -51,7 +51,7 @@ async fn the_deadline_also_ends_a_request_that_does_not_arrive() {
 }
 
 #[tokio::test]
-async fn a_caller_without_a_deadline_is_bounded_by_request_timeout_which_the_text_names() {
+async fn without_a_deadline_a_call_ends_at_request_timeout_which_the_error_names() {
     let fleet = held(&["--request-timeout=200ms"]).await;
     let raw = fleet.raw().await;
     // A malformed deadline is ignored, as in other gRPC servers.
@@ -69,7 +69,7 @@ async fn a_caller_without_a_deadline_is_bounded_by_request_timeout_which_the_tex
 #[tokio::test]
 async fn request_timeout_does_not_shorten_a_deadline_that_the_caller_set() {
     let fleet = Fleet::with(1, &["--request-timeout=50ms"]).await;
-    let gate = Gate::new();
+    let gate = Gate::default();
     fleet.runners[0].otherwise(gate.echo());
     let raw = fleet.raw().await;
     let call = raw.call(&[("grpc-timeout", "99999999H")], framed(IMAGE, "package"));
@@ -92,7 +92,7 @@ async fn a_cancelled_call_is_cancelled_at_the_runner() {
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
     fleet.wait_calls(0).await;
 
-    // A caller whose connection is gone.
+    // The caller closes its connection.
     let calling = fleet.caller().await.spawn(IMAGE);
     fleet.runners[0].wait("the call", |log| log.calls.len() == 2).await;
     calling.abort();

@@ -1,8 +1,8 @@
-//! Which runners the router picks, what it reports about them, and what happens when none is
+//! Which runners the router chooses, how it reports their health, and what happens when none is
 //! available.
 
 use porch_fn_tests::caller::framed;
-use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, Reply, soon};
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, Reply, soon};
 use porch_fn_tests::fleet::Fleet;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::{Code, Streaming};
@@ -16,7 +16,7 @@ const NO_RUNNER: &str = "no function runner is ready: 0 of 3 runners ready: 2 un
                          router's /shards page and --runners";
 
 /// A fleet without a ready runner: two closed ports and a runner that drains.
-async fn nobody_ready() -> Fleet {
+async fn without_ready_runner() -> Fleet {
     let runners =
         vec![FakeRunner::stopped("0").await, FakeRunner::stopped("1").await, FakeRunner::start("2").await];
     runners[2].set_serving(false);
@@ -31,7 +31,7 @@ async fn check(fleet: &Fleet, name: &str) -> Result<ServingStatus, Code> {
     answer.map(|answer| answer.get_ref().status()).map_err(|status| status.code())
 }
 
-async fn watch(fleet: &Fleet, name: &str) -> Streaming<HealthCheckResponse> {
+pub(super) async fn watch(fleet: &Fleet, name: &str) -> Streaming<HealthCheckResponse> {
     let mut client = HealthClient::new(fleet.caller().await.channel());
     let request = HealthCheckRequest { service: name.to_owned() };
     soon("a health stream", client.watch(request)).await.unwrap().into_inner()
@@ -41,28 +41,14 @@ async fn next(stream: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
     soon("a change of health", stream.message()).await.unwrap().expect("an open stream").status()
 }
 
-/// Waits until the watch reports SERVING. A watch that is opened early may first report that the
-/// router is starting.
-async fn until_serving(stream: &mut Streaming<HealthCheckResponse>) {
+/// Waits until the watch reports SERVING. A watch may first report that the router is starting.
+pub(super) async fn wait_serving(stream: &mut Streaming<HealthCheckResponse>) {
     while next(stream).await != ServingStatus::Serving {}
-}
-
-/// Crashes these runners and starts them again.
-async fn restart(fleet: &mut Fleet, runners: &[usize]) {
-    for &runner in runners {
-        fleet.runners[runner].crash().await;
-    }
-    let states = |state| runners.iter().map(|&runner| (runner, state)).collect::<Vec<_>>();
-    fleet.wait_states(&states("unreachable")).await;
-    for &runner in runners {
-        fleet.runners[runner].restart().await;
-    }
-    fleet.wait_states(&states("cooling_down")).await;
 }
 
 #[tokio::test]
 async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_cause() {
-    let fleet = nobody_ready().await;
+    let fleet = without_ready_runner().await;
     let raw = fleet.raw().await;
     // With a very short deadline, either the client's or the router's clock may expire first.
     for (timeout, certain) in [("1n", false), ("10m", false), ("500m", true), ("20S", true)] {
@@ -83,7 +69,7 @@ async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_caus
     assert_eq!(fleet.taken(), [0, 0, 0]);
 
     // The router stays healthy even when its runners are not.
-    until_serving(&mut watch(&fleet, "").await).await;
+    wait_serving(&mut watch(&fleet, "").await).await;
     assert_eq!(check(&fleet, "").await, Ok(ServingStatus::Serving));
     assert_eq!((fleet.get("/readyz").await.0, fleet.get("/healthz").await.0), (200, 200));
     for (state, count) in [("healthy", 0), ("unreachable", 2), ("draining", 1)] {
@@ -92,8 +78,8 @@ async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_caus
 }
 
 #[tokio::test]
-async fn a_runner_that_comes_up_meanwhile_takes_the_waiting_calls() {
-    let mut fleet = nobody_ready().await;
+async fn waiting_calls_go_to_a_runner_that_becomes_ready() {
+    let mut fleet = without_ready_runner().await;
     let caller = fleet.caller().await;
     let calls: Vec<_> = (0..5).map(|number| caller.spawn(&format!("fn-{number}:v1"))).collect();
     fleet.wait_calls(5).await;
@@ -105,13 +91,8 @@ async fn a_runner_that_comes_up_meanwhile_takes_the_waiting_calls() {
 
 #[tokio::test]
 async fn a_draining_runner_finishes_its_calls_and_gets_no_new_ones() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    let gate = Gate::new();
-    fleet.runners[0].on(&image, gate.echo());
-    let caller = fleet.caller().await;
-    let held = caller.spawn(&image);
-    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
+    let (gate, held) = fleet.hold(0, &image).await;
     fleet.runners[0].set_serving(false);
     fleet.wait_states(&[(0, "draining"), (1, "healthy")]).await;
     for _ in 0..5 {
@@ -123,11 +104,12 @@ async fn a_draining_runner_finishes_its_calls_and_gets_no_new_ones() {
 }
 
 #[tokio::test]
-async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_is_gone() {
-    let mut fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    restart(&mut fleet, &[0]).await;
-    let caller = fleet.caller().await;
+async fn a_runner_in_cooldown_gets_calls_only_when_the_healthy_one_refuses_or_is_unreachable() {
+    let (mut fleet, image, caller) = Fleet::ordered(2, &[]).await;
+    fleet.runners[0].crash().await;
+    fleet.wait_states(&[(0, "unreachable")]).await;
+    fleet.runners[0].restart().await;
+    fleet.wait_states(&[(0, "cooling_down")]).await;
     assert_eq!(caller.runner_of(&image).await, "1");
     let busy = |text| Answer::Reply(Reply::shed(Code::ResourceExhausted, text));
     fleet.runners[1].on(&image, busy("busy"));
@@ -137,12 +119,12 @@ async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_i
     let status = caller.try_runner_of(&image).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "busy, too"));
     fleet.runners[0].on(&image, Answer::Echo);
-    // During this call the router notices that the other runner is gone.
+    // During this call the router detects that the other runner is unreachable.
     fleet.runners[1].close_port().await;
     fleet.runners[1].go_away();
     let started = Instant::now();
     assert_eq!(caller.runner_of(&image).await, "0");
-    assert!(started.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
+    assert!(started.elapsed() < NO_RUNNER_WAIT, "the call must not wait for another runner");
     fleet.wait_states(&[(1, "unreachable")]).await;
     assert_eq!(caller.runner_of(&image).await, "0");
     // The runner's old health stream has never ended.
@@ -151,7 +133,7 @@ async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_i
 }
 
 #[tokio::test]
-async fn a_runner_without_watch_is_asked_by_check() {
+async fn a_runner_without_watch_is_polled_with_check() {
     let runner = FakeRunner::start("0").await;
     runner.without_watch();
     let fleet = Fleet::start(vec![runner], &[]).await;
@@ -179,7 +161,7 @@ async fn a_health_stream_that_a_proxy_ends_is_opened_again() {
 }
 
 #[tokio::test]
-async fn the_routers_health_names_each_runner() {
+async fn the_health_service_reports_each_runner() {
     let mut fleet = Fleet::of(2).await;
     let name = |index: usize| format!("shard/{}", fleet.runners[index].address());
     let (drained, crashed) = (name(0), name(1));
@@ -187,7 +169,7 @@ async fn the_routers_health_names_each_runner() {
     let mut unknown = watch(&fleet, "shard/127.0.0.1:1").await;
     let mut server = watch(&fleet, "").await;
     for stream in seen.iter_mut().chain([&mut server]) {
-        until_serving(stream).await;
+        wait_serving(stream).await;
     }
     assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
     assert_eq!(check(&fleet, &drained).await, Ok(ServingStatus::Serving));

@@ -1,13 +1,13 @@
-//! Router and runner in front of a wrapper that records what arrives. No hop may change a request.
+//! Router and runner in front of a wrapper that records requests. Neither may change a request.
 
 use bytes::Bytes;
 use porch_fn_proto::{Chunks, frame};
-use porch_fn_router::{Flags, start};
-use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
 use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
 use porch_fn_tests::caller::{RawCaller, request};
 use porch_fn_tests::fake_runner::FakeRunner;
+use porch_fn_tests::fleet::start_router;
+use porch_fn_tests::stack::start_runner;
 use prost::Message;
 use tonic::Code;
 
@@ -21,8 +21,8 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
     let wrapper = FakeRunner::start("wrapper").await;
     let mut functions = ImageCommands::default();
     functions.add(IMAGE, vec!["unused".to_owned()], "example.com").unwrap();
-    // Stands for a wrapper-server process: prints its address, and ends when its standard input is
-    // closed.
+    // This script replaces a wrapper-server process: it prints the address of the fake wrapper, and
+    // ends when its standard input is closed.
     let script = format!("echo listening on {}; cat", wrapper.address());
     let pods = LocalCluster::new(LocalOptions {
         wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),
@@ -30,12 +30,8 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
         log_level: 0,
         functions,
     });
-    let args = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
-    let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args.iter().map(Into::into)).unwrap();
-    let runner = runner::start(flags, &set, Some(pods)).await.unwrap();
-    let target = format!("--runners=static:///{}", runner.address());
-    let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
-    let router = start(porch_fn_flags::parse::<Flags>(args.iter().map(Into::into)).unwrap()).await.unwrap();
+    let runner = start_runner([""; 0], Some(pods)).await;
+    let router = start_router([runner.address()], &[]).await;
     let caller = RawCaller::connect(router.address()).await;
 
     let mut call = request(IMAGE, "package");

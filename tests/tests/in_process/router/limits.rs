@@ -1,5 +1,4 @@
-//! Limits of sizes, bytes in flight and compression: what the router refuses, when, and with which
-//! text.
+//! Limits of message sizes, bytes in flight and compression.
 
 use std::io::Write;
 
@@ -47,7 +46,7 @@ fn compressed_frame(message: &[u8]) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_request_at_the_limit_passes_and_one_byte_more_does_not() {
+async fn a_request_at_the_limit_is_forwarded_and_one_byte_more_is_refused() {
     let fleet = Fleet::with(1, &[LIMIT_FLAG]).await;
     let raw = fleet.raw().await;
     fleet.runners[0].otherwise(Answer::Reply(Reply::ok(Bytes::new(), "")));
@@ -67,10 +66,9 @@ async fn a_request_at_the_limit_passes_and_one_byte_more_does_not() {
 }
 
 #[tokio::test]
-async fn an_answer_at_the_limit_passes_and_one_byte_more_does_not() {
-    let fleet = Fleet::with(2, &[LIMIT_FLAG]).await;
+async fn an_answer_at_the_limit_is_forwarded_and_one_byte_more_is_refused() {
+    let (fleet, image, _) = Fleet::ordered(2, &[LIMIT_FLAG]).await;
     let raw = fleet.raw().await;
-    let image = fleet.image(&[0, 1]);
     let fits = answer_of(LIMIT);
     fleet.runners[0].on(&image, Answer::Reply(fits.clone()));
     let answer = raw.call(&[], framed(&image, "package")).await;
@@ -82,12 +80,12 @@ async fn an_answer_at_the_limit_passes_and_one_byte_more_does_not() {
     let text = answer.message();
     assert!(text.starts_with("grpc: received message larger than max (65537 vs. 65536): "), "{text}");
     assert!(text.contains("--max-request-body-size") && text.contains("Porch"), "{text}");
-    assert_eq!(fleet.taken(), [2, 0], "another runner would answer the same");
+    assert_eq!(fleet.taken(), [2, 0], "the call is not sent to another runner");
     fleet.wait_all("healthy").await;
 }
 
 #[tokio::test]
-async fn an_oversized_request_is_refused_before_it_has_arrived_and_its_client_reads_that() {
+async fn an_oversized_request_is_refused_before_it_has_arrived() {
     let fleet = Fleet::of(1).await;
     let raw = fleet.raw().await;
     let mut call = raw.begin(raw.head()).await;
@@ -108,13 +106,13 @@ async fn an_oversized_request_is_refused_before_it_has_arrived_and_its_client_re
     assert_eq!(caller.runner_of(IMAGE).await, "0");
 }
 
-/// common/grpc tests which images have to yield, and each text.
+/// common/grpc tests which images' calls are refused, and each text.
 #[tokio::test]
-async fn past_its_bytes_in_flight_the_router_refuses_at_once_and_finally() {
+async fn over_its_limit_of_bytes_in_flight_the_router_refuses_at_once() {
     // The limit has room for two of the largest messages.
     let limit = format!("--max-inflight-bytes={}", 2 * (LIMIT + CALL_OVERHEAD));
     let fleet = Fleet::with(1, &[LIMIT_FLAG, &limit]).await;
-    let (gate, raw) = (Gate::new(), fleet.raw().await);
+    let (gate, raw) = (Gate::default(), fleet.raw().await);
     fleet.runners[0].otherwise(gate.echo());
     let mut held = Vec::new();
     for image in ["one:v1", "two:v1"] {
@@ -140,7 +138,7 @@ async fn past_its_bytes_in_flight_the_router_refuses_at_once_and_finally() {
 }
 
 #[tokio::test]
-async fn a_compressed_request_is_routed_by_its_image_and_forwarded_as_it_is() {
+async fn a_compressed_request_is_routed_by_its_image_and_forwarded_unchanged() {
     let fleet = Fleet::of(3).await;
     let raw = fleet.raw().await;
     for index in 0..3 {
@@ -157,7 +155,7 @@ async fn a_compressed_request_is_routed_by_its_image_and_forwarded_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_compression_that_the_router_does_not_know_is_refused_with_those_it_does() {
+async fn an_unknown_compression_is_refused_with_the_supported_ones() {
     let fleet = Fleet::of(1).await;
     let raw = fleet.raw().await;
     let body = compressed_frame(b"whatever");
@@ -170,17 +168,17 @@ async fn a_compression_that_the_router_does_not_know_is_refused_with_those_it_do
     let answer = raw.call(&[("grpc-encoding", "gzip")], body).await;
     assert_eq!(answer.code(), Code::Internal);
     assert!(answer.message().starts_with("the message is not valid gzip"), "{}", answer.message());
-    // The declared encoding matters only if a message is compressed.
+    // The encoding in the header has no effect on a message that is not compressed.
     let answer = raw.call(&[("grpc-encoding", "snappy")], framed(IMAGE, "package")).await;
     assert_eq!(answer.code(), Code::Ok);
     assert_eq!(fleet.taken(), [1]);
 }
 
 #[tokio::test]
-async fn a_message_that_inflates_past_the_limit_is_refused_without_being_inflated() {
+async fn a_message_that_exceeds_the_limit_when_inflated_is_refused() {
     const DEFAULT_LIMIT: usize = 6 * 1024 * 1024;
     let fleet = Fleet::of(1).await;
-    // A gzip file may have many members in sequence. These stand for gigabytes.
+    // A gzip file may have many members in sequence. Inflated, they have more than a gigabyte.
     let member = gzip(&vec![0; 1024 * 1024]);
     let bomb = compressed_frame(&member.repeat(DEFAULT_LIMIT / member.len()));
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! A runner that reports SERVING and fails its calls is ejected, and no call waits for it.
+//! Ejection of runners that report SERVING but fail their calls.
 
 use h2::Reason;
 use porch_fn_tests::caller::framed;
@@ -12,11 +12,9 @@ const RESET: Answer = Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ER
 const ENOUGH: usize = 5;
 
 #[tokio::test]
-async fn a_runner_that_resets_its_streams_is_ejected_after_five_and_no_call_fails() {
-    let fleet = Fleet::of(3).await;
-    let image = fleet.image(&[0, 1, 2]);
+async fn a_runner_that_resets_streams_is_ejected_after_five_failures_and_no_call_fails() {
+    let (fleet, image, caller) = Fleet::ordered(3, &[]).await;
     fleet.runners[0].otherwise(RESET);
-    let caller = fleet.caller().await;
     for _ in 0..20 {
         assert_eq!(caller.runner_of(&image).await, "1");
     }
@@ -26,18 +24,17 @@ async fn a_runner_that_resets_its_streams_is_ejected_after_five_and_no_call_fail
 }
 
 #[tokio::test]
-async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_images_meet_them() {
+async fn failures_that_a_function_can_cause_eject_a_runner_only_when_several_images_have_them() {
     let refusals = [
         Reply::status(Code::Unavailable, "no"),
         Reply::status(Code::DeadlineExceeded, "too late"),
-        // Another runner takes the call, but the pods of this runner cannot be reached.
+        // The call moves to another runner. This runner cannot reach its pods.
         Reply::shed(Code::Unavailable, "no pods"),
     ];
     for refusal in refusals {
-        let fleet = Fleet::of(3).await;
-        let (first, second) = (fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1]));
+        let (fleet, first, caller) = Fleet::ordered(3, &[]).await;
+        let second = fleet.image(&[0, 2, 1]);
         fleet.runners[0].otherwise(Answer::Reply(refusal));
-        let caller = fleet.caller().await;
         for _ in 0..3 * ENOUGH {
             let _ = caller.evaluate(&first, "package").await;
         }
@@ -51,11 +48,10 @@ async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_im
 }
 
 #[tokio::test]
-async fn a_runner_that_has_too_much_to_do_is_healthy() {
-    let fleet = Fleet::of(3).await;
-    let (first, second) = (fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1]));
+async fn an_overloaded_runner_stays_healthy() {
+    let (fleet, first, caller) = Fleet::ordered(3, &[]).await;
+    let second = fleet.image(&[0, 2, 1]);
     fleet.runners[0].otherwise(Answer::Reply(Reply::shed(Code::ResourceExhausted, "full")));
-    let caller = fleet.caller().await;
     for _ in 0..2 * ENOUGH {
         assert_eq!(caller.runner_of(&first).await, "1");
         assert_eq!(caller.runner_of(&second).await, "2");
@@ -65,36 +61,33 @@ async fn a_runner_that_has_too_much_to_do_is_healthy() {
 
 /// The runner's calls hang, but its probes succeed.
 #[tokio::test]
-async fn a_runner_whose_calls_run_into_their_deadlines_is_ejected_though_it_answers_probes() {
-    let fleet = Fleet::of(3).await;
-    let images = [fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1])];
+async fn a_runner_whose_calls_exceed_their_deadlines_is_ejected_although_it_answers_probes() {
+    let (fleet, image, caller) = Fleet::ordered(3, &[]).await;
+    let images = [image, fleet.image(&[0, 2, 1])];
     for image in &images {
-        fleet.runners[0].on(image, Gate::new().echo());
+        fleet.runners[0].on(image, Gate::default().echo());
     }
-    let caller = fleet.caller().await;
     let raw = fleet.raw().await;
     let mut waiting = raw.begin(raw.head()).await;
     waiting.send(framed(&images[0], "package"), true);
-    fleet.runners[0].wait("a probe", |log| log.tries >= 1).await;
+    fleet.runners[0].wait("a probe", |log| log.probes >= 1).await;
     for image in images.iter().cycle().take(ENOUGH) {
         let answer = raw.call(&[("grpc-timeout", "1S")], framed(image, "package")).await;
         assert_eq!(answer.code(), Code::DeadlineExceeded);
-        let tries = fleet.runners[0].log().tries;
-        fleet.runners[0].wait("one more probe", |log| log.tries > tries).await;
+        let probes = fleet.runners[0].log().probes;
+        fleet.runners[0].wait("one more probe", |log| log.probes > probes).await;
     }
     fleet.wait_states(&[(0, "ejected"), (1, "healthy"), (2, "healthy")]).await;
     assert_eq!(caller.runner_of(&images[0]).await, "1");
     waiting.cancel();
 }
 
-/// If all runners seem to fail, the calls are the cause. At least half of the runners stay; ejected
-/// runners are used when these are gone.
+/// If all runners fail their calls, the cause is probably in the calls. So at least half of the
+/// runners stay. When these are unreachable, calls go to ejected runners.
 #[tokio::test]
-async fn at_most_half_of_the_runners_are_ejected_for_calls_that_fail() {
-    let mut fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
+async fn at_most_half_of_the_runners_are_ejected() {
+    let (mut fleet, image, caller) = Fleet::ordered(2, &[]).await;
     fleet.runners.iter().for_each(|runner| runner.otherwise(RESET));
-    let caller = fleet.caller().await;
     for _ in 0..4 * ENOUGH {
         assert_eq!(caller.evaluate(&image, "package").await.unwrap_err().code(), Code::Unavailable);
     }
@@ -107,11 +100,10 @@ async fn at_most_half_of_the_runners_are_ejected_for_calls_that_fail() {
 }
 
 #[tokio::test]
-async fn calls_that_a_stalled_runner_holds_move_on_within_seconds() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    fleet.runners[0].otherwise(Gate::new().echo());
-    let (started, caller) = (Instant::now(), fleet.caller().await);
+async fn calls_on_a_stalled_runner_move_to_another_within_seconds() {
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
+    fleet.runners[0].otherwise(Gate::default().echo());
+    let started = Instant::now();
     for call in [(); 5].map(|()| caller.spawn(&image)) {
         assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "1");
     }
@@ -119,18 +111,15 @@ async fn calls_that_a_stalled_runner_holds_move_on_within_seconds() {
     assert!(waited >= Duration::from_secs(3) && waited < Duration::from_secs(25), "{waited:?}");
     fleet.wait_states(&[(0, "ejected"), (1, "healthy")]).await;
     assert_eq!(caller.runner_of(&image).await, "1");
-    fleet.runners[0].wait("the calls given up", |log| log.abandoned >= 5).await;
+    fleet.runners[0].wait("the cancelled calls", |log| log.abandoned >= 5).await;
 }
 
 #[tokio::test]
-async fn a_slow_function_is_no_stalled_runner() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    let gate = Gate::new();
-    fleet.runners[0].on(&image, gate.echo());
-    let call = fleet.caller().await.spawn(&image);
+async fn a_slow_function_does_not_eject_its_runner() {
+    let (fleet, image, _) = Fleet::ordered(2, &[]).await;
+    let (gate, call) = fleet.hold(0, &image).await;
     // After two probes, the answer of the first has been processed.
-    fleet.runners[0].wait("two probes", |log| log.tries >= 2).await;
+    fleet.runners[0].wait("two probes", |log| log.probes >= 2).await;
     fleet.wait_all("healthy").await;
     gate.open();
     assert_eq!(soon("the answer", call).await.unwrap().unwrap(), "0");
@@ -138,23 +127,15 @@ async fn a_slow_function_is_no_stalled_runner() {
 
 #[tokio::test]
 #[ignore = "takes 35 s; tests/run nightly scaling runs it"]
-async fn a_runner_that_answers_a_probe_comes_back() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
+async fn an_ejected_runner_that_answers_a_probe_is_healthy_again() {
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
     fleet.runners[0].otherwise(RESET);
-    let caller = fleet.caller().await;
     for _ in 0..ENOUGH {
         assert_eq!(caller.runner_of(&image).await, "1");
     }
     fleet.wait_states(&[(0, "ejected")]).await;
     fleet.runners[0].otherwise(Answer::Echo);
-    // This takes longer than the default patience of these tests.
-    let probed = async {
-        while fleet.runners[0].log().tries == 0 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(40), probed).await.expect("a probe");
+    fleet.runners[0].wait("a probe", |log| log.probes > 0).await;
     fleet.wait_all("healthy").await;
     assert_eq!(caller.runner_of(&image).await, "0");
 }

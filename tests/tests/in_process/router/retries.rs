@@ -1,4 +1,4 @@
-//! Which failures move a call to another runner, and how often.
+//! Which failures move a call to another runner, and how many times.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -23,7 +23,7 @@ const IMAGE: &str = "set-image:v1";
 /// Envoy's error for a server that it cannot reach.
 const OF_A_PROXY: &str = "upstream connect error or disconnect/reset before headers. reset reason: connection \
                           failure, transport failure reason: delayed connect error: 10.1.2.3:9445";
-/// Frequent pings, so that a test need not wait long for them.
+/// Frequent pings, so that the router soon detects a runner that hangs.
 const PINGS: [&str; 2] = ["--keepalive-time=300ms", "--keepalive-timeout=300ms"];
 
 /// Every way in which a connection can break after the request was sent.
@@ -44,7 +44,7 @@ fn shed(code: Code, text: &str) -> Answer {
     Answer::Reply(Reply::shed(code, text))
 }
 
-fn proxys(body: &'static str) -> Answer {
+fn of_a_proxy(body: &'static str) -> Answer {
     Answer::Reply(Reply {
         status: StatusCode::SERVICE_UNAVAILABLE,
         headers: headers(&[("content-type", "text/plain")]),
@@ -54,18 +54,17 @@ fn proxys(body: &'static str) -> Answer {
 }
 
 #[tokio::test]
-async fn the_answer_of_one_runner_decides_about_the_next() {
+async fn some_answers_move_a_call_to_the_next_runner() {
     let full = |text| shed(Code::ResourceExhausted, text);
-    let mut later = Reply::status(Code::ResourceExhausted, "another word");
+    let mut later = Reply::status(Code::ResourceExhausted, "an unknown mark");
     later.headers.extend(headers(&[("porch-fn-retry", "later")]));
-    // The columns: the runners' answers in the image's order; the runner that served the call, or
-    // the call's error; the number of calls at each runner.
+    // The columns are: the runners' answers in the image's order; the name of the runner that
+    // served the call, or the call's error; the number of calls at each runner.
     let mut table = vec![
-        (vec![proxys(""), Answer::Echo], Ok("1"), vec![1, 1]),
-        (vec![proxys("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
+        (vec![of_a_proxy(""), Answer::Echo], Ok("1"), vec![1, 1]),
+        (vec![of_a_proxy("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![full("0 is full"), Answer::Echo, Answer::Echo], Ok("1"), vec![1, 1, 0]),
-        // A runner that sheds a call does nothing for it, so the call may still lose one
-        // connection.
+        // A shed call has not run, so the limit of lost connections does not count it.
         (vec![full("0 is full"), RESET, Answer::Echo], Ok("2"), vec![1, 1, 1]),
         (vec![RESET, full("1 is full"), Answer::Echo], Ok("2"), vec![1, 1, 1]),
         (
@@ -78,7 +77,7 @@ async fn the_answer_of_one_runner_decides_about_the_next() {
         (vec![full("0 is full"), RESET, full("2 is full")], Err((Code::Unavailable, ONCE)), vec![1, 1, 1]),
         (
             vec![Answer::Reply(later), Answer::Echo],
-            Err((Code::ResourceExhausted, "another word")),
+            Err((Code::ResourceExhausted, "an unknown mark")),
             vec![1, 0],
         ),
     ];
@@ -92,8 +91,7 @@ async fn the_answer_of_one_runner_decides_about_the_next() {
         table.push((vec![answer, Answer::Echo], Err((code, "of the function")), vec![1, 0]));
     }
     for (answers, served, taken) in table {
-        let fleet = Fleet::of(answers.len()).await;
-        let image = fleet.image(&(0..answers.len()).collect::<Vec<_>>());
+        let (fleet, image, _) = Fleet::ordered(answers.len(), &[]).await;
         for (runner, answer) in fleet.runners.iter().zip(&answers) {
             runner.on(&image, answer.clone());
         }
@@ -123,7 +121,7 @@ async fn the_answer_of_one_runner_decides_about_the_next() {
 }
 
 #[tokio::test]
-async fn an_answer_before_the_request_is_read_is_the_answer() {
+async fn an_answer_sent_before_the_request_is_read_is_final() {
     let fleet = Fleet::of(2).await;
     let refusal = Answer::Reply(Reply::status(Code::ResourceExhausted, "too large for me"));
     fleet.runners.iter().for_each(|runner| runner.otherwise(Answer::Unread(Box::new(refusal.clone()))));
@@ -136,10 +134,9 @@ async fn an_answer_before_the_request_is_read_is_the_answer() {
 }
 
 #[tokio::test]
-async fn runners_that_took_nothing_are_passed_by_without_limit() {
+async fn runners_that_did_not_accept_the_call_are_skipped_without_limit() {
     for how in ["closed port", "closed port at the next call", "refused stream", "beside one that breaks"] {
-        let mut fleet = Fleet::of(4).await;
-        let image = fleet.image(&[0, 1, 2, 3]);
+        let (mut fleet, image, caller) = Fleet::ordered(4, &[]).await;
         for (index, runner) in fleet.runners[..3].iter_mut().enumerate() {
             match (how, index) {
                 ("refused stream", _) => runner.on(&image, REFUSED),
@@ -147,8 +144,7 @@ async fn runners_that_took_nothing_are_passed_by_without_limit() {
                     runner.on(&image, Answer::Break(Point::HalfMessage, How::Cut));
                 }
                 _ => {
-                    // The health stream stays open, so that the router learns of the closed port
-                    // only from the call.
+                    // The health stream stays open, so that only the call detects the closed port.
                     runner.close_port().await;
                     if how == "closed port at the next call" {
                         runner.go_away_at_next_call();
@@ -158,19 +154,17 @@ async fn runners_that_took_nothing_are_passed_by_without_limit() {
                 }
             }
         }
-        assert_eq!(fleet.caller().await.runner_of(&image).await, "3", "{how}");
+        assert_eq!(caller.runner_of(&image).await, "3", "{how}");
         let breaks = u64::from(how == "beside one that breaks");
         assert_eq!((fleet.taken()[3], fleet.metric(NOT_SENT).await), (1, 3 - breaks), "{how}");
     }
 }
 
 #[tokio::test]
-async fn a_reset_stream_proves_nothing_about_its_runner() {
+async fn a_runner_stays_healthy_after_one_reset_stream() {
     for answer in [REFUSED, RESET] {
-        let fleet = Fleet::of(2).await;
-        let image = fleet.image(&[0, 1]);
+        let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
         fleet.runners[0].on(&image, answer);
-        let caller = fleet.caller().await;
         assert_eq!(caller.runner_of(&image).await, "1");
         fleet.wait_all("healthy").await;
         fleet.runners[0].on(&image, Answer::Echo);
@@ -179,19 +173,13 @@ async fn a_reset_stream_proves_nothing_about_its_runner() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_finishes_its_calls_and_is_dialled_anew() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
+async fn after_go_away_calls_in_flight_finish_and_new_calls_use_a_new_connection() {
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
     fleet.runners[0].go_away_at_next_call();
-    assert_eq!(fleet.caller().await.runner_of(&image).await, "0");
+    assert_eq!(caller.runner_of(&image).await, "0");
 
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    let caller = fleet.caller().await;
-    let gate = Gate::new();
-    fleet.runners[0].on(&image, gate.echo());
-    let first = caller.spawn(&image);
-    fleet.runners[0].wait("the first call", |log| log.calls.len() == 1).await;
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
+    let (gate, first) = fleet.hold(0, &image).await;
     fleet.runners[0].go_away();
     let second = caller.spawn(&image);
     fleet.runners[0].wait("the second call", |log| log.calls.len() == 2).await;
@@ -203,7 +191,7 @@ async fn a_connection_that_ends_finishes_its_calls_and_is_dialled_anew() {
 }
 
 #[tokio::test]
-async fn an_only_runner_is_asked_once_more() {
+async fn a_call_is_sent_to_the_only_runner_again() {
     let breaks = Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR));
     for answer in [CUT, breaks] {
         let fleet = Fleet::of(1).await;
@@ -227,9 +215,9 @@ async fn an_only_runner_is_asked_once_more() {
 }
 
 #[tokio::test]
-async fn a_call_that_waited_for_a_runner_waits_anew_when_that_one_breaks() {
+async fn a_call_waits_again_when_the_runner_it_waited_for_breaks_the_connection() {
     let mut fleet = Fleet::start(vec![FakeRunner::stopped("0").await], &[]).await;
-    let gate = Gate::new();
+    let gate = Gate::default();
     fleet.runners[0].on(IMAGE, Answer::Held(gate.clone(), Box::new(CUT)));
     let call = fleet.caller().await.spawn(IMAGE);
     fleet.wait_calls(1).await;
@@ -243,30 +231,32 @@ async fn a_call_that_waited_for_a_runner_waits_anew_when_that_one_breaks() {
 }
 
 #[tokio::test]
-async fn when_nobody_else_takes_a_shed_call_the_refusal_comes_back_at_once() {
-    let mut fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
+async fn a_shed_call_fails_at_once_when_no_other_runner_is_reachable() {
+    let (mut fleet, image, caller) = Fleet::ordered(2, &[]).await;
     fleet.runners[0].on(&image, shed(Code::ResourceExhausted, "0 is full"));
     fleet.runners[1].crash().await;
     fleet.wait_states(&[(1, "unreachable")]).await;
     let began = Instant::now();
-    let status = fleet.caller().await.try_runner_of(&image).await.unwrap_err();
+    let status = caller.try_runner_of(&image).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "0 is full"));
-    assert!(began.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
+    assert!(began.elapsed() < NO_RUNNER_WAIT, "the call must not wait for another runner");
 }
 
 #[tokio::test]
-async fn all_calls_of_a_busy_runner_that_dies_move_on() {
+async fn all_calls_of_a_busy_runner_move_to_others_when_it_crashes() {
     const CALLS: usize = 6000;
     let mut fleet = Fleet::of(3).await;
-    let gate = Gate::new();
+    let gate = Gate::default();
     fleet.runners.iter().for_each(|runner| runner.otherwise(gate.echo()));
     let caller = fleet.caller().await;
     let images: Vec<_> = (0..3).map(|owner| fleet.image(&[owner])).collect();
     let calls: Vec<_> = (0..CALLS).map(|call| caller.spawn(&images[call % 3])).collect();
-    while fleet.taken().iter().sum::<usize>() < CALLS {
-        sleep(Duration::from_millis(5)).await;
-    }
+    let all_arrived = async {
+        while fleet.taken().iter().sum::<usize>() < CALLS {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("all calls on the runners", all_arrived).await;
     assert!(fleet.runners[0].taken() > CALLS / 4);
     fleet.runners[0].crash().await;
     gate.open();
@@ -275,65 +265,55 @@ async fn all_calls_of_a_busy_runner_that_dies_move_on() {
 }
 
 #[tokio::test]
-async fn the_calls_of_a_hung_runner_move_on() {
+async fn the_calls_of_hung_runners_move_to_another() {
     let mut fleet = Fleet::of(3).await;
     let (small, large) = (fleet.image(&[0, 2]), fleet.image(&[1, 2]));
-    fleet.runners[0].on(&small, Gate::new().echo());
     let caller = fleet.caller().await;
-    let held = caller.spawn(&small);
-    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    let (_gate, held) = fleet.hold(0, &small).await;
     fleet.runners[0].hang().await;
     fleet.runners[1].hang().await;
     let hung = Instant::now();
-    // One call is in flight already. One is sent on a connection that looks alive. One has more
-    // bytes than fit into the socket.
+    // The first call is in flight when its runner hangs. The second is sent on a connection that
+    // seems to work. The third has more bytes than fit into the socket.
     let late = caller.runner_of(&small);
     let large = caller.evaluate(&large, vec![b'x'; 5 * 1024 * 1024]);
     let (held, late, large) = soon("answers", Box::pin(async { tokio::join!(held, late, large) })).await;
     assert_eq!((held.unwrap().unwrap().as_str(), late.as_str()), ("2", "2"));
-    assert_eq!(large.unwrap().into_inner().log, "2");
+    assert_eq!(large.unwrap().log, "2");
     // Pings are sent every 2 s and time out after 2 s; the rest is margin for a slow machine.
     assert!(hung.elapsed() < Duration::from_secs(25), "{:?}", hung.elapsed());
     fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "healthy")]).await;
 }
 
 #[tokio::test]
-async fn runners_that_are_lost_in_silence_do_not_count_as_broken_by_the_call() {
-    let mut fleet = Fleet::with(4, &PINGS).await;
-    let image = fleet.image(&[0, 1, 2, 3]);
-    let gate = Gate::new();
+async fn runners_that_hang_do_not_count_as_lost_connections_of_a_call() {
+    let (mut fleet, image, caller) = Fleet::ordered(4, &PINGS).await;
+    let gate = Gate::default();
     fleet.runners[..3].iter().for_each(|runner| runner.on(&image, gate.echo()));
-    let call = fleet.caller().await.spawn(&image);
-    // The runners hang one after the other: the worst case of a loss that is noticed connection by
-    // connection.
+    let call = caller.spawn(&image);
+    // The worst case: the runners hang one after the other, each with the call.
     for runner in &mut fleet.runners[..3] {
         runner.wait("the call", |log| log.calls.len() == 1).await;
         runner.hang().await;
     }
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "3");
 
-    // A silent loss does not count, but after two broken connections the call is not sent again.
-    let mut fleet = Fleet::with(4, &PINGS).await;
-    let image = fleet.image(&[0, 1, 2, 3]);
-    fleet.runners[0].on(&image, Gate::new().echo());
+    // A runner that hangs does not count. But after two lost connections a call is not sent again.
+    let (mut fleet, image, _) = Fleet::ordered(4, &PINGS).await;
     fleet.runners[1..3].iter().for_each(|runner| runner.on(&image, CUT));
-    let call = fleet.caller().await.spawn(&image);
-    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    let (_gate, call) = fleet.hold(0, &image).await;
     fleet.runners[0].hang().await;
     let status = soon("an answer", call).await.unwrap().unwrap_err();
     assert!(status.message().starts_with(TWICE), "{}", status.message());
     assert_eq!(fleet.taken(), [1, 1, 1, 0]);
 }
 
-/// The fault that killed the first runner may kill others a moment later. Without the pause, the
-/// router would take the call for the cause.
+/// A fault, such as the loss of a node, may end several runners within a moment. Without the pause,
+/// the call would reach the next one before it ends, and count as the cause.
 #[tokio::test]
-async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
-    let mut fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    fleet.runners[0].on(&image, Gate::new().echo());
-    let call = fleet.caller().await.spawn(&image);
-    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+async fn a_call_whose_connection_was_lost_is_sent_again_after_a_pause() {
+    let (mut fleet, image, _) = Fleet::ordered(2, &[]).await;
+    let (_gate, call) = fleet.hold(0, &image).await;
     let lost = Instant::now();
     fleet.runners[0].crash().await;
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "1");
@@ -342,22 +322,21 @@ async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
 }
 
 #[tokio::test]
-async fn an_answer_of_a_proxy_in_between_is_no_answer_of_a_runner() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    let caller = fleet.caller().await;
+async fn an_error_of_a_proxy_counts_as_a_lost_connection() {
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
     let proxys = || Answer::Reply(Reply::status(Code::Unavailable, OF_A_PROXY));
-    // The answer may come from a runner of an older version, which does not mark its answers.
+    // Runners of older versions do not report their load. Before the router has received a load
+    // from this runner, it treats each answer as the runner's own.
     fleet.runners[0].on(&image, proxys());
     assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), OF_A_PROXY);
 
-    let own = Reply::status(Code::Unavailable, "a function's own words").marked();
+    let own = Reply::status(Code::Unavailable, "a function's own words").with_load();
     fleet.runners[0].on(&image, Answer::Reply(own));
     assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), "a function's own words");
     fleet.runners[0].on(&image, proxys());
     assert_eq!(caller.runner_of(&image).await, "1");
     // The proxy may have forwarded the call, so this failure counts as a lost connection.
-    fleet.runners[1].otherwise(Answer::Reply(Reply::status(Code::NotFound, "").marked()));
+    fleet.runners[1].otherwise(Answer::Reply(Reply::status(Code::NotFound, "").with_load()));
     caller.try_runner_of(&image).await.unwrap_err();
     fleet.runners[1].on(&image, proxys());
     let status = caller.try_runner_of(&image).await.unwrap_err();

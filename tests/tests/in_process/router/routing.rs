@@ -1,4 +1,4 @@
-//! Which runner gets a call, and that the router changes nothing in it.
+//! Which runner gets a call, and that the router does not change calls and answers.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn with_unknown_fields(message: &[u8]) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_call_passes_both_ways_unchanged() {
+async fn call_and_answer_are_forwarded_unchanged() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0]);
     let mut call = request(&image, "package");
@@ -75,12 +75,12 @@ async fn a_call_passes_both_ways_unchanged() {
 }
 
 #[tokio::test]
-async fn a_failure_passes_with_its_details_and_without_what_is_between_hops() {
+async fn a_failure_is_forwarded_with_its_details_but_without_hop_headers() {
     let fleet = Fleet::of(1).await;
     let caller = fleet.raw().await;
     let details = [("grpc-status-details-bin", "CAUSBWVycm9y"), ("x-reason", "quota")];
 
-    // The status is in the headers of one reply, and in the trailers after a message of the other.
+    // The first reply has the status in its headers, the second in its trailers after a message.
     let mut short = Reply::status(Code::FailedPrecondition, "a%20b%0Ac");
     short.headers.extend(headers(&details));
     let mut long = Reply::ok(Bytes::from_static(b"partial"), "");
@@ -100,12 +100,11 @@ async fn a_failure_passes_with_its_details_and_without_what_is_between_hops() {
 }
 
 #[tokio::test]
-async fn a_second_attempt_is_given_what_remains_of_the_deadline() {
+async fn a_second_attempt_gets_the_rest_of_the_deadline() {
     const ASKED: Duration = Duration::from_secs(20);
     const SPENT: Duration = Duration::from_millis(50);
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    let gate = Gate::new();
+    let (fleet, image, _) = Fleet::ordered(2, &[]).await;
+    let gate = Gate::default();
     let cut = Answer::Break(Point::Start, How::Cut);
     fleet.runners[0].on(&image, Answer::Held(gate.clone(), Box::new(cut)));
 
@@ -125,7 +124,7 @@ async fn a_second_attempt_is_given_what_remains_of_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_image_is_always_with_its_owner_under_all_its_names() {
+async fn all_names_of_an_image_have_the_same_owner() {
     let fleet = Fleet::of(5).await;
     let caller = fleet.caller().await;
     let mut used = BTreeSet::new();
@@ -145,15 +144,11 @@ async fn an_image_is_always_with_its_owner_under_all_its_names() {
 }
 
 #[tokio::test]
-async fn the_shards_page_shows_who_owns_what() {
+async fn the_shards_page_lists_images_and_their_owners() {
     let fleet = Fleet::of(3).await;
-    let caller = fleet.caller().await;
-    let gate = Gate::new();
     let (held, other) = (fleet.image(&[1]), fleet.image(&[2]));
-    fleet.runners[1].on(&held, gate.echo());
-    caller.runner_of(&other).await;
-    let waiting = caller.spawn(&held);
-    fleet.runners[1].wait("the call", |log| log.calls.len() == 1).await;
+    fleet.caller().await.runner_of(&other).await;
+    let (gate, waiting) = fleet.hold(1, &held).await;
 
     let page = fleet.shards().await;
     let address = |index: usize| fleet.runners[index].address().to_string();
@@ -170,7 +165,7 @@ async fn the_shards_page_shows_who_owns_what() {
 }
 
 #[tokio::test]
-async fn with_a_tag_constraint_the_repository_decides() {
+async fn with_a_tag_constraint_the_repository_selects_the_runner() {
     let fleet = Fleet::of(5).await;
     let client = fleet.caller().await;
     let mut apart = 0;
@@ -189,7 +184,7 @@ async fn with_a_tag_constraint_the_repository_decides() {
             tag.clone_into(&mut call.tag);
             // `exec_path` does not affect the choice of the runner.
             call.exec_path = format!("/{tag}");
-            client.send(tonic::Request::new(call)).await.unwrap();
+            client.send(call).await.unwrap();
             assert_eq!(owner.taken(), before + 1, "{image} {tag}");
         }
     }
@@ -197,7 +192,7 @@ async fn with_a_tag_constraint_the_repository_decides() {
 }
 
 #[tokio::test]
-async fn what_is_no_image_is_forwarded_for_the_runner_to_refuse() {
+async fn an_invalid_image_is_forwarded_so_that_the_runner_refuses_it() {
     let fleet = Fleet::of(3).await;
     let caller = fleet.caller().await;
     let long = "x".repeat(4096);
@@ -213,7 +208,7 @@ async fn what_is_no_image_is_forwarded_for_the_runner_to_refuse() {
 
 /// common/image tests which patterns match, and the error text.
 #[tokio::test]
-async fn an_image_that_is_not_allowed_reaches_no_runner() {
+async fn a_call_of_a_forbidden_image_reaches_no_runner() {
     let fleet = Fleet::with(1, &["--allowed-images=set-*:v1", "--allowed-images=quay.io/fn/*"]).await;
     let caller = fleet.caller().await;
     for image in ["set-image:v1", "quay.io/fn/f"] {
@@ -223,7 +218,7 @@ async fn an_image_that_is_not_allowed_reaches_no_runner() {
         let status = caller.evaluate(image, "package").await.unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     }
-    assert_eq!(fleet.taken(), [2], "a runner heard of a refused call");
+    assert_eq!(fleet.taken(), [2], "a refused call reached the runner");
 }
 
 /// An answer that reports this many other calls in flight on the runner.
@@ -233,20 +228,20 @@ fn loaded(load: usize) -> Answer {
     Answer::Reply(reply)
 }
 
-/// How many of 35 simultaneous calls of an image each runner took, in the image's order. If `load`
-/// is given, the second runner reports this load before each call.
+/// Makes 35 simultaneous calls of an image. Returns the number of calls at each runner, in the
+/// image's order. If `load` is set, the second runner reports this load before each call.
 async fn spread(load: Option<usize>) -> Vec<usize> {
     let fleet = Fleet::of(3).await;
-    let (hot, other, cold) = (fleet.image(&[0, 1, 2]), fleet.image(&[1, 0, 2]), fleet.image(&[0, 2]));
+    let (busy, other, idle) = (fleet.image(&[0, 1, 2]), fleet.image(&[1, 0, 2]), fleet.image(&[0, 2]));
     let caller = fleet.caller().await;
-    let sent = framed(&hot, "package");
+    let sent = framed(&busy, "package");
     let taken = || {
         let count =
             |runner: &FakeRunner| runner.log().calls.iter().filter(|call| call.framed == sent).count();
         fleet.runners.iter().map(count).collect::<Vec<_>>()
     };
-    let gate = Gate::new();
-    fleet.runners.iter().for_each(|runner| runner.on(&hot, gate.echo()));
+    let gate = Gate::default();
+    fleet.runners.iter().for_each(|runner| runner.on(&busy, gate.echo()));
     let mut calls = Vec::new();
     for sent in 1..=35 {
         // A load report is valid only for seconds.
@@ -255,12 +250,12 @@ async fn spread(load: Option<usize>) -> Vec<usize> {
             assert_eq!(caller.runner_of(&other).await, "loaded");
         }
         // Start the calls one after the other, so that each sees the load of the earlier calls.
-        calls.push(caller.spawn(&hot));
+        calls.push(caller.spawn(&busy));
         while taken().iter().sum::<usize>() < sent {
             tokio::task::yield_now().await;
         }
     }
-    assert_eq!(caller.runner_of(&cold).await, "0", "a cold image is not pushed out by a hot one");
+    assert_eq!(caller.runner_of(&idle).await, "0", "the busy image does not move the other one");
     gate.open();
     for call in calls {
         soon("an answer", call).await.unwrap().unwrap();
@@ -269,10 +264,10 @@ async fn spread(load: Option<usize>) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn a_busy_image_spreads_and_passes_by_a_runner_that_is_busy_with_others_calls() {
+async fn a_busy_image_overflows_to_the_next_runners_but_not_to_a_busy_one() {
     let taken = spread(None).await;
     assert!(taken.iter().all(|&calls| calls <= 20), "more than half on one of three: {taken:?}");
-    assert!(taken[1] > 0, "without reports, the next in order is the next: {taken:?}");
+    assert!(taken[1] > 0, "without load reports, the second runner gets calls: {taken:?}");
     let taken = spread(Some(40)).await;
     assert!(taken[1] == 0 && taken[2] > 0, "{taken:?}");
 }

@@ -1,4 +1,4 @@
-//! The status page's data: how calls change it, and how many requests a page costs the runners.
+//! The status page's data: how calls change it, and how many requests the page sends to runners.
 
 use futures_util::future::join_all;
 use h2::Reason;
@@ -14,14 +14,14 @@ async fn status(fleet: &Fleet) -> Status {
     serde_json::from_str(&page).unwrap()
 }
 
-/// Waits until the page's `told` value of each runner is the expected one, and returns the page. On
-/// a busy machine a runner may answer too late; its value is "no" until then.
-async fn status_with(fleet: &Fleet, told: impl Fn(&str) -> &'static str) -> Status {
-    let all_told = async {
+/// Waits until the page has the expected value of `told` for each runner, and returns the page. The
+/// value is "no" while a runner has not answered in time, as on a busy machine.
+async fn status_with(fleet: &Fleet, expected: impl Fn(&str) -> &'static str) -> Status {
+    let matching = async {
         loop {
             let page = status(fleet).await;
             let shards = page.shards.iter();
-            let others: Vec<_> = shards.filter(|shard| shard.told != told(&shard.info.address)).collect();
+            let others: Vec<_> = shards.filter(|shard| shard.told != expected(&shard.info.address)).collect();
             if others.is_empty() {
                 return page;
             }
@@ -29,11 +29,11 @@ async fn status_with(fleet: &Fleet, told: impl Fn(&str) -> &'static str) -> Stat
             sleep(Duration::from_millis(100)).await;
         }
     };
-    soon("what the runners tell", all_told).await
+    soon("the runners' reports", matching).await
 }
 
 #[tokio::test]
-async fn a_call_shows_with_its_image_and_owner() {
+async fn the_page_lists_a_called_image_with_its_owner() {
     let fleet = Fleet::of(3).await;
     let image = fleet.image(&[1]);
     fleet.caller().await.runner_of(&image).await;
@@ -55,7 +55,7 @@ async fn a_call_shows_with_its_image_and_owner() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_between_router_and_runners_shows_with_runner_and_image() {
+async fn failed_attempts_are_listed_with_runner_and_image() {
     let fleet = Fleet::of(2).await;
     let (reset, shed, failed) = (fleet.image(&[0, 1]), fleet.image(&[1, 0]), "example.com/failed:v1");
     fleet.runners[0].on(&reset, Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR)));
@@ -91,19 +91,19 @@ async fn what_goes_wrong_between_router_and_runners_shows_with_runner_and_image(
 }
 
 #[tokio::test]
-async fn many_who_look_cost_the_runners_one_question_in_two_seconds() {
+async fn concurrent_viewers_cause_one_request_per_runner_in_two_seconds() {
     let fleet = Fleet::of(3).await;
-    let asked = || fleet.runners.iter().map(|runner| runner.log().described).collect::<Vec<_>>();
+    let requests = || fleet.runners.iter().map(|runner| runner.log().pod_requests).collect::<Vec<_>>();
     fleet.shards().await;
-    assert_eq!(asked(), [0, 0, 0], "nobody looks");
+    assert_eq!(requests(), [0, 0, 0], "nobody has opened the page");
     let began = Instant::now();
     join_all((0..20).map(|_| status(&fleet))).await;
     let most = 1 + usize::try_from(began.elapsed().as_secs() / 2).unwrap();
-    assert!(asked().iter().all(|&asked| (1..=most).contains(&asked)), "{:?}, {most}", asked());
+    assert!(requests().iter().all(|count| (1..=most).contains(count)), "{:?}, {most}", requests());
 }
 
 #[tokio::test]
-async fn a_runner_that_hangs_holds_nobody_up() {
+async fn a_hung_runner_does_not_block_the_page() {
     let mut fleet = Fleet::of(2).await;
     fleet.runners[1].hang().await;
     let hung = fleet.runners[1].address().to_string();

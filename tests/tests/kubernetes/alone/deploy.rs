@@ -1,5 +1,5 @@
 //! Applies deploy/ like a user: the unchanged base, its components and the single runner. It also
-//! checks what is left after removal. `scaling` scales the base.
+//! checks that nothing is left after removal. `scaling` scales the base.
 //!
 //! The cluster's node and DNS know the registry that the manifests name. Nothing enforces
 //! `NetworkPolicies` here, and neither cert-manager nor the Prometheus operator runs. For those
@@ -59,7 +59,7 @@ impl Stand {
             images.push(format!("{REGISTRY}/{name}"));
         }
         let stand = Self { cluster, sandbox: Sandbox::new(), images };
-        stand.removes_all().await;
+        stand.delete_namespaces().await;
         for namespace in [HOME, FUNCTIONS] {
             stand.kubectl(&["create", "--save-config", "namespace", namespace]).await;
         }
@@ -67,7 +67,7 @@ impl Stand {
     }
 
     pub(crate) async fn run(&self, args: &[&str]) -> Output {
-        self.cluster.kubectl_succeeds(args, "").await
+        self.cluster.kubectl_ok(args, "").await
     }
 
     /// Runs `kubectl` and returns its output. Asserts that it prints no warning.
@@ -96,20 +96,20 @@ impl Stand {
 
     /// Waits until a Service accepts connections. A pod can be ready before kube-proxy on the node
     /// knows that, and kube-proxy refuses connections until then.
-    pub(crate) async fn leads_somewhere(&self, service: &str, port: u16) {
+    pub(crate) async fn wait_reachable(&self, service: &str, port: u16) {
         let mut address = self.address_of(service).await;
         address.set_port(port);
-        eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
+        eventually("the Service accepts connections", async || TcpStream::connect(address).await.ok()).await;
     }
 
     /// Calls each function through the routers' Service.
-    pub(crate) async fn serves(&self, images: &[String]) {
-        self.serves_at(ROUTER, images).await;
+    pub(crate) async fn call_each(&self, images: &[String]) {
+        self.call_each_at(ROUTER, images).await;
     }
 
     /// Calls each function through a Service.
-    pub(crate) async fn serves_at(&self, service: &str, images: &[String]) {
-        self.leads_somewhere(service, 9445).await;
+    pub(crate) async fn call_each_at(&self, service: &str, images: &[String]) {
+        self.wait_reachable(service, 9445).await;
         let client = Client::new(self.address_of(service).await);
         for image in images {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
@@ -124,7 +124,7 @@ impl Stand {
         happens().await;
         let report = load.stop().await;
         figure(&format!("{what} in {:.1?}: {report}", start.elapsed()));
-        report.all_succeeded();
+        report.assert_all_succeeded();
     }
 
     /// Copies deploy/ and turns on some components, as the comment in its kustomization describes.
@@ -143,14 +143,14 @@ impl Stand {
     }
 
     /// Installs the kinds of object that the components need beside Kubernetes' own kinds.
-    pub(crate) async fn defines_kinds(&self) {
+    pub(crate) async fn install_component_crds(&self) {
         let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
         let definitions = self.sandbox.write("crds.yaml", definitions);
-        self.applies_kinds(&definitions).await;
+        self.apply_crds(&definitions).await;
     }
 
     /// Applies `CustomResourceDefinitions`, and waits until the API server serves them.
-    pub(crate) async fn applies_kinds(&self, definitions: &Path) {
+    pub(crate) async fn apply_crds(&self, definitions: &Path) {
         let file = ["-f", definitions.to_str().unwrap()];
         self.kubectl(&[&["apply", "--server-side"], &file[..]].concat()).await;
         let established = ["wait", "--for=condition=established", "--timeout=1m"];
@@ -171,26 +171,26 @@ impl Stand {
     }
 
     /// Asserts that the API server accepts deploy/ with these components.
-    async fn valid(&self, components: &[&str]) {
+    async fn assert_valid(&self, components: &[&str]) {
         let folder = self.with(components);
         self.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
     }
 
     /// Asserts that no pod of the namespace violates the restricted Pod Security Standard.
-    async fn is_restricted(&self, namespace: &str) {
+    async fn assert_restricted(&self, namespace: &str) {
         let standard = "pod-security.kubernetes.io/enforce=restricted";
         self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
     }
 
-    /// Uninstalls what was applied from a folder, with the README's commands for a cluster that
-    /// keeps Porch.
+    /// Uninstalls what was applied from a folder, with the commands of docs/install.md for a cluster
+    /// that keeps Porch.
     pub(crate) async fn uninstalls(&self, folder: &str) {
         self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
         self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
     }
 
     /// Asserts that an uninstallation beside Porch leaves none of our objects.
-    pub(crate) async fn is_empty(&self) {
+    pub(crate) async fn wait_uninstalled(&self) {
         let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
                      configmaps,secrets";
         eventually("nothing is left in the namespaces", async || {
@@ -199,9 +199,9 @@ impl Stand {
                     self.kubectl(&["-n", namespace, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
                 // Allowed: the API server's own ConfigMap, and Porch's Service, which the take-over
                 // component keeps.
-                let others =
+                let allowed =
                     |line: &str| line == "configmap/kube-root-ca.crt" || line == "service/function-runner";
-                all.lines().all(others).then_some(())?;
+                all.lines().all(allowed).then_some(())?;
             }
             let accounts = self.kubectl(&["-n", HOME, "get", "serviceaccounts", "-o", "name"]).await;
             (accounts.trim() == "serviceaccount/default").then_some(())
@@ -211,17 +211,17 @@ impl Stand {
 
     /// Deletes both namespaces. If pods in a namespace end slowly, Kubernetes may check the
     /// namespace again only after 166 s: half of their grace period.
-    pub(crate) async fn removes_all(&self) {
+    pub(crate) async fn delete_namespaces(&self) {
         self.run(&["delete", "namespace", HOME, FUNCTIONS, "--ignore-not-found", "--timeout=5m"]).await;
     }
 }
 
 /// Asserts that no request of the installation's service accounts was forbidden since `mark`.
-async fn nothing_was_refused(audit: &Audit, mark: &Mark) {
+async fn assert_nothing_forbidden(audit: &Audit, mark: &Mark) {
     let requests = audit.since(mark).await;
     let prefix = format!("system:serviceaccount:{HOME}:");
     let own: Vec<_> = requests.iter().filter(|request| request.user.starts_with(&prefix)).collect();
-    assert!(own.iter().all(|request| request.user.ends_with(RUNNERS)), "routers need nothing: {own:?}");
+    assert!(own.iter().all(|request| request.user.ends_with(RUNNERS)), "routers send no requests: {own:?}");
     assert!(own.len() > 10, "{own:?}");
     let refused: Vec<_> = own.iter().filter(|request| request.code == 403).collect();
     assert!(refused.is_empty(), "{refused:?}");
@@ -252,16 +252,16 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     stand.kubectl(&["apply", "-k", DEPLOY]).await;
     stand.rolled_out(&[RUNNERS, ROUTER]).await;
     figure(&format!("router and runners ready after {:.1?}", start.elapsed()));
-    stand.serves(&stand.images[..2]).await;
-    stand.is_restricted(HOME).await;
-    nothing_was_refused(&audit, &mark).await;
-    command_line::looks_after(&stand).await;
-    figure(&format!("looked after, {:.0?} since the start", start.elapsed()));
+    stand.call_each(&stand.images[..2]).await;
+    stand.assert_restricted(HOME).await;
+    assert_nothing_forbidden(&audit, &mark).await;
+    command_line::operate(&stand).await;
+    figure(&format!("operated with porch-fn after {:.0?}", start.elapsed()));
 
-    stand.defines_kinds().await;
-    stand.valid(&COMPONENTS).await;
+    stand.install_component_crds().await;
+    stand.assert_valid(&COMPONENTS).await;
     stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
-    figure(&format!("checked after {:.0?}", start.elapsed()));
+    figure(&format!("components validated after {:.0?}", start.elapsed()));
 
     let changed = stand.with(&["pod-template", "network-policies", "pod-security", "restricted"]);
     stand
@@ -271,9 +271,9 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
             stand.rolled_out(&[RUNNERS, ROUTER]).await;
         })
         .await;
-    // The function's pod is made from the component's template, whose probe is that of our wrapper
+    // The function's pod is made from the component's template, which has the probe of our wrapper
     // image.
-    stand.serves(&stand.images[2..3]).await;
+    stand.call_each(&stand.images[2..3]).await;
     let pods: kube::Api<Pod> = kube::Api::namespaced(stand.cluster.client(), FUNCTIONS);
     let pods = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
     let reference =
@@ -282,12 +282,12 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     assert!(pod.annotations()["fn.kpt.dev/template-version"].starts_with("configmap-"));
 
     stand.uninstalls(&changed).await;
-    stand.is_empty().await;
+    stand.wait_uninstalled().await;
 
     let single = format!("{DEPLOY}/single-runner");
     stand.kubectl(&["apply", "-k", &single]).await;
     stand.rolled_out(&["function-runner"]).await;
-    stand.is_restricted(HOME).await;
-    stand.removes_all().await;
+    stand.assert_restricted(HOME).await;
+    stand.delete_namespaces().await;
     figure(&format!("all of it took {:.0?}", start.elapsed()));
 }

@@ -1,5 +1,5 @@
-//! Faults between runners and the API server, with real pods. Callers get their answers in time,
-//! there are never more pods than allowed, and nothing is left behind.
+//! Faults between runners and the API server, with real pods. Calls are answered in time, there are
+//! never more pods than allowed, and nothing is left behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,23 +8,22 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use porch_fn_tests::client::{Answer, Client};
-use porch_fn_tests::cluster::{ApiProxy, Cluster, Fault, Own, Recorder, Rule};
+use porch_fn_tests::cluster::{ApiProxy, Cluster, Fault, Machine, Recorder, Rule};
 use porch_fn_tests::process::{Server, figure};
 use tokio::time::{Instant, interval, timeout};
 use tonic::Code;
 
-use crate::rig::{Bench, CONNECTS, INPUT, until_count};
+use crate::rig::{Bench, CONNECTS, INPUT, REFERENCE, alive, wait_count};
 
 /// The deadline of every call. A first call needs far less.
 const DEADLINE: Duration = Duration::from_secs(45);
 /// The maximum time from a call's deadline to its answer.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long runners may take until they see all pods again. A runner notices a dead watch after 75
-/// s.
+/// The maximum time until runners know all pods again. A runner notices a dead watch after 75 s.
 const SETTLED_WITHIN: Duration = Duration::from_mins(2);
 
 /// Runners that reach the API server through a proxy. The test itself bypasses the proxy.
-pub(crate) struct Stand {
+pub(crate) struct ProxiedRunners {
     pub(crate) clients: Vec<Arc<Client>>,
     pub(crate) runners: Vec<Server>,
     pub(crate) proxy: ApiProxy,
@@ -33,9 +32,9 @@ pub(crate) struct Stand {
     pub(crate) bench: Bench,
 }
 
-// === impl Stand ===
+// === impl ProxiedRunners ===
 
-impl Stand {
+impl ProxiedRunners {
     /// Starts the proxy and the runners with these rules in force.
     pub(crate) async fn start(
         rules: Vec<Rule>,
@@ -50,8 +49,7 @@ impl Stand {
         let record = bench.namespace.record::<Pod>().await;
         let kubeconfig = proxy.kubeconfig(&bench.sandbox);
         let more = [&["--scan-interval=1s"], more].concat();
-        // All tests of the cluster share the network, so a test with more than one runner must run
-        // alone.
+        // All tests of the cluster share the network, so only one test at a time can start a fleet.
         let runners = if runners == 1 {
             vec![bench.namespace.runner_as(&bench.sandbox, kubeconfig, images, &more).await]
         } else {
@@ -61,13 +59,13 @@ impl Stand {
         Self { clients, runners, proxy, record, bench }
     }
 
-    /// Calls a function at one of the runners, and asserts that the answer comes in time.
+    /// Calls a function through one of the runners, and asserts that the answer comes in time.
     pub(crate) async fn call(&self, runner: usize, image: &str) -> (Answer, Duration) {
         call(&self.clients[runner], image, INPUT).await
     }
 
-    /// The same, and asserts that the call succeeds.
-    pub(crate) async fn succeeds(&self, what: &str, runner: usize, image: &str) -> Duration {
+    /// Makes such a call, and asserts that it succeeds.
+    pub(crate) async fn call_ok(&self, what: &str, runner: usize, image: &str) -> Duration {
         let (answer, took) = self.call(runner, image).await;
         assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}, after {took:.1?}");
         assert_eq!(answer.resource_list, INPUT, "{what}");
@@ -81,15 +79,15 @@ impl Stand {
 
     /// Waits until every runner knows exactly the existing pods, no pod is starting or terminating,
     /// and every Service has its pod.
-    pub(crate) async fn settles(&self, what: &str) {
+    pub(crate) async fn wait_settled(&self, what: &str) {
         let mut seen = String::new();
         let settled = timeout(SETTLED_WITHIN, async {
-            let mut looks = interval(Duration::from_millis(200));
+            let mut ticks = interval(Duration::from_millis(200));
             loop {
-                looks.tick().await;
+                ticks.tick().await;
                 let pods = self.bench.namespace.pods().await;
                 let services = self.bench.namespace.services().await;
-                let mut uneven = unowned(&pods, &services);
+                let mut faults = unpaired(&pods, &services);
                 for runner in &self.runners {
                     let (mut ready, mut others) = (0, 0);
                     for function in runner.json("/pods").await.as_array().unwrap() {
@@ -99,13 +97,15 @@ impl Stand {
                         }
                     }
                     if (ready, others) != (pods.len() as u64, 0) {
-                        uneven.push(format!("a runner has {ready} ready pods and {others} of others"));
+                        faults.push(format!(
+                            "a runner has {ready} ready pods, and {others} other pods and calls"
+                        ));
                     }
                 }
-                if uneven.is_empty() {
+                if faults.is_empty() {
                     return;
                 }
-                seen = format!("{} pods, {} Services: {uneven:?}", pods.len(), services.len());
+                seen = format!("{} pods, {} Services: {faults:?}", pods.len(), services.len());
             }
         });
         let start = Instant::now();
@@ -113,14 +113,13 @@ impl Stand {
         figure(&format!("{what}: settled {:.1?} after the faults' end", start.elapsed()));
     }
 
-    /// Asserts that no function ever had more than `limit` pods and one more. That one may start
-    /// while the other pods end or do not respond. A pod that a runner is about to delete takes no
-    /// calls, but has no deletion timestamp yet.
-    pub(crate) fn never_more_than(&self, what: &str, limit: usize, images: &[&str]) {
+    /// Asserts that no function ever had more than `limit` + 1 pods. The additional pod may start
+    /// while another pod does not respond or is about to be deleted.
+    pub(crate) fn assert_pod_limit(&self, what: &str, limit: usize, images: &[&str]) {
         for image in images {
             let most = self.record.most_at_once(|pod| {
-                let of = pod.annotations().get("fn.kpt.dev/image-reference");
-                pod.metadata.deletion_timestamp.is_none() && of.is_some_and(|of| of == image)
+                let of = pod.annotations().get(REFERENCE);
+                alive(pod) && of.is_some_and(|of| of == image)
             });
             assert!((1..=limit + 1).contains(&most), "{what}: {most} pods of {image}");
         }
@@ -131,18 +130,21 @@ impl Stand {
 pub(crate) async fn call(client: &Client, image: &str, input: &str) -> (Answer, Duration) {
     let start = Instant::now();
     let answer = timeout(DEADLINE + GRACE, client.call_within(image, input.to_owned(), DEADLINE)).await;
-    let answer = answer.unwrap_or_else(|_| panic!("a call of {image} is lost"));
+    let answer = answer.unwrap_or_else(|_| panic!("a call of {image} was not answered"));
     (answer, start.elapsed())
 }
 
 /// Pods without a Service, and Services without a pod.
-fn unowned(pods: &[Pod], services: &[Service]) -> Vec<String> {
+fn unpaired(pods: &[Pod], services: &[Service]) -> Vec<String> {
     let owner = |service: &Service| Some(service.owner_references().first()?.uid.clone());
-    let owned = |service: &&Service| pods.iter().all(|pod| pod.uid() != owner(service));
-    let served = |pod: &&Pod| services.iter().all(|service| owner(service) != pod.uid());
-    let services_left =
-        services.iter().filter(owned).map(|service| format!("Service {} has no pod", service.name_any()));
-    let pods_left = pods.iter().filter(served).map(|pod| format!("pod {} has no Service", pod.name_any()));
+    let without_pod = |service: &&Service| pods.iter().all(|pod| pod.uid() != owner(service));
+    let without_service = |pod: &&Pod| services.iter().all(|service| owner(service) != pod.uid());
+    let services_left = services
+        .iter()
+        .filter(without_pod)
+        .map(|service| format!("Service {} has no pod", service.name_any()));
+    let pods_left =
+        pods.iter().filter(without_service).map(|pod| format!("pod {} has no Service", pod.name_any()));
     services_left.chain(pods_left).collect()
 }
 
@@ -154,115 +156,105 @@ async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry(
     for connect in CONNECTS {
         for (how, fault) in [("cut", Fault::CutWatch), ("stalled", Fault::StallWatch)] {
             let what = format!("a pod deleted while the watch is {how}, by {connect}");
-            let stand =
-                Stand::start(Vec::new(), 0, 1, &[&image], &[&format!("--pod-connect={connect}")]).await;
-            stand.succeeds(&what, 0, &image).await;
+            let proxied =
+                ProxiedRunners::start(Vec::new(), 0, 1, &[&image], &[&format!("--pod-connect={connect}")])
+                    .await;
+            proxied.call_ok(&what, 0, &image).await;
             for grace in [None, Some(0)] {
-                stand.proxy.set([Rule::new(fault)]);
-                let pod = stand.bench.namespace.pods().await.remove(0);
+                proxied.proxy.set([Rule::new(fault)]);
+                let pod = proxied.bench.namespace.pods().await.remove(0);
                 let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
-                stand.delete(&pod, &params).await;
-                let gone = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
-                stand.bench.namespace.until("the pod is gone", gone).await;
-                let took = stand.succeeds(&what, 0, &image).await;
+                proxied.delete(&pod, &params).await;
+                proxied.bench.wait_gone(&pod).await;
+                let took = proxied.call_ok(&what, 0, &image).await;
                 figure(&format!("{what}, grace {grace:?}: the next call took {took:.1?}"));
-                assert!(stand.proxy.done(fault) > 0, "{what}: nothing was done");
+                assert!(proxied.proxy.outcomes().contains(&Some(fault)), "{what}: no fault was injected");
             }
-            stand.never_more_than(&what, 1, &[&image]);
+            proxied.assert_pod_limit(&what, 1, &[&image]);
         }
     }
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
-    // The pod's grace period and the runner's wait for a stuck pod would take 40 s.
+async fn a_call_does_not_wait_for_a_pod_whose_end_is_not_reported() {
+    // The pod's grace period and the runner's timeout for a stuck pod would take 40 s.
     const BOUND: Duration = Duration::from_secs(20);
     let cluster = Cluster::connect().await;
     let image = cluster.function_image();
-    let stand = Stand::start(Vec::new(), 0, 1, &[&image], &[]).await;
-    stand.succeeds("before", 0, &image).await;
-    let pod = stand.bench.namespace.pods().await.remove(0);
-    let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
+    let proxied = ProxiedRunners::start(Vec::new(), 0, 1, &[&image], &[]).await;
+    proxied.call_ok("before", 0, &image).await;
+    let pod = proxied.bench.namespace.pods().await.remove(0);
+    let (client, long) = (&proxied.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
     let meanwhile = async {
-        until_count(&stand.runners[0], &image, "in_flight", 1).await;
-        stand.delete(&pod, &DeleteParams::default()).await;
-        until_count(&stand.runners[0], &image, "terminating", 1).await;
-        stand.proxy.set([Rule::new(Fault::StallWatch)]);
+        wait_count(&proxied.runners[0], &image, "in_flight", 1).await;
+        proxied.delete(&pod, &DeleteParams::default()).await;
+        wait_count(&proxied.runners[0], &image, "terminating", 1).await;
+        proxied.proxy.set([Rule::new(Fault::StallWatch)]);
     };
     let ((answer, _), ()) = tokio::join!(call(client, &image, &long), meanwhile);
     assert_eq!(answer.output(), &long);
-    let gone = |pods: &[Pod]| pods.is_empty().then_some(());
-    stand.bench.namespace.until("the pod is gone", gone).await;
-    let took = stand.succeeds("after", 0, &image).await;
-    figure(&format!("a pod whose end was not heard of: the next call took {took:.1?}"));
+    proxied.bench.wait_gone(&pod).await;
+    let took = proxied.call_ok("after", 0, &image).await;
+    figure(&format!("a pod whose end was not reported: the next call took {took:.1?}"));
     assert!(took < BOUND, "{took:?}");
-    assert_ne!(stand.bench.namespace.pods().await[0].name_any(), pod.name_any(), "its name was still taken");
+    assert_ne!(
+        proxied.bench.namespace.pods().await[0].name_any(),
+        pod.name_any(),
+        "the old name was reused too early"
+    );
 }
 
-/// Drops all packets from and to a pod, as if its node were lost. Dropping this value ends that.
-struct CutOff(Own);
+/// Drops all packets from and to a pod, like a lost node, until this value is dropped.
+struct CutOff(Machine);
 
 impl CutOff {
-    async fn cut(own: &Own, pod: &Pod) -> Self {
+    async fn cut(machine: &Machine, pod: &Pod) -> Self {
         let ip = pod.status.as_ref().and_then(|status| status.pod_ip.clone()).expect("it runs");
-        let drop = |hook| {
-            format!(
-                "chain {hook} {{ type filter hook {hook} priority 0; ip saddr {ip} drop; ip daddr {ip} drop; }}"
-            )
-        };
-        let rules =
-            format!("table inet lost {{ {}; {}; {}; }}", drop("input"), drop("output"), drop("forward"));
-        own.node(&["nft", &rules]).await;
-        Self(own.clone())
+        let rules = format!("priority 0; ip saddr {ip} drop; ip daddr {ip} drop;");
+        let chains = ["input", "output", "forward"]
+            .map(|hook| format!("chain {hook} {{ type filter hook {hook} {rules} }};"));
+        machine.node(&["nft", &format!("table inet lost {{ {} }}", chains.concat())]).await;
+        Self(machine.clone())
     }
 }
 
 impl Drop for CutOff {
     fn drop(&mut self) {
-        let own = self.0.clone();
-        // The test's own runtime may be ending, so another runtime runs the command.
-        let joined = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(own.node(&["nft", "delete", "table", "inet", "lost"]));
-        });
-        if joined.join().is_err() {
-            eprintln!("a pod is left cut off");
-        }
+        self.0.run_in_drop("node", &["nft", "delete", "table", "inet", "lost"]);
     }
 }
 
-/// The cluster has only one node, so the pod loses its network and the next pod starts on the same
-/// node.
+/// The cluster has only one node. So the pod loses its network instead, and the next pod starts on
+/// the same node.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {
-    const BACK_WITHIN: Duration = Duration::from_secs(6);
+async fn a_function_whose_only_pod_is_lost_serves_again_within_seconds() {
+    const ANSWERED_WITHIN: Duration = Duration::from_secs(6);
     let cluster = Cluster::connect().await;
-    let own = cluster.own();
     let image = cluster.function_image();
     for connect in CONNECTS {
         let flag = format!("--pod-connect={connect}");
-        let stand = Stand::start(Vec::new(), 0, 1, &[&image], &[&flag]).await;
-        stand.succeeds(connect, 0, &image).await;
-        let pod = stand.bench.namespace.pods().await.remove(0);
-        let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
+        let proxied = ProxiedRunners::start(Vec::new(), 0, 1, &[&image], &[&flag]).await;
+        proxied.call_ok(connect, 0, &image).await;
+        let pod = proxied.bench.namespace.pods().await.remove(0);
+        let (client, long) = (&proxied.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
         let lost = async {
-            until_count(&stand.runners[0], &image, "in_flight", 1).await;
-            let lost = CutOff::cut(own, &pod).await;
-            (lost, stand.succeeds("the next call", 0, &image).await)
+            wait_count(&proxied.runners[0], &image, "in_flight", 1).await;
+            let lost = CutOff::cut(cluster.machine(), &pod).await;
+            (lost, proxied.call_ok("the next call", 0, &image).await)
         };
         let ((answer, in_flight), (lost, next)) = tokio::join!(call(client, &image, &long), lost);
         assert_eq!(answer.output(), &long);
-        let after = stand.succeeds("a later call", 0, &image).await;
+        let after = proxied.call_ok("a later call", 0, &image).await;
         figure(&format!(
             "the only pod lost, by {connect}: the next call took {next:.1?}, a later one {after:.1?}, one of 3 s in flight \
              {in_flight:.1?}"
         ));
-        assert!(next < BACK_WITHIN, "{next:?}");
+        assert!(next < ANSWERED_WITHIN, "{next:?}");
         assert!(after < Duration::from_secs(1), "{after:?}");
         assert!(in_flight < Duration::from_secs(25), "{in_flight:?}");
         drop(lost);
-        stand.never_more_than("one is replaced", 1, &[&image]);
+        proxied.assert_pod_limit("the only pod lost", 1, &[&image]);
     }
 }

@@ -1,20 +1,21 @@
-//! The kind FunctionConfig is installed in the cluster and removed again. This affects all tests of
+//! Installs the kind FunctionConfig in the cluster and removes it again. This affects all tests of
 //! the cluster.
 
 use porch_fn_tests::process::{Server, eventually};
 use serde_json::json;
 
-use crate::api::function_configs::{KIND, Stand, install, pods_of};
+use crate::api::function_configs::{Configs, install, pods_of};
 use crate::rig::Bench;
 
+const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
 const NONE: &str = "the cluster has no FunctionConfigs";
 
 async fn uninstall(bench: &Bench) {
     bench.kubectl(&["delete", "--ignore-not-found", "--timeout=50s", KIND], "").await;
 }
 
-/// Waits until the log has reported this many times that there are no FunctionConfigs.
-async fn has_none(runner: &Server, times: usize) {
+/// Waits until the log contains this many messages that there are no FunctionConfigs.
+async fn wait_none_reported(runner: &Server, times: usize) {
     eventually("the runner sees that there are none", async || {
         (runner.log().matches(NONE).count() >= times).then_some(())
     })
@@ -24,16 +25,17 @@ async fn has_none(runner: &Server, times: usize) {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn the_kind_may_come_and_go() {
-    let stand = Stand::without_kind().await;
-    uninstall(&stand.bench).await;
-    let runner = stand.runner().await;
-    has_none(&runner, 1).await;
+async fn the_function_config_crd_can_be_installed_and_removed() {
+    let bench = Bench::new().await;
+    let configs = Configs::of(&bench.namespace);
+    uninstall(&bench).await;
+    let runner = bench.namespace.runner(&bench.sandbox, &[], &["--scan-interval=1s"]).await;
+    wait_none_reported(&runner, 1).await;
     for times in 2..4 {
-        install(&stand.bench).await;
-        stand.configs.apply("a", json!({}), pods_of("a")).await;
-        stand.configs.applied("a").await;
-        uninstall(&stand.bench).await;
-        has_none(&runner, times).await;
+        install(&bench).await;
+        configs.apply("a", json!({}), pods_of("a")).await;
+        configs.wait_applied("a").await;
+        uninstall(&bench).await;
+        wait_none_reported(&runner, times).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The API server is unavailable: functions with warm pods continue as before.
+//! The API server is unavailable. Calls of functions with pods succeed as before.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,64 +6,55 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
-use porch_fn_tests::cluster::{ApiProxy, Own};
+use porch_fn_tests::cluster::{ApiProxy, Machine};
 use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{eventually, figure};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::rig::{Bench, INPUT, REFERENCE, Runner, until_count};
+use crate::rig::{Bench, INPUT, REFERENCE, Runner, wait_count};
 
 const CALLERS: usize = 8;
-const LASTING: Duration = Duration::from_secs(15);
-/// The maximum time from the moment when a new pod accepts connections until a call is answered.
-/// How soon the pod accepts connections after an outage depends on Kubernetes: its components wait
-/// up to 30 s before they list again.
+const OUTAGE: Duration = Duration::from_secs(15);
+/// The maximum time from when a new pod accepts connections until a call is answered. The time
+/// until the pod accepts connections depends on Kubernetes: after an outage its components wait up
+/// to 30 s.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A stopped component of the cluster. It continues when this value is dropped, because other tests
-/// need it.
-pub(crate) struct Stopped(Own, &'static str);
+/// A stopped component of the cluster. It continues when this value is dropped.
+pub(crate) struct Stopped(Machine, &'static str);
 
 // === impl Stopped ===
 
 impl Stopped {
-    pub(crate) async fn stop(own: &Own, component: &'static str) -> Self {
-        let stopped = Self(own.clone(), component);
-        own.signal(component, "STOP").await;
+    pub(crate) async fn stop(machine: &Machine, component: &'static str) -> Self {
+        let stopped = Self(machine.clone(), component);
+        machine.signal(component, "STOP").await;
         stopped
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        let (own, component) = (self.0.clone(), self.1);
-        // The test's own runtime may be ending, so another runtime runs the command.
-        let gone_on = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(own.signal(component, "CONT"));
-        });
-        if gone_on.join().is_err() {
-            eprintln!("{component} is left stopped");
-        }
+        self.0.run_in_drop("signal", &[self.1, "CONT"]);
     }
 }
 
 /// Lets the load run for this time, and asserts that calls are answered.
-async fn goes_on(load: &Load, lasting: Duration) {
+async fn assert_load_continues(load: &Load, time: Duration) {
     let before = load.answered();
-    sleep(lasting).await;
-    assert!(load.answered() > before, "the load stands still");
+    sleep(time).await;
+    assert!(load.answered() > before, "no call was answered");
 }
 
-/// Waits until the image's pod accepts connections in the same way in which the runner connects.
-async fn accepts(bench: &Bench, image: &str, connect: &str) {
+/// Waits until the image's pod accepts connections at the address that the runner uses.
+async fn wait_accepting(bench: &Bench, image: &str, connect: &str) {
     let ip_of = |pods: &[Pod]| {
         let pod = pods.iter().find(|pod| pod.annotations().get(REFERENCE).is_some_and(|of| of == image))?;
         let ip = pod.status.as_ref()?.pod_ip.clone()?;
         Some((pod.clone(), ip))
     };
-    let (pod, mut ip) = bench.namespace.until("the new pod has an IP", ip_of).await;
+    let (pod, mut ip) = bench.namespace.wait_until("the new pod has an IP", ip_of).await;
     if connect == "service" {
         ip = bench.service_of(&pod).await.spec.unwrap().cluster_ip.unwrap();
     }
@@ -74,18 +65,18 @@ async fn accepts(bench: &Bench, image: &str, connect: &str) {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn an_api_server_that_stops_costs_no_call_by_service() {
-    outage(false, "service", LASTING).await;
+async fn a_stopped_api_server_fails_no_call_with_services() {
+    outage(false, "service", OUTAGE).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn an_api_server_that_refuses_connections_costs_no_call_by_address() {
-    outage(true, "pod-ip", LASTING).await;
+async fn an_api_server_that_refuses_connections_fails_no_call_with_pod_ips() {
+    outage(true, "pod-ip", OUTAGE).await;
 }
 
-/// Tests one runner with two warm functions and a third that was never called. If the API server
-/// does not refuse connections, it accepts them and does not answer.
+/// Tests a runner with two functions that have pods and a third without one. If the API server does
+/// not refuse connections, it accepts them and does not answer.
 pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     let bench = Bench::new().await;
     let mut proxy = ApiProxy::start(&bench.cluster, 0).await;
@@ -110,52 +101,52 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         proxy.close().await;
         None
     } else {
-        let stopped = Stopped::stop(bench.cluster.own(), "kube-apiserver").await;
+        let stopped = Stopped::stop(bench.cluster.machine(), "kube-apiserver").await;
         let silent = timeout(Duration::from_secs(1), bench.cluster.client().apiserver_version()).await;
         assert!(silent.is_err(), "a stopped server does not answer");
         Some(stopped)
     };
-    goes_on(&load, lasting / 3).await;
+    assert_load_continues(&load, lasting / 3).await;
     // The kubelet restarts the container without the API server.
-    assert!(bench.cluster.own().kill_processes(&pods[0]) > 0);
-    goes_on(&load, lasting * 2 / 3).await;
+    assert!(bench.cluster.machine().kill_processes(&pods[0]) > 0);
+    assert_load_continues(&load, lasting * 2 / 3).await;
     drop(stopped);
     proxy.open().await;
     let resumed = Instant::now();
 
     let answered = async {
-        runner.succeeds().await;
+        runner.call_ok().await;
         resumed.elapsed()
     };
     let accepts = async {
-        accepts(&bench, &images[2], connect).await;
+        wait_accepting(&bench, &images[2], connect).await;
         resumed.elapsed()
     };
     let (answered, accepts) = tokio::join!(answered, accepts);
     assert!(answered < accepts + ANSWERED_WITHIN, "{answered:?}, {accepts:?}");
-    // Decisions that the runner makes only now must not fail calls either.
-    goes_on(&load, Duration::from_secs(10)).await;
+    // The runner's later decisions must not fail calls either.
+    assert_load_continues(&load, Duration::from_secs(10)).await;
     let report = load.stop().await;
     figure(&format!(
-        "API server away for {lasting:?}, refuses connections: {refuses}, {connect}: {report}; a new function's pod \
-         accepts connections {accepts:.1?} after it, and its first call is answered after {answered:.1?}",
+        "API server unavailable for {lasting:?}, refuses connections: {refuses}, {connect}: {report}; a new function's pod \
+         accepts connections after {accepts:.1?}, and its first call is answered after {answered:.1?}",
     ));
-    report.all_succeeded();
+    report.assert_all_succeeded();
     for image in &images[..2] {
         for (field, expected) in [("in_flight", 0), ("waiting", 0), ("ready", 1), ("starting", 0)] {
-            until_count(&runner.server, image, field, expected).await;
+            wait_count(&runner.server, image, field, expected).await;
         }
     }
     let same = |now: &[Pod]| {
         let known = |pod: &Pod| now.iter().any(|other| other.uid() == pod.uid());
         (now.len() == 3 && pods.iter().all(known)).then_some(())
     };
-    bench.namespace.until("no pod was replaced", same).await;
+    bench.namespace.wait_until("no pod was replaced", same).await;
 
     // The watch works again: the runner learns of a deleted pod.
     let pods = bench.pods().await;
     let new = pods.iter().find(|pod| pod.annotations()[REFERENCE] == images[2]).unwrap();
     bench.delete(new, &DeleteParams::default()).await;
-    runner.counts("ready", 0).await;
-    runner.succeeds().await;
+    runner.wait_count("ready", 0).await;
+    runner.call_ok().await;
 }

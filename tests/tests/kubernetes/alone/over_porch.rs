@@ -1,8 +1,7 @@
-//! How deploy/ changes Porch's own objects, for each version of Porch's manifests and each way of
-//! applying them. The API server answers by a dry run.
+//! Applies deploy/ over Porch's own objects, mostly by dry runs. The tests cover each version of
+//! Porch's manifests, applied by kubectl and by server-side apply.
 
 use std::collections::BTreeSet;
-use std::process::Output;
 
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::rights::{DEPLOY, HOME};
@@ -14,17 +13,7 @@ use super::porch::Version;
 const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
 /// How Porch is installed: by `kubectl apply`, which records what it applied in an annotation, or
 /// by server-side apply like kpt, Flux and Config Sync.
-const WAYS: [&[&str]; 2] = [&[], &["--server-side", "--field-manager=kpt"]];
-const DRY: [&str; 4] = ["apply", "--dry-run=server", "-o", "json"];
-
-/// The objects in a dry run's output.
-fn objects(ended: &Output) -> Vec<Value> {
-    let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    match list["items"].as_array_mut() {
-        Some(items) => std::mem::take(items),
-        None => vec![list],
-    }
-}
+const APPLY_FLAGS: [&[&str]; 2] = [&[], &["--server-side", "--field-manager=kpt"]];
 
 fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let mut found =
@@ -35,7 +24,7 @@ fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
 impl Stand {
     /// Applies Porch's own manifests with zero replicas, because the cluster does not have Porch's
     /// images. Returns the file.
-    async fn has_manifests_of(&self, version: Version, way: &[&str]) -> String {
+    async fn apply_manifests_of(&self, version: Version, flags: &[&str]) -> String {
         let mut all = version.objects();
         for deployment in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
             deployment["spec"]["replicas"] = json!(0);
@@ -43,8 +32,16 @@ impl Stand {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string();
         let file = self.sandbox.write("porch.json", list);
         let file = file.to_str().unwrap().to_owned();
-        self.kubectl(&[&["apply", "-f", &file], way].concat()).await;
+        self.kubectl(&[&["apply", "-f", &file], flags].concat()).await;
         file
+    }
+
+    /// The objects that `kubectl apply -k` would create or change.
+    async fn dry_run(&self, folder: &str) -> Vec<Value> {
+        let ended = self.run(&["apply", "--dry-run=server", "-o", "json", "-k", folder]).await;
+        let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        let items = list["items"].as_array_mut().map(std::mem::take);
+        items.unwrap_or_else(|| vec![list])
     }
 
     async fn object(&self, kind: &str, name: &str) -> Value {
@@ -69,24 +66,25 @@ async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
     for version in VERSIONS {
-        for way in WAYS {
-            let what = format!("{version}, {way:?}");
-            let porch = stand.has_manifests_of(version, way).await;
+        for flags in APPLY_FLAGS {
+            let what = format!("{version}, {flags:?}");
+            let porch = stand.apply_manifests_of(version, flags).await;
 
             assert_eq!(stand.conflicts(DEPLOY).await, BTreeSet::new(), "{what}");
             stand.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
-            takes_over_the_service(&stand, version, way).await;
-            runs_one_runner(&stand, version, way, &porch).await;
+            check_take_over(&stand, version, flags).await;
+            check_single_runner(&stand, version, flags, &porch).await;
             if version == Version::Next {
-                leads_the_controllers_here(&stand, &what).await;
+                check_controllers_patch(&stand, &what).await;
             }
             stand.kubectl(&["delete", "--wait", "-o", "name", "-f", &porch]).await;
         }
     }
-    stand.removes_all().await;
+    stand.delete_namespaces().await;
 }
 
-async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
+/// The router takes over Porch's Service: only its selector changes.
+async fn check_take_over(stand: &Stand, version: Version, flags: &[&str]) {
     let component = if version == Version::V1_5 { "take-over-1.5" } else { "take-over" };
     let folder = stand.with(&[component]);
     let ports = |service: &Value| -> BTreeSet<(String, String)> {
@@ -94,24 +92,25 @@ async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
         ports.iter().map(|port| (port["port"].to_string(), port["name"].to_string())).collect()
     };
     let before = stand.object("service", "function-runner").await;
-    let applied = objects(&stand.run(&[&DRY[..], &["-k", &folder]].concat()).await);
+    let applied = stand.dry_run(&folder).await;
     let after = named(&applied, "Service", "function-runner");
     assert_eq!(ports(after), ports(&before), "{version}");
     assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
-    // The component must change this field of Porch's object. There is no conflict if kubectl
-    // applied Porch's object: it manages the field itself then.
+    // The component must change this field of Porch's object. If kubectl applied Porch's object, it
+    // manages the field itself, so there is no conflict.
     let selector = BTreeSet::from([".spec.selector".to_owned()]);
-    let conflicts = if way.is_empty() { BTreeSet::new() } else { selector };
+    let conflicts = if flags.is_empty() { BTreeSet::new() } else { selector };
     assert_eq!(stand.conflicts(&folder).await, conflicts, "{version}");
 }
 
-async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &str) {
-    let what = format!("{version}, {way:?}");
+/// The single runner replaces the program in Porch's Deployment, and Porch's manifest restores it.
+async fn check_single_runner(stand: &Stand, version: Version, flags: &[&str], porch: &str) {
+    let what = format!("{version}, {flags:?}");
     let folder = format!("{DEPLOY}/single-runner");
-    let applied = objects(&stand.run(&[&DRY[..], &["-k", &folder]].concat()).await);
+    let applied = stand.dry_run(&folder).await;
     let runner = named(&applied, "Deployment", "function-runner");
     let containers = runner["spec"]["template"]["spec"]["containers"].as_array().unwrap();
-    assert_eq!(containers.len(), 1, "{what}: the container is Porch's");
+    assert_eq!(containers.len(), 1, "{what}: no container is added");
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
         let handlers = ["exec", "httpGet", "tcpSocket", "grpc"];
         let there: Vec<_> =
@@ -121,9 +120,9 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     let ports = containers[0]["ports"].as_array().unwrap();
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
-    if !way.is_empty() {
-        // The single runner must replace the program. It also replaces flags that Porch 1.5 and the
-        // next version have. This test has scaled the Deployment.
+    if !flags.is_empty() {
+        // The single runner must replace the program, and flags that Porch 1.5 and the next version
+        // have. The number of replicas conflicts because this test has changed it.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
         let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
         if version != Version::Next {
@@ -138,7 +137,6 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
         assert_eq!(stand.conflicts(&folder).await, fields, "{what}");
         return;
     }
-    // Porch's manifest restores the Deployment.
     let before = stand.object("deployment", "function-runner").await;
     stand.run(&["apply", "-k", &folder]).await;
     stand.run(&["apply", "-f", porch]).await;
@@ -146,8 +144,9 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     assert_eq!(after["spec"], before["spec"], "{what}");
 }
 
-/// Applies the patch by kustomize. `nightly::migration` applies it alone.
-async fn leads_the_controllers_here(stand: &Stand, what: &str) {
+/// A patch changes the address that Porch's controllers call. This test applies it by kustomize,
+/// `nightly::migration` by kubectl.
+async fn check_controllers_patch(stand: &Stand, what: &str) {
     let controllers = Version::Next.folder().join("9-controllers.yaml");
     std::fs::copy(controllers, stand.sandbox.path("9-controllers.yaml")).unwrap();
     let component = format!("{DEPLOY}/porch/pod-evaluator-address");
@@ -158,10 +157,10 @@ async fn leads_the_controllers_here(stand: &Stand, what: &str) {
          components: [pod-evaluator-address]\n",
     );
     let folder = stand.sandbox.directory().to_str().unwrap();
-    let applied = objects(&stand.run(&[&DRY[..], &["-k", folder]].concat()).await);
+    let applied = stand.dry_run(folder).await;
     let deployment = named(&applied, "Deployment", "porch-controllers");
     let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
-    let mut addresses = variables.iter().filter(|one| one["name"] == "POD_EVALUATOR_ADDRESS");
+    let mut addresses = variables.iter().filter(|variable| variable["name"] == "POD_EVALUATOR_ADDRESS");
     let ours = "function-router.porch-system.svc.cluster.local:9445";
     assert_eq!(addresses.next().unwrap()["value"], ours, "{what}");
     assert_eq!(addresses.next(), None, "{what}");

@@ -1,6 +1,6 @@
-//! Porch in the tests' cluster: the objects of Porch's own manifests for each version. The stand-in
-//! of `tests/clients/go/cmd/porch` replaces Porch's programs. It calls and ends like them, and
-//! reports the results of its calls to the test.
+//! Installs Porch in the test cluster from the manifests of each version. The stand-in from
+//! `tests/clients/go/cmd/porch` replaces Porch's programs. It calls and ends like them, and reports
+//! the results of its calls to the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -55,29 +55,24 @@ pub(crate) type Counts = BTreeMap<(String, String), usize>;
 // === impl Version ===
 
 impl Version {
-    /// The folder with the version's manifests.
-    pub(crate) fn folder(self) -> PathBuf {
-        let name = match self {
+    fn name(self) -> &'static str {
+        match self {
             Self::V1_5 => "1.5",
             Self::V1_6 => "1.6",
             Self::Next => "next",
-        };
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch").join(name)
+        }
     }
 
-    /// The unchanged objects of the version's manifests, without those of Porch's own API and
+    pub(crate) fn folder(self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch").join(self.name())
+    }
+
+    /// The unchanged objects of the version's manifests, except those of Porch's own API and
     /// database.
     pub(crate) fn objects(self) -> Vec<Value> {
-        let mut all = Vec::new();
-        for file in [
-            "2-function-runner.yaml",
-            "3-porch-server.yaml",
-            "5-rbac.yaml",
-            "6-rbac-bind.yaml",
-            "9-controllers.yaml",
-        ] {
-            all.extend(objects(&self.folder().join(file)));
-        }
+        let files = ["2-function-runner", "3-porch-server", "5-rbac", "6-rbac-bind", "9-controllers"];
+        let file = |name| self.folder().join(name).with_extension("yaml");
+        let mut all: Vec<_> = files.into_iter().flat_map(|name| objects(&file(name))).collect();
         all.retain(|object| {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             match object["kind"].as_str().unwrap_or_default() {
@@ -97,19 +92,14 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V1_5 => "Porch 1.5",
-            Self::V1_6 => "Porch 1.6",
-            Self::Next => "Porch next",
-        })
+        write!(f, "Porch {}", self.name())
     }
 }
 
 // === impl Porch ===
 
 impl Porch {
-    /// Installs Porch, and waits until all of it is ready. Porch's programs call the functions
-    /// `images`.
+    /// Installs Porch, and waits until it is ready. Porch's programs call the functions `images`.
     pub(crate) async fn install(stand: &Stand, version: Version, images: &[String]) -> Self {
         let node = stand.cluster.registry().split(':').next().unwrap();
         let listener = TcpListener::bind((node, 0)).await.unwrap();
@@ -117,16 +107,25 @@ impl Porch {
         let reports = Reports::default();
         tokio::spawn(reports.clone().collect(listener));
 
-        if let Some(kinds) = version.function_configs() {
-            stand.applies_kinds(&kinds).await;
+        if let Some(crd) = version.function_configs() {
+            stand.apply_crds(&crd).await;
         }
         let mut all = version.objects();
-        all.extend(dependencies());
+        // Porch's Deployments mount these objects, which belong to parts of Porch that are not
+        // installed.
+        for (kind, name) in [
+            ("ConfigMap", "porch-db-config"),
+            ("Secret", "porch-db-secret"),
+            ("Secret", "porch-controllers-webhook-tls"),
+        ] {
+            let metadata = json!({"name": name, "namespace": HOME});
+            all.push(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}));
+        }
         for object in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
             let image = format!("{}/porch:test", stand.cluster.registry());
-            stands_in(object, &image, images, &report_to);
+            use_stand_in(object, &image, images, &report_to);
         }
-        // Callers are installed after the servers that they call: the first calls must not fail.
+        // Servers are installed before their callers, so that the first calls do not fail.
         let (controllers, rest): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|object| object["metadata"]["name"] == "porch-controllers");
         let (server, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|object| {
@@ -142,33 +141,30 @@ impl Porch {
             let file = file.to_str().unwrap();
             stand.kubectl(&["apply", "--server-side", "--field-manager=kpt", "-f", file]).await;
             stand.rolled_out(&[deployment]).await;
-            stand.leads_somewhere(service, port).await;
+            stand.wait_reachable(service, port).await;
         }
         Self { version, reports }
     }
 
     /// Waits until each program calls exactly these addresses for a whole second.
-    pub(crate) async fn calls(&self, wanted: &[(&str, &[&str])]) {
-        let wanted: BTreeSet<(String, String)> = wanted
-            .iter()
-            .flat_map(|(program, targets)| {
-                targets.iter().map(|target| ((*program).to_owned(), (*target).to_owned()))
-            })
-            .collect();
-        eventually(&format!("{}: calls go to {wanted:?}", self.version), async || {
+    pub(crate) async fn wait_calls_to(&self, wanted: &[(&str, &[&str])]) {
+        let mut expected = BTreeSet::new();
+        for (program, targets) in wanted {
+            expected.extend(targets.iter().map(|target| ((*program).to_owned(), (*target).to_owned())));
+        }
+        eventually(&format!("{}: calls go to {expected:?}", self.version), async || {
             let before = self.reports.counts();
-            // Count the calls of one second.
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             let after = self.reports.counts();
-            let mut grown: BTreeSet<_> = after.keys().cloned().collect();
-            grown.retain(|key| after[key] > before.get(key).copied().unwrap_or_default() + 5);
-            (grown == wanted).then_some(())
+            let mut called: BTreeSet<_> = after.keys().cloned().collect();
+            called.retain(|key| after[key] > before.get(key).copied().unwrap_or_default() + 5);
+            (called == expected).then_some(())
         })
         .await;
     }
 
-    /// Asserts that no call has failed yet, and that every pod that has ended finished its calls.
-    pub(crate) fn nothing_failed(&self, what: &str) {
+    /// Asserts that no call has failed so far, and that no pod was killed before its calls ended.
+    pub(crate) fn assert_nothing_failed(&self, what: &str) {
         let reports = self.reports.all();
         let calls: usize = reports.iter().flat_map(|report| report.calls.values()).sum();
         let failed: usize = reports.iter().map(|report| report.failed).sum();
@@ -180,8 +176,8 @@ impl Porch {
         let texts: Vec<_> = reports.iter().flat_map(|report| report.texts.iter().flatten()).collect();
         assert_eq!(failed, 0, "{}, {what}: {texts:#?}", self.version);
         let lost: Vec<_> = reports.iter().filter(|report| report.lost).collect();
-        assert!(lost.is_empty(), "{}, {what}: killed while they called: {lost:#?}", self.version);
-        assert!(calls > 100, "{calls} calls say little");
+        assert!(lost.is_empty(), "{}, {what}: killed before their calls ended: {lost:#?}", self.version);
+        assert!(calls > 100, "only {calls} calls");
     }
 }
 
@@ -200,7 +196,7 @@ impl Reports {
                     last = Some(report.pod.clone());
                     reports.0.lock().unwrap().insert(report.pod.clone(), report);
                 }
-                // A pod that is killed cannot report the results of its last calls.
+                // A killed pod cannot report the results of its last calls.
                 if let Some(pod) = last
                     && let Some(report) = reports.0.lock().unwrap().get_mut(&pod)
                 {
@@ -225,18 +221,8 @@ impl Reports {
     }
 }
 
-/// Objects that Porch's Deployments mount, from parts of Porch that are not installed here.
-fn dependencies() -> Vec<Value> {
-    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": HOME}});
-    vec![
-        named("ConfigMap", "porch-db-config"),
-        named("Secret", "porch-db-secret"),
-        named("Secret", "porch-controllers-webhook-tls"),
-    ]
-}
-
-/// Puts the stand-in into one of Porch's Deployments. Flags, variables and probes stay.
-fn stands_in(deployment: &mut Value, image: &str, images: &[String], report_to: &str) {
+/// Replaces the program in one of Porch's Deployments. Flags, variables and probes are kept.
+fn use_stand_in(deployment: &mut Value, image: &str, images: &[String], report_to: &str) {
     let is_controllers = deployment["metadata"]["name"] == "porch-controllers";
     if is_controllers {
         deployment["spec"]["replicas"] = json!(3);

@@ -1,4 +1,4 @@
-//! Which existing pods and Services a runner adopts, replaces, skips and leaves alone.
+//! A runner adopts some existing pods and Services, replaces some, and does not touch the others.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
 use kube::ResourceExt;
@@ -30,7 +30,7 @@ impl Bench {
     }
 
     /// Asserts that the pod from `foreign_pod` was neither changed nor deleted.
-    pub(super) async fn untouched(&self, pod: &Pod) {
+    pub(super) async fn assert_untouched(&self, pod: &Pod) {
         let now = self.namespace.api::<Pod>().get(&pod.name_any()).await.unwrap();
         let parts = |pod: &Pod| (pod.uid(), pod.labels().clone(), pod.annotations().clone());
         assert_eq!(parts(&now), parts(pod));
@@ -53,12 +53,12 @@ impl Bench {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
+async fn a_pod_is_created_with_its_service_and_adopted_by_other_runners() {
     let bench = Bench::new().await;
     let record = bench.namespace.record::<Pod>().await;
     // Both runners race to create the first pod.
     let (first, second) = tokio::join!(bench.runner(&[]), bench.runner(&[]));
-    tokio::join!(first.succeeds(), second.succeeds(), first.succeeds(), second.succeeds());
+    tokio::join!(first.call_ok(), second.call_ok(), first.call_ok(), second.call_ok());
     drop((first, second));
     let pod = bench.pod().await;
     assert_eq!(pod.name_any(), bench.name(0));
@@ -78,15 +78,15 @@ async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
         let used = quotas.first()?.status.as_ref()?.used.as_ref()?;
         (used.get("pods")?.0 == "1" && used.get("services")?.0 == "1").then_some(())
     };
-    bench.namespace.until("the quota is full", counted).await;
-    bench.runner(&[]).await.succeeds().await;
+    bench.namespace.wait_until("the quota is full", counted).await;
+    bench.runner(&[]).await.call_ok().await;
     assert_eq!(births(&record).len(), 1);
     assert_eq!(bench.service_of(&pod).await.uid(), service.uid());
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
+async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
     let bench = Bench::new().await;
     let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
     // The second pod has our labels and is never ready. A runner would delete it after its
@@ -105,19 +105,19 @@ async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
             (answer.message == failed(&bench.image, POD_NAME_TAKEN)).then_some(())
         })
         .await;
-        // When the collector has deleted a later pod, it has checked this pod, too.
+        // If the collector has deleted a newer pod, it has also checked this pod.
         runner.client.call(&marker, INPUT).await.output();
-        let later = bench.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
-        let later = later.expect("the marker's pod");
-        bench.lapse(&later).await;
-        bench.gone(&later).await;
-        bench.untouched(&foreign).await;
+        let newer = bench.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
+        let newer = newer.expect("the marker's pod");
+        bench.expire(&newer).await;
+        bench.wait_gone(&newer).await;
+        bench.assert_untouched(&foreign).await;
         bench.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
     }
     let name = pod_name(&Image::parse(&second, "").unwrap(), 0);
     let foreign = bench.service(&name, json!({"app": "other"}), None).await;
     let answer = runner.client.call(&second, INPUT).await;
-    answer.fails(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
+    answer.assert_failed(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
     let services = bench.namespace.api::<Service>();
     assert_eq!(services.get(&name).await.unwrap(), foreign);
     services.delete(&name, &DeleteParams::default()).await.unwrap();
@@ -129,10 +129,10 @@ async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_pod_gets_a_service_of_its_own() {
+async fn a_pod_gets_its_own_service() {
     let bench = Bench::new().await;
     let runner = bench.runner(&["--pod-connect=pod-ip"]).await;
-    runner.succeeds().await;
+    runner.call_ok().await;
     let pod = bench.pod().await;
     assert_eq!(bench.namespace.services().await, []);
     drop(runner);
@@ -144,13 +144,13 @@ async fn a_pod_gets_a_service_of_its_own() {
             bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), owner).await;
         }
         let runner = bench.runner(&[]).await;
-        runner.succeeds().await;
+        runner.call_ok().await;
         let services = bench.namespace.api::<Service>();
         if earlier.is_none() {
             let first = bench.service_of(&pod).await;
             services.delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
             eventually("there is another Service", async || {
-                runner.succeeds().await;
+                runner.call_ok().await;
                 let there = bench.namespace.services().await;
                 there.iter().any(|other| other.uid() != first.uid()).then_some(())
             })

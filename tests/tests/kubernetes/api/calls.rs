@@ -1,4 +1,4 @@
-//! Which requests calls cause at the API server.
+//! The requests that calls cause at the API server.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::rig::{Bench, CONNECTS, INPUT, Runner};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn warm_calls_ask_nothing_of_the_api_server() {
+async fn warm_calls_cause_no_api_requests() {
     const CALLS: usize = 1000;
     for connect in CONNECTS {
         let bench = Bench::new().await;
@@ -21,7 +21,7 @@ async fn warm_calls_ask_nothing_of_the_api_server() {
         let flag = format!("--pod-connect={connect}");
         let server = bench.namespace.runner_as(&bench.sandbox, kubeconfig, &[&bench.image], &[&flag]).await;
         let runner = Runner::new(server, &bench.image);
-        runner.succeeds().await;
+        runner.call_ok().await;
 
         let audit = bench.cluster.audit();
         let mark = audit.mark().await;
@@ -31,17 +31,17 @@ async fn warm_calls_ask_nothing_of_the_api_server() {
             assert!(answers.iter().all(|answer| answer.output() == INPUT));
         }
         let took = start.elapsed();
-        let mut asked: BTreeMap<String, usize> = BTreeMap::new();
+        let mut requests: BTreeMap<String, usize> = BTreeMap::new();
         for request in audit.since(&mark).await {
             if request.user == account.user() {
-                *asked.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
+                *requests.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
             }
         }
-        figure(&format!("{CALLS} warm calls by {connect} in {took:.1?}: API requests {asked:?}"));
-        // No request may be caused by a call. Allowed are renewed watches, writes of reclaim-after
-        // at most every 60 s, and reads every --scan-interval, which is also 60 s.
+        figure(&format!("{CALLS} warm calls by {connect} in {took:.1?}: API requests {requests:?}"));
+        // Calls must not cause requests. Only periodic requests are allowed: renewed watches,
+        // writes of reclaim-after every 60 s, and reads every --scan-interval, which is also 60 s.
         let minutes = 1 + usize::try_from(took.as_secs() / 60).unwrap();
-        for (request, times) in asked {
+        for (request, times) in requests {
             let periodic =
                 ["patch pods", "watch ", "list functionconfigs", "get podtemplates", "get servicetemplates"];
             let allowed = if periodic.iter().any(|begin| request.starts_with(begin)) { minutes } else { 0 };

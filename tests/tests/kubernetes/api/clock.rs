@@ -1,6 +1,4 @@
-//! A runner whose machine has a clock that differs from the API server's. The meaning of refusals
-//! by the API server is tested in the runner (`answers`); that callers get it is tested in
-//! `rights`.
+//! A runner on a machine whose clock differs from the API server's.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,11 +8,11 @@ use porch_fn_tests::cluster::ApiProxy;
 
 use crate::rig::{Bench, INPUT, RECLAIM_AFTER};
 
-/// The machine started before its clock was set. The runner's pods must not expire at once for
-/// runners with a correct clock.
+/// The machine's clock is behind, for example because it is not set yet. Runners with a correct
+/// clock must not collect this runner's pods at once.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_runner_goes_by_the_api_servers_clock() {
+async fn a_runner_uses_the_api_servers_clock() {
     let bench = Bench::new().await;
     let proxy = ApiProxy::start(&bench.cluster, 0).await;
     proxy.set_clock_ahead(3600);
@@ -23,7 +21,7 @@ async fn a_runner_goes_by_the_api_servers_clock() {
     Client::new(runner.address()).call(&bench.image, INPUT).await.output();
     let reclaim_after =
         |pods: &[Pod]| pods.first()?.annotations().get(RECLAIM_AFTER)?.parse::<Timestamp>().ok();
-    let lapse = bench.namespace.until("a pod", reclaim_after).await.duration_since(Timestamp::now());
+    let lapse = bench.namespace.wait_until("a pod", reclaim_after).await.duration_since(Timestamp::now());
     assert!((lapse - SignedDuration::from_mins(90)).abs() < SignedDuration::from_secs(30), "{lapse:?}");
     let metrics = runner.page("/metrics").await.1;
     let ahead = metrics.lines().find_map(|line| line.strip_prefix("porch_fn_runner_clock_ahead_seconds "));

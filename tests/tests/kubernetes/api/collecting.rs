@@ -1,4 +1,4 @@
-//! Which unused pods and Services are deleted. runner/pool tests that a pod in use is kept.
+//! The collection of unused pods and Services. runner/pool tests that a pod in use is kept.
 
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_lapsed_pod_goes_with_its_service_and_nothing_else_does() {
+async fn an_expired_pod_is_deleted_with_its_service_and_nothing_else() {
     let bench = Bench::new().await;
     let fresh = bench.cluster.function_named("collecting/fresh:v1").await;
     // Porch's own pods look like this.
@@ -18,26 +18,27 @@ async fn a_lapsed_pod_goes_with_its_service_and_nothing_else_does() {
     let images = [bench.image.as_str(), fresh.as_str()];
     for restarted in [false, true] {
         let runner = bench.runner_of(&images, &[]).await;
-        runner.succeeds().await;
-        let lapsed = bench.pod_of(&bench.image).await;
-        bench.service_of(&lapsed).await;
+        runner.call_ok().await;
+        let expired = bench.pod_of(&bench.image).await;
+        bench.service_of(&expired).await;
         runner.client.call(&fresh, INPUT).await.output();
         let kept = bench.pod_of(&fresh).await;
         if restarted {
             drop(runner);
-            bench.lapse(&lapsed).await;
-            let _nobody_has_called_it = bench.runner_of(&images, &[]).await;
-            bench.gone(&lapsed).await;
+            bench.expire(&expired).await;
+            // This runner has not called the function.
+            let _runner = bench.runner_of(&images, &[]).await;
+            bench.wait_gone(&expired).await;
         } else {
-            bench.lapse(&lapsed).await;
-            bench.gone(&lapsed).await;
+            bench.expire(&expired).await;
+            bench.wait_gone(&expired).await;
         }
         let gone = |services: &[Service]| {
-            services.iter().all(|service| service.name_any() != lapsed.name_any()).then_some(())
+            services.iter().all(|service| service.name_any() != expired.name_any()).then_some(())
         };
-        bench.namespace.until("its Service is gone", gone).await;
-        bench.untouched(&original).await;
-        bench.untouched(&bare).await;
+        bench.namespace.wait_until("its Service is gone", gone).await;
+        bench.assert_untouched(&original).await;
+        bench.assert_untouched(&bare).await;
         bench.service_of(&kept).await;
         assert_eq!(bench.pod().await.uid(), kept.uid());
     }

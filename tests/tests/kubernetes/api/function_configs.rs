@@ -1,9 +1,8 @@
-//! FunctionConfigs of newer Porch versions in a real API server: what the runner writes to them,
-//! and that users can always delete them. The kind belongs to the whole cluster; the first test
-//! that needs it installs it.
+//! FunctionConfigs of newer Porch versions in a real API server. A runner writes their status, and
+//! users can always delete them. The kind belongs to the whole cluster; the first test that needs
+//! it installs it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -19,8 +18,6 @@ use tokio::time::Instant;
 use crate::rig::Bench;
 
 const GROUP: &str = "config.porch.kpt.dev";
-const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml";
-pub(crate) const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
 /// The FunctionConfigs in the manifests of Porch 1.6.
 const OBJECTS: &str = include_str!("../../../packages/porch/1.6/23-function-configurations.yaml");
 pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
@@ -28,21 +25,12 @@ const SERVER_FINALIZER: &str = "config.porch.kpt.dev/functionconfig-porch-server
 
 /// The FunctionConfigs of a namespace.
 pub(crate) struct Configs {
-    pub(crate) api: Api<DynamicObject>,
-}
-
-/// A namespace with FunctionConfigs.
-pub(crate) struct Stand {
-    pub(crate) configs: Configs,
-    pub(crate) bench: Bench,
+    api: Api<DynamicObject>,
 }
 
 /// Installs the kind FunctionConfig if it is missing.
 pub(crate) async fn install(bench: &Bench) {
-    let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
-    let crd = crd.to_str().unwrap();
-    bench.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", crd], "").await;
-    bench.kubectl(&["wait", "--for=condition=established", "--timeout=50s", KIND], "").await;
+    bench.apply_crd("functionconfigs").await;
     // The API server serves a kind a little later than it reports the kind as established.
     let configs = Configs::of(&bench.namespace);
     eventually("FunctionConfigs are served", async || configs.api.list(&ListParams::default()).await.ok())
@@ -57,7 +45,6 @@ impl Configs {
         Self { api: Api::namespaced_with(namespace.cluster().client(), namespace.name(), &kind) }
     }
 
-    /// Creates or changes a FunctionConfig.
     pub(crate) async fn apply(&self, name: &str, annotations: Value, spec: Value) -> DynamicObject {
         let object = json!({
             "apiVersion": format!("{GROUP}/v1alpha1"), "kind": "FunctionConfig",
@@ -76,24 +63,24 @@ impl Configs {
         self.api.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    pub(crate) async fn list(&self) -> Vec<DynamicObject> {
+    async fn list(&self) -> Vec<DynamicObject> {
         self.api.list(&ListParams::default()).await.unwrap().items
     }
 
     /// Waits until `look` returns a value for the FunctionConfig.
-    async fn until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
+    async fn wait_until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
         eventually(&format!("{name}: {what}"), async || look(&self.api.get(name).await.ok()?)).await
     }
 
-    /// Waits until the status reports the present generation as applied, without an error.
-    pub(crate) async fn applied(&self, name: &str) {
-        self.until(name, "the present state is in effect", |object| {
+    /// Waits until the status reports that the present generation is applied, without an error.
+    pub(crate) async fn wait_applied(&self, name: &str) {
+        self.wait_until(name, "the present state is in effect", |object| {
             (is_applied(object) && error(object).is_empty()).then_some(())
         })
         .await;
     }
 
-    pub(crate) async fn gone(&self, name: &str) {
+    pub(crate) async fn wait_gone(&self, name: &str) {
         eventually(&format!("{name} is gone"), async || {
             self.api.get_opt(name).await.unwrap().is_none().then_some(())
         })
@@ -117,62 +104,43 @@ pub(crate) fn pods_of(image: &str) -> Value {
     json!({"image": image, "podExecutor": {}})
 }
 
-// === impl Stand ===
-
-impl Stand {
-    pub(crate) async fn new() -> Self {
-        let stand = Self::without_kind().await;
-        install(&stand.bench).await;
-        stand
+/// Starts three runners that are peers, each with its own service account.
+async fn runners(bench: &Bench) -> Vec<Server> {
+    let mut kubeconfigs = Vec::new();
+    for number in 0..3 {
+        let account = bench.namespace.account(&format!("runner-{number}")).await;
+        account.allow(&bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+        kubeconfigs.push(account.kubeconfig(&bench.sandbox).await);
     }
+    bench.fleet("127.0.8", &kubeconfigs, &[], &["--scan-interval=1s"]).await
+}
 
-    pub(crate) async fn without_kind() -> Self {
-        let bench = Bench::new().await;
-        Self { configs: Configs::of(&bench.namespace), bench }
-    }
-
-    pub(crate) async fn runner(&self) -> Server {
-        self.bench.namespace.runner(&self.bench.sandbox, &[], &["--scan-interval=1s"]).await
-    }
-
-    /// Starts runners that are peers, each with its own service account.
-    async fn runners(&self, network: &str, count: usize) -> Vec<Server> {
-        let mut kubeconfigs = Vec::new();
-        for number in 0..count {
-            let account = self.bench.namespace.account(&format!("runner-{number}")).await;
-            account.allow(&self.bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
-            kubeconfigs.push(account.kubeconfig(&self.bench.sandbox).await);
+/// The users that wrote the status of each FunctionConfig, one entry for each write.
+async fn writers(namespace: &Namespace, audit: &Audit, mark: &Mark) -> BTreeMap<String, Vec<String>> {
+    let mut writers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for request in audit.since(mark).await {
+        if request.namespace == namespace.name() && request.resource == "functionconfigs/status" {
+            assert_eq!((request.verb.as_str(), request.code), ("patch", 200), "{request:?}");
+            writers.entry(request.name).or_default().push(request.user);
         }
-        self.bench.fleet(network, &kubeconfigs, &[], &["--scan-interval=1s"]).await
     }
-
-    /// The users that wrote the status of each FunctionConfig, one entry for each write.
-    async fn writers(&self, audit: &Audit, mark: &Mark) -> BTreeMap<String, Vec<String>> {
-        let mut writers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for request in audit.since(mark).await {
-            if request.namespace == self.bench.namespace.name()
-                && request.resource == "functionconfigs/status"
-            {
-                assert_eq!((request.verb.as_str(), request.code), ("patch", 200), "{request:?}");
-                writers.entry(request.name).or_default().push(request.user);
-            }
-        }
-        writers
-    }
+    writers
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn the_originals_objects_are_taken_and_go_again() {
-    let stand = Stand::new().await;
-    let audit = stand.bench.cluster.audit();
-    let _runners = stand.runners("127.0.8", 3).await;
+async fn porchs_function_configs_are_applied_and_can_be_deleted() {
+    let bench = Bench::new().await;
+    install(&bench).await;
+    let configs = Configs::of(&bench.namespace);
+    let audit = bench.cluster.audit();
+    let _runners = runners(&bench).await;
     let mark = audit.mark().await;
     let begin = Instant::now();
-    let objects = OBJECTS.replace("porch-fn-system", stand.bench.namespace.name());
-    stand.bench.kubectl(&["apply", "-f", "-"], &objects).await;
+    let objects = OBJECTS.replace("porch-fn-system", bench.namespace.name());
+    bench.kubectl(&["apply", "-f", "-"], &objects).await;
     let all = eventually("all are in effect", async || {
-        let all = stand.configs.list().await;
+        let all = configs.list().await;
         all.iter().all(is_applied).then_some(all)
     })
     .await;
@@ -188,12 +156,12 @@ async fn the_originals_objects_are_taken_and_go_again() {
     // Edit each object, so that a runner that writes twice has the time to do so.
     for object in &all {
         let edit = json!({"spec": {"podExecutor": {"maxParallelExecutions": 1}}});
-        stand.configs.patch(&object.name_any(), edit).await;
+        configs.patch(&object.name_any(), edit).await;
     }
     for object in &all {
-        stand.configs.applied(&object.name_any()).await;
+        configs.wait_applied(&object.name_any()).await;
     }
-    let writers = stand.writers(&audit, &mark).await;
+    let writers = writers(&bench.namespace, &audit, &mark).await;
     assert_eq!(writers.len(), 19);
     for (name, users) in &writers {
         assert!(users.iter().all(|user| *user == users[0]), "{name} has one writer: {users:?}");
@@ -211,24 +179,21 @@ async fn the_originals_objects_are_taken_and_go_again() {
         _ => json!([FINALIZER, SERVER_FINALIZER]),
     };
     for (number, object) in all.iter().enumerate() {
-        stand
-            .configs
-            .patch(&object.name_any(), json!({"metadata": {"finalizers": finalizers(number)}}))
-            .await;
+        configs.patch(&object.name_any(), json!({"metadata": {"finalizers": finalizers(number)}})).await;
     }
     for object in &all {
-        stand.configs.delete(&object.name_any()).await;
+        configs.delete(&object.name_any()).await;
     }
     let left = eventually("only the server's finalizers are left", async || {
-        let left = stand.configs.list().await;
+        let left = configs.list().await;
         left.iter().all(|object| object.finalizers() == [SERVER_FINALIZER]).then_some(left)
     })
     .await;
     assert_eq!(left.len(), 12);
     for object in &left {
-        stand.configs.patch(&object.name_any(), json!({"metadata": {"finalizers": null}})).await;
+        configs.patch(&object.name_any(), json!({"metadata": {"finalizers": null}})).await;
     }
     for object in &all {
-        stand.configs.gone(&object.name_any()).await;
+        configs.wait_gone(&object.name_any()).await;
     }
 }

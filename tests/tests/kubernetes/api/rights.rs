@@ -1,5 +1,5 @@
-//! The manifests grant exactly the rights that a runner needs. The tests also check what a user
-//! sees when a right is missing.
+//! The manifests grant exactly the rights that a runner needs. If a right is missing, a failed call
+//! or the log reports it.
 
 use std::collections::BTreeSet;
 
@@ -21,15 +21,15 @@ use crate::rig::{Bench, COPY, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner,
 /// The manifests grant access to a ConfigMap of this name.
 const TEMPLATE: &str = "kpt-function-eval-pod-template";
 
-/// What a user sees when a right is missing.
-enum Seen {
+/// The effect of a missing right.
+enum Effect {
     /// Calls succeed, and the log has this text.
     Logs(&'static str),
     /// Calls fail for this reason.
     Fails(&'static str),
 }
 
-use Seen::{Fails, Logs};
+use Effect::{Fails, Logs};
 
 const MAY_NOT_CREATE: &str = "the runner may not create pods and Services in the function namespace: grant its service \
                               account the Role of the deployment manifests there";
@@ -43,9 +43,10 @@ const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
-/// Without `get` on pods and Services, calls succeed, but errors do not report which object holds a
-/// name. For a missing `list` on pods see [`a_missing_list_of_pods_can_be_granted_later`].
-const TABLE: [(&str, &str, Seen); 19] = [
+/// `get` on pods and Services is not in the table: without it calls succeed, but errors do not
+/// report which object holds a name. [`a_missing_list_of_pods_can_be_granted_later`] tests `list`
+/// on pods.
+const TABLE: [(&str, &str, Effect); 19] = [
     ("create", "pods", Fails(MAY_NOT_CREATE)),
     ("delete", "pods", Logs("a pod was not deleted")),
     ("watch", "pods", Logs("cannot watch resource")),
@@ -54,7 +55,7 @@ const TABLE: [(&str, &str, Seen); 19] = [
     ("delete", "services", Fails(EARLIER_SERVICE)),
     ("list", "services", Logs("cannot list resource")),
     ("watch", "services", Logs("cannot watch resource")),
-    ("get", "podtemplates", Logs("makes pods from the template that is built in")),
+    ("get", "podtemplates", Logs("uses the built-in template")),
     ("get", "servicetemplates", Logs("grant the runner's service account get on servicetemplates")),
     ("get", "configmaps", Fails(NO_TEMPLATE)),
     ("create", "secrets", Logs(MAY_NOT_WRITE)),
@@ -97,7 +98,7 @@ impl<'a> Limited<'a> {
     }
 }
 
-fn all() -> Roles {
+fn all_roles() -> Roles {
     Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES])
 }
 
@@ -125,16 +126,16 @@ async fn delete_with_finalizer(configs: &Configs, name: &str) {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn the_manifests_grant_what_is_asked_for_and_nothing_else() {
+async fn the_manifests_grant_exactly_the_rights_that_are_used() {
     let bench = Bench::new().await;
     let home = bench.cluster.namespace().await;
     install(&bench).await;
     bench.apply_base_templates().await;
-    let limited = Limited::new(&bench, &home, &all()).await;
+    let limited = Limited::new(&bench, &home, &all_roles()).await;
     let audit = bench.cluster.audit();
     let mark = audit.mark().await;
 
-    // Names that foreign objects hold, and objects that an earlier runner left behind.
+    // Foreign objects hold the names of two functions, and an earlier runner left objects behind.
     let [of_pod, of_service] = ["pod", "service"].map(|name| format!("example.com/{name}:v1"));
     let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0);
     bench.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
@@ -144,57 +145,57 @@ async fn the_manifests_grant_what_is_asked_for_and_nothing_else() {
     let flags = bench.credentials(&config("one"));
     let images = [bench.image.as_str(), &of_pod, &of_service];
     let runner = limited.runner(&images, &flags.each_ref().map(String::as_str)).await;
-    runner.succeeds().await;
+    runner.call_ok().await;
     for image in &images[1..] {
         assert_ne!(runner.client.call(image, INPUT).await.code, Code::Ok);
     }
-    bench.copied(&config("one")).await;
+    bench.wait_copied(&config("one")).await;
     bench.credentials(&config("two"));
-    bench.copied(&config("two")).await;
+    bench.wait_copied(&config("two")).await;
     let configs = Configs::of(&bench.namespace);
     delete_with_finalizer(&configs, "a").await;
-    configs.gone("a").await;
+    configs.wait_gone("a").await;
     configs.apply("b", json!({}), pods_of("b")).await;
-    configs.applied("b").await;
+    configs.wait_applied("b").await;
 
     // If a pod is about to expire, a call first moves its reclaim-after into the future.
     let pod = bench.pod_of(&bench.image).await;
     let soon = (Timestamp::now() + SignedDuration::from_secs(25)).to_string();
     bench.patch(&pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: soon}}})).await;
-    eventually("a call pushes the pod", async || {
-        runner.succeeds().await;
+    eventually("a call has moved the reclaim-after", async || {
+        runner.call_ok().await;
         (bench.pod_of(&bench.image).await.annotations()[RECLAIM_AFTER] != soon).then_some(())
     })
     .await;
-    bench.lapse(&pod).await;
-    bench.gone(&pod).await;
+    bench.expire(&pod).await;
+    bench.wait_gone(&pod).await;
     drop(runner);
 
     let template = template(&bench.cluster, &["/tools/wrapper-server"]).to_string();
     home.make::<ConfigMap>(json!({"metadata": {"name": TEMPLATE}, "data": {"template": template}})).await;
-    limited.runner(&images, &[&format!("--function-pod-template={TEMPLATE}")]).await.succeeds().await;
+    limited.runner(&images, &[&format!("--function-pod-template={TEMPLATE}")]).await.call_ok().await;
     assert_eq!(bench.pod_of(&bench.image).await.labels()["team"], "network");
 
     let mut own = audit.since(&mark).await;
     own.retain(|request| request.user == limited.account.user() && !request.resource.is_empty());
     let refused: Vec<_> = own.iter().filter(|request| request.code == 403).collect();
     assert!(refused.is_empty(), "{refused:?}");
-    let asked: BTreeSet<_> = own.into_iter().map(|request| (request.verb, request.resource)).collect();
-    let rights = all().rights();
+    let used: BTreeSet<_> = own.into_iter().map(|request| (request.verb, request.resource)).collect();
+    let rights = all_roles().rights();
     let granted = rights.iter().map(Right::as_in_rule).map(|(verb, resource)| (verb.to_owned(), resource));
-    assert_eq!(asked, granted.collect());
+    assert_eq!(used, granted.collect());
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_missing_right_is_named() {
+async fn each_missing_right_is_reported() {
     let bench = Bench::new().await;
     install(&bench).await;
-    let rows = TABLE.iter().map(|(verb, resource, seen)| Box::pin(without(verb, resource, seen)));
+    let rows = TABLE.iter().map(|(verb, resource, effect)| Box::pin(without(verb, resource, effect)));
     stream::iter(rows).buffer_unordered(4).collect::<Vec<()>>().await;
 }
 
-async fn without(verb: &str, resource: &str, seen: &Seen) {
+async fn without(verb: &str, resource: &str, effect: &Effect) {
     let bench = Bench::new().await;
     let home = bench.cluster.namespace().await;
     match (verb, resource) {
@@ -215,27 +216,27 @@ async fn without(verb: &str, resource: &str, seen: &Seen) {
     let configs = Configs::of(&bench.namespace);
     configs.apply("a", json!({}), pods_of("a")).await;
     delete_with_finalizer(&configs, "b").await;
-    let limited = Limited::new(&bench, &home, &all().without(&[(verb, resource)])).await;
+    let limited = Limited::new(&bench, &home, &all_roles().without(&[(verb, resource)])).await;
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     let runner = limited.runner(&[&bench.image], &flags).await;
-    let text = match seen {
+    let text = match effect {
         Fails(reason) => {
-            return runner.call(INPUT).await.fails(Code::Unknown, &failed(&bench.image, reason));
+            return runner.call(INPUT).await.assert_failed(Code::Unknown, &failed(&bench.image, reason));
         }
         Logs(text) => text,
     };
-    runner.succeeds().await;
-    bench.lapse(&bench.pod().await).await;
+    runner.call_ok().await;
+    bench.expire(&bench.pod().await).await;
     eventually(&format!("without {verb} {resource} the log has {text:?}"), async || {
         // A call would move the pod's reclaim-after into the future; without calls the pod is
         // deleted.
         if (verb, resource) != ("delete", "pods") {
-            runner.succeeds().await;
+            runner.call_ok().await;
         }
         runner.server.log().contains(text).then_some(())
     })
     .await;
-    runner.succeeds().await;
+    runner.call_ok().await;
 }
 
 /// The runner repeats the list, so the missing right can be granted without a restart.
@@ -244,7 +245,7 @@ async fn without(verb: &str, resource: &str, seen: &Seen) {
 async fn a_missing_list_of_pods_can_be_granted_later() {
     let bench = Bench::new().await;
     let home = bench.cluster.namespace().await;
-    let limited = Limited::new(&bench, &home, &all().without(&[("list", "pods")])).await;
+    let limited = Limited::new(&bench, &home, &all_roles().without(&[("list", "pods")])).await;
     let runner = limited.runner(&[&bench.image], &["--pod-ready-timeout=5s"]).await;
     let text = format!(
         "unable to get the grpc client to the pod for {}: no pod of this function was ready within 5s (the runner could \
@@ -252,9 +253,9 @@ async fn a_missing_list_of_pods_can_be_granted_later() {
          verbs list and watch on pods): check that its image starts in that time, or raise --pod-ready-timeout",
         bench.image
     );
-    runner.call(INPUT).await.fails(Code::DeadlineExceeded, &text);
-    runner.server.logs("cannot list resource").await;
-    limited.allow(&all()).await;
+    runner.call(INPUT).await.assert_failed(Code::DeadlineExceeded, &text);
+    runner.server.wait_log("cannot list resource").await;
+    limited.allow(&all_roles()).await;
     eventually("the pods are listed", async || (runner.call(INPUT).await.code == Code::Ok).then_some(()))
         .await;
 }

@@ -1,5 +1,5 @@
-//! FunctionConfigs change the functions of their images and no others. Pods that `min-replicas`
-//! keeps are tested in runner/pool and with local pods.
+//! A FunctionConfig changes only the functions of its image. `min-replicas` is tested in
+//! runner/pool and with local pods.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
@@ -27,7 +27,6 @@ impl Function {
         Self { configs: Configs::of(&bench.namespace), bench, name }
     }
 
-    /// Creates or changes the FunctionConfig.
     async fn apply(&self, annotations: Value, executors: Value) {
         let mut spec = json!({"image": self.name, "prefixes": [self.prefix()]});
         spec.as_object_mut().unwrap().extend(executors.as_object().unwrap().clone());
@@ -38,10 +37,6 @@ impl Function {
         format!("{}/configs", self.bench.cluster.registry())
     }
 
-    async fn applied(&self) {
-        self.configs.applied(self.name).await;
-    }
-
     /// An image with the same name in another repository.
     async fn foreign(&self) -> String {
         self.bench.cluster.function_named(&format!("elsewhere/{}:v1", self.name)).await
@@ -50,7 +45,7 @@ impl Function {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn overrides_are_in_the_pods_of_the_image_alone() {
+async fn template_overrides_change_only_the_pods_of_their_image() {
     let function_of = Function::new("overridden").await;
     let bench = &function_of.bench;
     let foreign = function_of.foreign().await;
@@ -65,17 +60,17 @@ async fn overrides_are_in_the_pods_of_the_image_alone() {
     });
     function_of.apply(json!({}), json!({"podExecutor": {"templateOverrides": overrides}})).await;
     let runner = bench.runner_with("template", &[&bench.image, &foreign], &[]).await;
-    function_of.applied().await;
-    runner.succeeds().await;
+    function_of.configs.wait_applied(function_of.name).await;
+    runner.call_ok().await;
     runner.client.call(&foreign, INPUT).await.output();
 
     let parts = async |image: &str| {
         let pod = bench.pod_of(image).await;
         let (function, spec) = (function(&pod), pod.spec.as_ref().unwrap());
-        let env: Vec<_> = function.env.iter().flatten().map(|one| one.name.clone()).collect();
+        let env: Vec<_> = function.env.iter().flatten().map(|variable| variable.name.clone()).collect();
         let init = spec.init_containers.as_ref().unwrap()[0].env.as_ref().map(Vec::len);
         let group = spec.security_context.as_ref().and_then(|context| context.fs_group);
-        // All other fields are as in the template.
+        // The override does not replace this field of the template.
         assert_eq!(pod.labels()["team"], "network");
         (env, init, group, spec.service_account_name.clone(), json!(function.resources))
     };
@@ -89,7 +84,7 @@ async fn overrides_are_in_the_pods_of_the_image_alone() {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn an_executable_stands_for_the_named_tags() {
+async fn an_executable_runs_for_its_tags_alone() {
     let function_of = Function::new("executable").await;
     let bench = &function_of.bench;
     let program = bench.sandbox.script("program", "cat > /dev/null; echo 'kind: Executed'");
@@ -97,13 +92,13 @@ async fn an_executable_stands_for_the_named_tags() {
     let image = format!("{}/executable:v9", function_of.prefix());
     let foreign = format!("{}/elsewhere/executable:v9", bench.cluster.registry());
     function_of.apply(json!({}), json!({"binaryExecutor": {"tags": ["v9"], "path": program}})).await;
-    function_of.applied().await;
+    function_of.configs.wait_applied(function_of.name).await;
     eventually("the executable is run", async || {
         let answer = runner.client.call(&image, INPUT).await;
         (answer.code == Code::Ok).then(|| assert_eq!(answer.output(), "kind: Executed\n"))
     })
     .await;
-    runner.succeeds().await;
+    runner.call_ok().await;
     let answer = runner.client.call(&foreign, INPUT).await;
     assert_ne!(answer.code, Code::Ok, "there is no such image");
 

@@ -1,4 +1,4 @@
-//! Several runners share one set of pods at once, and only the API server arbitrates between them.
+//! Several runners share the same pods. Only the API server coordinates them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::process::figure;
 use tokio::time::Instant;
 
-use crate::rig::{Bench, INPUT, alive, births, count, until_count};
+use crate::rig::{Bench, INPUT, alive, births, count, wait_count};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -22,15 +22,8 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
     // Each runner knows only itself and one other, so an image may have two owners.
     let start = async |[own, other]: [u8; 2]| {
         let [own, other] = [own, other].map(|last| format!("127.0.7.{last}"));
-        let flags = [
-            format!("--address={own}"),
-            "--port=9445".to_owned(),
-            format!("--shard-address={own}:9445"),
-            format!("--peers=static:///{own}:9445,{other}:9445"),
-            limit.clone(),
-        ];
-        let flags = flags.each_ref().map(String::as_str);
-        bench.namespace.runner(&bench.sandbox, &[image], &flags).await
+        let peers = format!("{own}:9445,{other}:9445");
+        bench.peer(&own, &peers, bench.cluster.kubeconfig(), &[image], &[&limit]).await
     };
     let runners = join_all([[1, 2], [2, 3], [3, 1]].map(start)).await;
     let record = bench.namespace.record::<Pod>().await;
@@ -48,19 +41,19 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
     join_all(calls).await;
 
     assert_eq!(record.most_at_once(alive), LIMIT);
-    assert_eq!(births(&record).len(), LIMIT, "none was made in vain");
+    assert_eq!(births(&record).len(), LIMIT, "no pod was created in vain");
     for runner in &runners {
         for field in ["terminating", "in_flight", "waiting"] {
             assert_eq!(count(runner, image, field).await, 0, "{field}");
         }
-        // Each runner learns on its own that a pod is ready, and one pod may have answered all its
-        // calls.
-        until_count(runner, image, "ready", LIMIT as u64).await;
+        // Each runner watches the pods by itself, and one pod may have answered all its calls. So
+        // it may know later that the other pod is ready.
+        wait_count(runner, image, "ready", LIMIT as u64).await;
     }
 }
 
-/// Four functions share a quota of two pods. The runners learn of the quota when the API server
-/// refuses a pod, and ask each other to free pods.
+/// Four functions share a quota of two pods. When the API server refuses a pod because of the
+/// quota, the runners ask each other to delete unused pods.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {

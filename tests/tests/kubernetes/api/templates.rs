@@ -1,7 +1,5 @@
-//! Pod templates from a ConfigMap, valid or broken. The template objects of newer Porch versions
-//! are tested in the runner, and the rights that they need in `rights`.
-
-use std::path::Path;
+//! Valid and broken pod templates in a ConfigMap. Tests of the runner cover the template objects of
+//! newer Porch versions, and `rights` covers the rights that they need.
 
 use kube::ResourceExt;
 use porch_fn_tests::process::eventually;
@@ -13,7 +11,6 @@ use crate::rig::{Bench, INPUT, VERSION, failed, template};
 /// The template objects in the manifests of newer Porch versions.
 const BASE: &str = include_str!("../../../../runner/src/pods/kubernetes/template/base-templates.yaml");
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
-const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_servicetemplates.yaml";
 
 // === impl Bench ===
 
@@ -21,10 +18,7 @@ impl Bench {
     /// Creates the template objects of newer Porch. Their Service template differs from the
     /// runner's built-in one.
     pub(super) async fn apply_base_templates(&self) {
-        let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
-        self.kubectl(&["apply", "--server-side", "-f", crd.to_str().unwrap()], "").await;
-        let established = "crd/servicetemplates.config.porch.kpt.dev";
-        self.kubectl(&["wait", "--for=condition=established", "--timeout=30s", established], "").await;
+        self.apply_crd("servicetemplates").await;
         let text = BASE
             .replace(WRAPPER, &self.cluster.wrapper_image())
             .replace("porch-fn-system", self.namespace.name())
@@ -35,7 +29,7 @@ impl Bench {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_broken_template_is_reported_and_replaces_no_good_one() {
+async fn a_broken_template_is_reported_and_does_not_replace_a_valid_one() {
     let bench = Bench::new().await;
     let other = bench.cluster.function_named("templates/other:v1").await;
     let good = template(&bench.cluster, &["/tools/wrapper-server"]);
@@ -55,11 +49,11 @@ async fn a_broken_template_is_reported_and_replaces_no_good_one() {
         .await;
 
     bench.write_template(&broken).await;
-    runner.server.logs("kept=true").await;
-    runner.succeeds().await;
+    runner.server.wait_log("kept=true").await;
+    runner.call_ok().await;
     // New pods are still made from the last valid template.
     runner.client.call(&other, INPUT).await.output();
     let pods = bench.pods().await;
-    let version = |place: usize| pods[place].annotations()[VERSION].as_str();
+    let version = |pod: usize| pods[pod].annotations()[VERSION].as_str();
     assert!(version(0).starts_with("configmap-") && version(0) == version(1), "{pods:#?}");
 }

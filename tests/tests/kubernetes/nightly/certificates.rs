@@ -1,6 +1,6 @@
-//! deploy/components/mtls with the real controllers of cert-manager. Routers and runners accept the
-//! certificates that it issues and refuse all others, and a renewal fails no call. `tests/run
-//! nightly certificates` runs this test; no other test needs cert-manager.
+//! deploy/components/mtls with cert-manager's real controllers. Routers and runners accept only the
+//! certificates that cert-manager issues, and a renewal fails no call. `tests/run nightly
+//! certificates` runs this test.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,25 +26,24 @@ use tokio::time::{Instant, timeout};
 use crate::alone::deploy::{PART_OF, Stand};
 use crate::rig::INPUT;
 
-/// The name of a Certificate and of its Secret.
-const AUTHORITY: &str = "function-runner-ca";
+/// The name of the CA's Certificate and of its Secret.
+const CA: &str = "function-runner-ca";
 const ROUTER_SECRET: &str = "function-router-tls";
 const RUNNER_SECRET: &str = "function-runner-shards-tls";
 /// The DNS name that routers look up, and that the runners' certificate contains.
 const NAME: &str = "function-runner-shards.porch-system";
 const PORT: u16 = 9445;
-/// The kubelet takes up to 90 s to write a changed Secret into a mount. The program reads its files
-/// every 5 s.
-const TAKEN_UP_WITHIN: Duration = Duration::from_mins(2);
+/// The kubelet needs up to 90 s to update the files of a changed Secret. The programs read the
+/// files every 5 s.
+const IN_USE_WITHIN: Duration = Duration::from_mins(2);
 
 // === impl Stand ===
 
 impl Stand {
     /// Starts cert-manager's controllers, which run until the result is dropped. Their log is among
     /// the cluster's logs, which are kept when a test fails.
-    fn starts_cert_manager(&self) -> Child {
-        let own = self.cluster.own();
-        let log = File::create(own.directory().join("log/cert-manager.log")).unwrap();
+    fn start_cert_manager(&self) -> Child {
+        let log = File::create(self.cluster.machine().directory().join("log/cert-manager.log")).unwrap();
         let mut command = self.sandbox.command("cert-manager");
         command.arg(HOME).env("KUBECONFIG", self.cluster.kubeconfig()).stdin(Stdio::null()).stderr(log);
         command.spawn().expect("tests/run nightly certificates builds cert-manager")
@@ -75,9 +74,9 @@ impl Stand {
         Client::secured(runner, connector.unwrap())
     }
 
-    /// Asserts that a runner accepts a router's certificate, and refuses a runner's, which is for
-    /// servers only.
-    async fn lets_only_routers_in(&self) {
+    /// Asserts that a runner accepts a router's certificate, and refuses a runner's certificate,
+    /// which is for servers only.
+    async fn assert_only_routers_accepted(&self) {
         let runner = &self.pods(RUNNERS).await[0];
         let ip = runner.status.as_ref().and_then(|status| status.pod_ip.as_ref());
         let address = SocketAddr::new(ip.expect("it runs").parse().unwrap(), PORT);
@@ -87,36 +86,36 @@ impl Stand {
         assert!(Client::new(address).try_call(image, INPUT, None).await.is_err(), "without a certificate");
         let other = self.client(address, RUNNER_SECRET).await.try_call(image, INPUT, None).await;
         assert!(other.is_err(), "{other:?}");
-        self.logs_of(runner, "extended key usage for client authentication").await;
+        self.wait_log(runner, "extended key usage for client authentication").await;
     }
 
     /// Waits until a pod's log contains a text.
-    async fn logs_of(&self, pod: &Pod, text: &str) {
+    async fn wait_log(&self, pod: &Pod, text: &str) {
         let mut kubectl = self.sandbox.command("kubectl");
         kubectl.args(["-n", HOME, "logs", "--follow", &pod.name_any()]).stdin(Stdio::null());
         kubectl.env("KUBECONFIG", self.cluster.kubeconfig()).stdout(Stdio::piped());
         let mut kubectl = kubectl.spawn().unwrap();
         let mut lines = BufReader::new(kubectl.stdout.take().unwrap()).lines();
-        let said = async {
+        let found = async {
             loop {
-                let line = lines.next_line().await.unwrap().expect("the pod goes on");
+                let line = lines.next_line().await.unwrap().expect("the pod still runs");
                 if line.contains(text) {
                     return;
                 }
             }
         };
-        let said = timeout(TAKEN_UP_WITHIN, said).await;
-        said.unwrap_or_else(|_| panic!("not within {TAKEN_UP_WITHIN:?}: {text} in {}", pod.name_any()));
+        let found = timeout(IN_USE_WITHIN, found).await;
+        found.unwrap_or_else(|_| panic!("not within {IN_USE_WITHIN:?}: {text} in {}", pod.name_any()));
     }
 
     /// Renews a certificate like `cmctl renew`.
-    async fn renews(&self, certificate: &str) {
-        let asked = json!([{"op": "add", "path": "/status/conditions/-", "value": {
+    async fn renew(&self, certificate: &str) {
+        let issuing = json!([{"op": "add", "path": "/status/conditions/-", "value": {
             "type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "the test wants it",
         }}])
         .to_string();
         let patch =
-            ["patch", "certificate", certificate, "--subresource=status", "--type=json", "-p", &asked];
+            ["patch", "certificate", certificate, "--subresource=status", "--type=json", "-p", &issuing];
         self.kubectl(&[&["-n", HOME][..], &patch].concat()).await;
         let renewed = ["wait", "certificate", certificate, "--for=jsonpath={.status.revision}=2"];
         self.kubectl(&[&["-n", HOME][..], &renewed, &["--timeout=30s"]].concat()).await;
@@ -124,21 +123,21 @@ impl Stand {
 
     /// Renews the certificate of the routers or of the runners, and waits until all their pods use
     /// it.
-    async fn renews_side(&self, deployment: &str, secret: &str) {
+    async fn renew_side(&self, deployment: &str, secret: &str) {
         let start = Instant::now();
         let before = self.secret(secret).await;
-        self.renews(deployment).await;
+        self.renew(deployment).await;
         let after = self.secret(secret).await;
         assert_ne!(before["tls.crt"], after["tls.crt"]);
         assert_ne!(before["tls.key"], after["tls.key"]);
-        assert_eq!(after["ca.crt"], self.secret(AUTHORITY).await["tls.crt"]);
+        assert_eq!(after["ca.crt"], self.secret(CA).await["tls.crt"]);
         let pods = self.pods(deployment).await;
-        let taken_up = pods.iter().map(async |pod| {
-            self.logs_of(pod, "certificates were read again").await;
+        let in_use = pods.iter().map(async |pod| {
+            self.wait_log(pod, "certificates were read again").await;
             start.elapsed()
         });
-        let taken_up = join_all(taken_up).await;
-        figure(&format!("{deployment} has taken its new certificate up after {taken_up:.0?}"));
+        let in_use = join_all(in_use).await;
+        figure(&format!("{deployment} used its new certificate after {in_use:.0?}"));
     }
 }
 
@@ -147,8 +146,8 @@ impl Stand {
 async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
-    stand.defines_kinds().await;
-    let _cert_manager = stand.starts_cert_manager();
+    stand.install_component_crds().await;
+    let _cert_manager = stand.start_cert_manager();
 
     let folder = stand.with(&["mtls", "network-policies", "restricted"]);
     let start = Instant::now();
@@ -158,18 +157,18 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
     figure(&format!("certificates issued after {:.1?}", start.elapsed()));
     stand.rolled_out(&[RUNNERS, ROUTER]).await;
     figure(&format!("router and runners ready after {:.1?}", start.elapsed()));
-    stand.serves(&stand.images[..2]).await;
-    stand.lets_only_routers_in().await;
+    stand.call_each(&stand.images[..2]).await;
+    stand.assert_only_routers_accepted().await;
 
-    // The renewed authority signs the runners' certificate while routers still have the authority's
-    // old certificate.
+    // The renewed CA signs the runners' certificate while routers still have the CA's old
+    // certificate.
     for (deployment, secret) in [(RUNNERS, RUNNER_SECRET), (ROUTER, ROUTER_SECRET)] {
         stand
             .under_load(&format!("certificates of {deployment} renewed"), async || {
                 if deployment == RUNNERS {
-                    stand.renews(AUTHORITY).await;
+                    stand.renew(CA).await;
                 }
-                stand.renews_side(deployment, secret).await;
+                stand.renew_side(deployment, secret).await;
                 // Existing connections survive a renewal. Routers must use the new certificates to
                 // connect to new runners.
                 stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", RUNNERS]).await;
@@ -180,13 +179,13 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
 
     stand.uninstalls(&folder).await;
     stand.kubectl(&["-n", HOME, "delete", "secrets", "-l", PART_OF]).await;
-    stand.is_empty().await;
-    eventually("nothing of cert-manager's is left", async || {
+    stand.wait_uninstalled().await;
+    eventually("no object of cert-manager is left", async || {
         let kinds = "certificates,certificaterequests,issuers,secrets";
         let left = stand.kubectl(&["-n", HOME, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
         left.is_empty().then_some(())
     })
     .await;
-    stand.removes_all().await;
+    stand.delete_namespaces().await;
     figure(&format!("all of it took {:.0?}", start.elapsed()));
 }

@@ -1,9 +1,9 @@
-//! Faults of a whole fleet under load, for each kind of dynamic discovery. No call fails, and no
-//! runner gets more than twice its fair share of the calls for longer than two seconds.
-//! tests/processes/cluster.rs kills and restarts runners of a fixed list.
+//! Faults of a whole fleet under load, with discovery by DNS and by `EndpointSlices`. No call
+//! fails, and no runner gets more than twice its fair share of the calls for longer than two
+//! seconds. tests/processes/cluster.rs tests faults of runners in a fixed list.
 //!
 //! `tests/run nightly fleet` runs these tests and prints one table for each kind of discovery.
-//! `docs/fleet-faults.md` has copies of the tables.
+//! The tables are copied into `docs/fleet-faults.md`.
 
 mod shares;
 
@@ -23,17 +23,18 @@ use self::shares::Shares;
 const CALLERS: usize = 64;
 const IMAGES: usize = 40;
 const RUNNERS: usize = 5;
+/// The runners that are killed at the same time.
 const KILLED: Range<usize> = 0..3;
 /// The runners' port, as in [`Tier`].
 const PORT: u16 = 9445;
 /// How long the load runs before a fault.
-const CALM: Duration = Duration::from_secs(3);
+const BEFORE: Duration = Duration::from_secs(3);
 /// How long the load runs after a fault, so that late effects are seen.
 const AFTER: Duration = Duration::from_secs(15);
-/// The largest allowed share of a runner, in fair shares.
-const MOST: f64 = 2.0;
+/// The largest allowed share of a runner, as a multiple of its fair share.
+const MAX_SHARE: f64 = 2.0;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Fault {
     DiscoveryEmpty,
     DiscoveryFlaps,
@@ -45,7 +46,7 @@ enum Fault {
 
 /// The results of one fault.
 struct Row {
-    fault: Fault,
+    title: &'static str,
     failed: String,
     calls: usize,
     share: Option<f64>,
@@ -55,13 +56,13 @@ struct Row {
 
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
-async fn by_dns_while_a_runner_is_added() {
+async fn faults_with_dns_while_a_runner_is_added() {
     matrix("dns", Discovery::Dns, true).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
-async fn by_slices() {
+async fn faults_with_endpoint_slices() {
     matrix("EndpointSlices", Discovery::EndpointSlices, false).await;
 }
 
@@ -69,14 +70,14 @@ async fn matrix(name: &str, discovery: Discovery, scale_out: bool) {
     let cluster = Cluster::connect().await;
     let mut tier = Tier::start(&cluster, discovery, RUNNERS, IMAGES, &[]).await;
     let mut rows = Vec::new();
-    for fault in Fault::ALL {
-        let row = under_load(&mut tier, fault, scale_out).await;
+    for (fault, title) in Fault::ALL {
+        let row = under_load(&mut tier, fault, title, scale_out).await;
         figure(&format!("{name}: {}", row.line()));
         rows.push(row);
         if tier.runners.len() > RUNNERS {
             tier.remove(RUNNERS..tier.runners.len()).await;
         }
-        tier.know_each_other().await;
+        tier.wait_all_healthy().await;
     }
     figure(&format!("{name}, {CALLERS} callers, {IMAGES} functions, {RUNNERS} runners, 2 routers:"));
     figure("| Fault | Failed | Calls | Largest share / fair share | p99 | Slowest |");
@@ -84,52 +85,41 @@ async fn matrix(name: &str, discovery: Discovery, scale_out: bool) {
     for row in &rows {
         figure(&row.line());
     }
-    for Row { fault, failed, share, .. } in &rows {
-        assert_eq!(failed, "0", "{fault:?}");
+    for Row { title, failed, share, .. } in &rows {
+        assert_eq!(failed, "0", "{title}");
         let share = share.unwrap_or_default();
-        assert!(share <= MOST, "{fault:?}: {share:.2} times the fair share");
+        assert!(share <= MAX_SHARE, "{title}: {share:.2} times the fair share");
     }
     tier.finish().await;
 }
 
-async fn under_load(tier: &mut Tier, fault: Fault, scale_out: bool) -> Row {
+async fn under_load(tier: &mut Tier, fault: Fault, title: &'static str, scale_out: bool) -> Row {
     let mut shares = Shares::start(&tier.routers, RUNNERS);
     let load = tier.load(Plan::callers(CALLERS, &tier.images));
-    sleep(CALM).await;
-    fault.strike(tier, scale_out, &mut shares).await;
+    sleep(BEFORE).await;
+    fault.inject(tier, scale_out, &mut shares).await;
     sleep(AFTER).await;
     let (share, report) = (shares.largest().await, load.stop().await);
     let all = report.latencies(|_| true);
     let failed: usize = report.failed.values().sum();
     let failed = if failed == 0 { "0".to_owned() } else { format!("{failed}: {:?}", report.texts()) };
-    Row { fault, failed, calls: all.count(), share, p99: all.percentile(0.99), slowest: all.percentile(1.0) }
+    Row { title, failed, calls: all.count(), share, p99: all.percentile(0.99), slowest: all.percentile(1.0) }
 }
 
 // === impl Fault ===
 
 impl Fault {
-    const ALL: [Self; 6] = [
-        Self::DiscoveryEmpty,
-        Self::DiscoveryFlaps,
-        Self::NetworkBlip,
-        Self::KilledInTurn,
-        Self::ThreeKilled,
-        Self::RouterRestarts,
+    const ALL: [(Self, &str); 6] = [
+        (Self::DiscoveryEmpty, "discovery empty for 10 s"),
+        (Self::DiscoveryFlaps, "discovery flaps for 12 s"),
+        (Self::NetworkBlip, "no packets to 5 of 5 runners for 5 s"),
+        (Self::KilledInTurn, "5 of 5 runners killed one after another"),
+        (Self::ThreeKilled, "3 of 5 runners killed at once"),
+        (Self::RouterRestarts, "both routers replaced by SIGTERM"),
     ];
 
-    fn title(self) -> &'static str {
-        match self {
-            Self::DiscoveryEmpty => "discovery empty for 10 s",
-            Self::DiscoveryFlaps => "discovery flaps for 12 s",
-            Self::NetworkBlip => "no packets to 5 of 5 runners for 5 s",
-            Self::KilledInTurn => "5 of 5 runners killed one after another",
-            Self::ThreeKilled => "3 of 5 runners killed at once",
-            Self::RouterRestarts => "both routers replaced by SIGTERM",
-        }
-    }
-
     /// Causes the fault and ends it. Records in `shares` how many runners can serve.
-    async fn strike(self, tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
+    async fn inject(self, tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
         match self {
             Self::DiscoveryEmpty => {
                 tier.publish_some(|_| false).await;
@@ -152,8 +142,8 @@ impl Fault {
                 tier.publish().await;
             }
             Self::NetworkBlip => cut_off(tier, scale_out, shares).await,
-            // Like a call whose function uses so much memory that the kernel kills each runner that
-            // gets it.
+            // A function that uses too much memory has this effect, if the kernel kills each runner
+            // that gets the call.
             Self::KilledInTurn => {
                 shares.serving(RUNNERS - 1);
                 for place in 0..RUNNERS {
@@ -171,7 +161,7 @@ impl Fault {
             Self::RouterRestarts => {
                 for round in 0..2 {
                     tier.add_router().await;
-                    shares.also(tier.routers.last());
+                    shares.add_router(tier.routers.last().unwrap());
                     tier.remove_router().await;
                     if round == 0 && scale_out {
                         tier.add(1).await;
@@ -182,7 +172,7 @@ impl Fault {
     }
 }
 
-/// Starts one more runner, which discovery does not publish yet.
+/// Starts another runner, which discovery does not publish yet.
 async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
     if scale_out {
         let runner = tier.runner().await;
@@ -206,14 +196,14 @@ async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     shares.serving(RUNNERS);
 }
 
-/// Kills several runners at once; they restart one after the other.
+/// Kills several runners at once, and restarts them one after the other.
 async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     shares.serving(RUNNERS - KILLED.len());
     for runner in &tier.runners[KILLED] {
         runner.server.signal(Signal::KILL);
     }
     for runner in &mut tier.runners[KILLED] {
-        runner.server.ended().await;
+        runner.server.wait_exit().await;
         runner.listed = Listed::NotReady;
     }
     sleep(Duration::from_secs(1)).await;
@@ -235,8 +225,8 @@ async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
 
 impl Row {
     fn line(&self) -> String {
-        let Self { fault, failed, calls, share, p99, slowest } = self;
+        let Self { title, failed, calls, share, p99, slowest } = self;
         let share = share.map_or_else(|| "–".to_owned(), |share| format!("{share:.2}"));
-        format!("| {} | {failed} | {calls} | {share} | {p99:.1?} | {slowest:.1?} |", fault.title())
+        format!("| {title} | {failed} | {calls} | {share} | {p99:.1?} | {slowest:.1?} |")
     }
 }

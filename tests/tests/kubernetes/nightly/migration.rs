@@ -1,6 +1,6 @@
 //! Migrates from Porch's function runner to this one and rolls back, without a failed call. The
-//! commands are those of the README's chapter. Porch 1.5 migrates by its Service, Porch 1.6 and the
-//! next version by their settings.
+//! commands are those of docs/migrate.md. Porch 1.5 migrates by its Service, Porch 1.6 and the next
+//! version by their settings.
 //!
 //! Porch's own programs do not run here. The test applies the Deployments, Services, accounts and
 //! Roles of Porch's manifests, but their pods run a stand-in. The stand-in calls and ends like
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt};
-use porch_fn_tests::cluster::{Cluster, ROUTER};
+use porch_fn_tests::cluster::{Cluster, ROUTER, alive};
 use porch_fn_tests::process::{binary, eventually};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
 use serde_json::{Value, json};
@@ -20,8 +20,7 @@ use crate::alone::deploy::Stand;
 use crate::alone::deploy::command_line::doctor;
 use crate::alone::porch::{Porch, Version, function_config};
 
-const README: &str = include_str!("../../../../README.md");
-const CHAPTER: &str = "\n## Moving from Porch's function runner\n";
+const PAGE: &str = include_str!("../../../../docs/migrate.md");
 /// The name of Porch's own function runner.
 const ORIGINAL: &str = "function-runner";
 /// The addresses that Porch's programs call: `PORCHS` before the migration, `OURS` after it.
@@ -32,13 +31,13 @@ const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445"
 const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in pods of its own, except those whose FunctionConfig names an executable";
 const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
-/// The blocks of commands under a heading of the README's chapter.
+/// The blocks of commands under a heading of docs/migrate.md.
 fn commands(heading: &str) -> Vec<&'static str> {
-    let (_, chapter) = README.split_once(CHAPTER).expect("the chapter is there");
-    let (chapter, _) = chapter.split_once("\n## ").expect("another follows");
     let (_, section) =
-        chapter.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
-    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
+        PAGE.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
+    let section = ["\n## ", "\n### "]
+        .into_iter()
+        .fold(section, |section, next| section.split_once(next).map_or(section, |(section, _)| section));
     let blocks: Vec<_> =
         section.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0).collect();
     assert!(!blocks.is_empty(), "{heading} has commands");
@@ -48,7 +47,7 @@ fn commands(heading: &str) -> Vec<&'static str> {
 // === impl Stand ===
 
 impl Stand {
-    /// Runs commands of the README at the root of the repository.
+    /// Runs commands of docs/migrate.md at the root of the repository.
     async fn runs(&self, commands: &str) {
         let script = format!("set -euo pipefail\ncd {DEPLOY}/..\n{commands}");
         let mut command = self.sandbox.command("bash");
@@ -58,27 +57,27 @@ impl Stand {
         let ended = command.output().await.unwrap();
         let stderr = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{commands}\n{stderr}");
-        // Allowed on stderr: kubectl warns about objects that `kubectl apply` did not create, and
-        // it finds no pods to wait for, because Porch's stand-in starts none. porch-fn prints notes
+        // Allowed on stderr: kubectl warns about objects that `kubectl apply` did not create. It
+        // finds no pods to wait for, because Porch's stand-in starts none. porch-fn prints notes
         // for the user.
         let parts = [
             "last-applied-configuration annotation",
             "no matching resources found",
             "porch-fn porch-config: ",
         ];
-        let noted = |line: &&str| !parts.iter().any(|part| line.contains(part));
-        assert_eq!(stderr.lines().filter(noted).collect::<Vec<_>>(), Vec::<&str>::new(), "{commands}");
+        let unexpected = |line: &&str| !parts.iter().any(|part| line.contains(part));
+        assert_eq!(stderr.lines().filter(unexpected).collect::<Vec<_>>(), Vec::<&str>::new(), "{commands}");
     }
 
     /// Runs all blocks of commands under a heading.
-    async fn follows(&self, heading: &str) {
+    async fn run_section(&self, heading: &str) {
         for block in commands(heading) {
             self.runs(block).await;
         }
     }
 
-    /// Creates what Porch's evaluators leave behind for an image: a pod with a generated name, and
-    /// a Service named like the label's value.
+    /// Creates the objects that Porch's evaluators leave behind for an image: a pod with a
+    /// generated name, and a Service whose name is the label's value.
     async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
         let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({
@@ -103,24 +102,23 @@ impl Stand {
         self.function_pods().get(name).await.unwrap()
     }
 
-    /// Whether the pod and its Service exist.
-    async fn has(&self, legacy: &Pod) -> (bool, bool) {
+    /// Whether the pod exists, and whether its Service exists.
+    async fn exists(&self, legacy: &Pod) -> (bool, bool) {
         let services: Api<Service> = Api::namespaced(self.cluster.client(), FUNCTIONS);
         let pod = self.function_pods().get_opt(&legacy.name_any()).await.unwrap();
         let service = services.get_opt(&legacy.labels()["fn.kpt.dev/image"]).await.unwrap();
-        let alive = |pod: &Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid() == legacy.uid();
-        (pod.is_some_and(|pod| alive(&pod)), service.is_some())
+        (pod.is_some_and(|pod| alive(&pod) && pod.uid() == legacy.uid()), service.is_some())
     }
 
     /// Waits until the faults that the doctor command reports about Porch are exactly these.
-    async fn doctor_says(&self, expected: &[&str]) {
-        eventually(&format!("doctor says {expected:?}"), async || {
+    async fn wait_doctor_reports(&self, expected: &[&str]) {
+        eventually(&format!("doctor reports {expected:?}"), async || {
             let (findings, _) = doctor(self).await;
             let of_porch = findings.iter().filter(|finding| finding["check"] == "Porch");
             let texts: BTreeSet<_> = of_porch.map(|finding| finding["text"].as_str().unwrap()).collect();
             let expected = expected.iter().copied().collect();
             if texts != expected {
-                eprintln!("doctor says {findings:#?}");
+                eprintln!("doctor reports {findings:#?}");
             }
             (texts == expected).then_some(())
         })
@@ -141,7 +139,7 @@ impl Stand {
 
     /// Creates Porch's pod template with an image that the test's registry has. Returns the
     /// template's version.
-    async fn has_template(&self) -> String {
+    async fn create_template(&self) -> String {
         let file = Version::V1_6.folder().join("22-function-templates.yaml");
         let mut template = objects(&file).remove(0);
         template["template"]["spec"]["initContainers"][0]["image"] = json!(self.cluster.wrapper_image());
@@ -157,7 +155,7 @@ impl Stand {
     }
 
     /// Asserts that our own objects are gone and that Porch's exist.
-    async fn only_porch_is_left(&self) {
+    async fn assert_only_porch_left(&self) {
         let left = self.kubectl(&["-n", HOME, "get", "deployments,services", "-o", "name"]).await;
         assert!(!left.contains(ROUTER) && !left.contains("shards"), "{left}");
         assert!(left.contains("deployment.apps/function-runner"), "{left}");
@@ -167,96 +165,99 @@ impl Stand {
 /// Migrates by Porch's settings. Porch 1.5 has the same settings, except those of its controllers.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
+async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
     let porch = Porch::install(&stand, Version::V1_6, &stand.images[..2]).await;
     // The controllers call no function runner until a setting names one.
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
 
-    stand.follows("Install").await;
-    stand.serves(&stand.images[..2]).await;
+    stand.run_section("Install").await;
+    stand.call_each(&stand.images[..2]).await;
     stand
-        .doctor_says(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
+        .wait_doctor_reports(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
         .await;
-    stand.follows("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
-    stand.follows("Point porch-controllers at the routers (Porch 1.6)").await;
+    stand.run_section("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
+    stand.run_section("Point porch-controllers at the routers (Porch 1.6)").await;
     let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
-    porch.calls(ours).await;
+    porch.wait_calls_to(ours).await;
     let [stop, clean] = commands("Stop Porch's function runner").try_into().unwrap();
     stand.runs(stop).await;
-    gone(&stand, "app=function-runner").await;
-    porch.calls(ours).await;
-    porch.nothing_failed("here");
+    wait_pods_gone(&stand, "app=function-runner").await;
+    porch.wait_calls_to(ours).await;
+    porch.assert_nothing_failed("migrated");
 
-    stand.doctor_says(&[]).await;
+    stand.wait_doctor_reports(&[]).await;
 
-    // Nothing has touched the pod and the Service that Porch's runner left behind.
-    assert_eq!(stand.has(&legacy).await, (true, true));
+    // The pod and the Service that Porch's runner left behind still exist.
+    assert_eq!(stand.exists(&legacy).await, (true, true));
     stand.runs(clean).await;
-    eventually("they are gone", async || (stand.has(&legacy).await == (false, false)).then_some(())).await;
+    eventually("the pod and its Service are gone", async || {
+        (stand.exists(&legacy).await == (false, false)).then_some(())
+    })
+    .await;
 
-    // Stands for a pod that Porch's runner starts. The rollback's commands wait for it.
+    // The commands of the rollback wait for a pod that Porch's runner starts. This is that pod.
     stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
-    stand.follows("Roll back Porch 1.5 and 1.6").await;
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
-    stand.follows("Remove").await;
-    stand.only_porch_is_left().await;
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
-    porch.nothing_failed("here and back");
-    stand.removes_all().await;
+    stand.run_section("Roll back Porch 1.5 and 1.6").await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
+    stand.run_section("Remove").await;
+    stand.assert_only_porch_left().await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
+    porch.assert_nothing_failed("migrated and rolled back");
+    stand.delete_namespaces().await;
 }
 
-/// The alternative to the settings: our router takes over Porch's Service.
+/// Migrates by Porch's Service, which our router takes over.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
     let porch = Porch::install(&stand, Version::V1_5, &stand.images[..2]).await;
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     let names = stand.ports().await;
-    // This is why a separate command switches the Service: `apply` merges the new selector into the
-    // old one.
+    // `apply` merges the new selector into the old one. So a separate command must switch the
+    // Service.
     let taken_over = stand.with(&["take-over-1.5"]);
     let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
     let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
     let both = json!({"app": ORIGINAL, "app.kubernetes.io/name": ROUTER});
     assert_eq!(serde_json::from_slice::<Value>(&merged).unwrap(), both);
 
-    stand.follows("Install").await;
-    let [there, back] = commands("Take over the Service instead").try_into().unwrap();
-    stand.runs(there).await;
-    gone(&stand, "app=function-runner").await;
+    stand.run_section("Install").await;
+    let [take_over, give_back] = commands("Take over the Service instead").try_into().unwrap();
+    stand.runs(take_over).await;
+    wait_pods_gone(&stand, "app=function-runner").await;
     // The user keeps the component in the kustomization; applying it again must change no port.
     stand.run(&["apply", "-k", &taken_over]).await;
     assert_eq!(stand.ports().await, names, "no port is renamed");
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
-    porch.nothing_failed("by the Service");
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
+    porch.assert_nothing_failed("Service taken over");
 
     stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
-    stand.runs(back).await;
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
-    stand.follows("Remove").await;
-    porch.calls(&[("porch-server", &[PORCHS])]).await;
-    porch.nothing_failed("by the Service and back");
-    stand.removes_all().await;
+    stand.runs(give_back).await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
+    stand.run_section("Remove").await;
+    porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
+    porch.assert_nothing_failed("Service taken over and given back");
+    stand.delete_namespaces().await;
 }
 
-async fn gone(stand: &Stand, label: &str) {
+async fn wait_pods_gone(stand: &Stand, label: &str) {
     stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
+async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
     // Porch's pod template, a pod of an older template, and a pod that porch-server adopts when it
     // starts.
-    let template = stand.has_template().await;
-    let dead = stand.legacy_pod("function-0-v1-1-0123abcd", "1").await;
+    let template = stand.create_template().await;
+    let unused = stand.legacy_pod("function-0-v1-1-0123abcd", "1").await;
     let adopted = stand.legacy_pod("function-1-v1-1-0123abcd", &template).await;
     let porch = Porch::install(&stand, Version::Next, &stand.images[..3]).await;
     // The third function has no FunctionConfig.
@@ -268,12 +269,12 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
     let before = stand.function_configs().await;
     let as_shipped: &[(&str, &[&str])] =
         &[("porch-server", &["itself"]), ("porch-controllers", &[PORCH_SERVERS])];
-    porch.calls(as_shipped).await;
+    porch.wait_calls_to(as_shipped).await;
 
-    stand.follows("Install").await;
-    stand.serves(&stand.images[..3]).await;
+    stand.run_section("Install").await;
+    stand.call_each(&stand.images[..3]).await;
     stand
-        .doctor_says(&[
+        .wait_doctor_reports(&[
             "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner, for \
              executables alone",
             "porch-controllers calls api.porch-system.svc.cluster.local:9447 (POD_EVALUATOR_ADDRESS), which is \
@@ -283,39 +284,40 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
         .await;
     let [controllers, server] = commands("Point Porch's next version at the routers").try_into().unwrap();
     stand.runs(controllers).await;
-    porch.calls(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    porch.wait_calls_to(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     stand.runs(server).await;
-    porch.calls(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
-    porch.nothing_failed("here");
-    // porch-server still evaluates functions, and uses the pods of its present template.
+    porch.wait_calls_to(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    porch.assert_nothing_failed("migrated");
+    // porch-server still evaluates functions in pods of its present template.
     let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
-    stand.doctor_says(&[idle, EXECUTABLES_ALONE]).await;
+    stand.wait_doctor_reports(&[idle, EXECUTABLES_ALONE]).await;
     stand.runs("porch-fn doctor --clean-legacy --yes").await;
-    eventually("the dead one is gone", async || (!stand.has(&dead).await.0).then_some(())).await;
-    assert_eq!(stand.has(&adopted).await, (true, true));
+    eventually("the unused pod is gone", async || (!stand.exists(&unused).await.0).then_some(())).await;
+    assert_eq!(stand.exists(&adopted).await, (true, true));
 
-    stand.follows("Roll back Porch's next version").await;
-    porch.calls(as_shipped).await;
-    assert_eq!(stand.function_configs().await, before, "as they were");
-    stand.follows("Remove").await;
-    stand.only_porch_is_left().await;
-    porch.calls(as_shipped).await;
-    porch.nothing_failed("here and back");
-    stand.removes_all().await;
+    stand.run_section("Roll back Porch's next version").await;
+    porch.wait_calls_to(as_shipped).await;
+    assert_eq!(stand.function_configs().await, before, "no FunctionConfig has changed");
+    stand.run_section("Remove").await;
+    stand.assert_only_porch_left().await;
+    porch.wait_calls_to(as_shipped).await;
+    porch.assert_nothing_failed("migrated and rolled back");
+    stand.delete_namespaces().await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_single_runner_takes_the_place_of_porchs() {
+async fn a_single_runner_replaces_porchs_runner() {
     let cluster = Cluster::connect().await;
+    let [apply, _remove] = commands("One runner in place of Porch's").try_into().unwrap();
     for version in [Version::V1_5, Version::Next] {
         let stand = Stand::new(cluster.clone()).await;
         let _porch = Porch::install(&stand, version, &stand.images[..2]).await;
         let names = stand.ports().await;
-        stand.runs(&format!("kubectl apply -k {DEPLOY}/single-runner")).await;
+        stand.runs(apply).await;
         stand.rolled_out(&[ORIGINAL]).await;
         assert_eq!(stand.ports().await, names, "{version}");
-        stand.serves_at(ORIGINAL, &stand.images[..2]).await;
-        stand.removes_all().await;
+        stand.call_each_at(ORIGINAL, &stand.images[..2]).await;
+        stand.delete_namespaces().await;
     }
 }

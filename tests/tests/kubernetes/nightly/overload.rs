@@ -1,9 +1,8 @@
-//! Sends four times as many calls as the fleet can serve. It must serve as many as before, and
-//! refuse the others at once.
+//! Sends four times as many calls as the fleet can serve. The fleet must serve as many calls as
+//! before, and refuse the others at once.
 //!
-//! The functions mostly sleep, and few calls run at once. So the calls exceed the limits of the
-//! runners, not the machine's processors. `tests/in_process/inflight.rs` tests the limits of bytes
-//! and memory.
+//! The functions mostly sleep, and few calls run at once. So the calls exceed the runners' limits,
+//! not the machine's CPU. `tests/in_process/inflight.rs` tests the limits of bytes and memory.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -26,9 +25,11 @@ const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-functio
 const SLEEPS: Duration = Duration::from_millis(500);
 /// Enough callers to keep all pods of all runners busy. The runners hold at most 24 calls.
 const CALLERS: usize = 20;
-const OVER: f64 = 4.0;
-const LASTING: Duration = Duration::from_secs(30);
-const GOODPUT: f64 = 0.9;
+/// The load, as a multiple of the capacity.
+const OVERLOAD: f64 = 4.0;
+const OVERLOAD_TIME: Duration = Duration::from_secs(30);
+/// The part of the capacity that must be served during the overload.
+const MIN_GOODPUT: f64 = 0.9;
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -52,10 +53,10 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     sleep(Duration::from_secs(15)).await;
     let capacity = served(&load.stop().await, &(start..Instant::now()));
 
-    let plan = Plan::per_second(OVER * capacity, &tier.images).input(sleeping(SLEEPS));
-    let load = tier.load(plan.longest(LASTING * 2));
+    let plan = Plan::per_second(OVERLOAD * capacity, &tier.images).input(sleeping(SLEEPS));
+    let load = tier.load(plan.max_duration(OVERLOAD_TIME * 2));
     let start = Instant::now();
-    sleep(LASTING).await;
+    sleep(OVERLOAD_TIME).await;
     let end = Instant::now();
     let recovery = async {
         loop {
@@ -70,10 +71,10 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     let refused = report.latencies(|call| call.failure.is_some());
     let goodput = served(&report, &(start..end));
     figure(&format!(
-        "{OVER:.0} × a capacity of {capacity:.0} calls a second for {LASTING:?}: {goodput:.0} a second served, refused: \
-         {refused}; calls take {normal:.0?} normally, and again {recovered:.1?} after the end"
+        "{OVERLOAD:.0} × a capacity of {capacity:.0} calls a second for {OVERLOAD_TIME:?}: {goodput:.0} a second served, \
+         refused: {refused}; calls take {normal:.0?} normally, and again {recovered:.1?} after the overload"
     ));
-    assert!(goodput >= GOODPUT * capacity, "{goodput:.0} of {capacity:.0}");
+    assert!(goodput >= MIN_GOODPUT * capacity, "{goodput:.0} of {capacity:.0}");
     let other = |failure: &Failure| *failure != Failure::Status(Code::ResourceExhausted);
     let others: Vec<_> = report.calls.iter().filter_map(|call| call.failure).filter(other).collect();
     assert!(others.is_empty(), "{others:?}");
@@ -85,8 +86,8 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     tier.finish().await;
 }
 
-/// Calls each function at each router, all at once. Returns the longest duration, or the maximum if
-/// a call failed.
+/// Calls each function through each router, all at once. Returns the longest duration, or
+/// `Duration::MAX` if a call failed.
 async fn round(tier: &Tier, clients: &[Client]) -> Duration {
     let calls = clients.iter().flat_map(|client| {
         tier.images.iter().map(async move |image| {
@@ -98,7 +99,7 @@ async fn round(tier: &Tier, clients: &[Client]) -> Duration {
     join_all(calls).await.into_iter().max().unwrap_or_default()
 }
 
-/// Successful calls per second that ended in this time, regardless of when they were sent.
+/// The successful calls per second that ended in this time. They may have been sent earlier.
 fn served(report: &Report, time: &Range<Instant>) -> f64 {
     let ended = |call: &Call| call.failure.is_none() && time.contains(&(call.began + call.took));
     let calls = u32::try_from(report.latencies(ended).count()).unwrap();

@@ -1,5 +1,5 @@
-//! All that an operator does to runners and routers, one action after the other, and a runner that
-//! is killed. Uses DNS discovery; `alone::scaling` uses `EndpointSlices`.
+//! Scales and restarts runners and routers like an operator, and kills a runner. This test uses DNS
+//! discovery; `alone::scaling` uses `EndpointSlices`.
 
 use std::time::Duration;
 
@@ -9,39 +9,37 @@ use porch_fn_tests::cluster::{Cluster, Discovery, Plan, ROUTER, RUNNERS};
 use porch_fn_tests::process::figure;
 use tokio::time::Instant;
 
-use crate::alone::scaling::{Stand, functions};
+use crate::alone::scaling::{WarmInstallation, functions};
 
-/// How long the last function pod may exist without load. A pod lives at least 2 minutes, whatever
-/// `--pod-ttl` says.
-const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
+/// The maximum time until all function pods are gone without load. A pod lives at least 2 minutes,
+/// even with a shorter `--pod-ttl`.
+const GONE_WITHIN: Duration = Duration::from_mins(4);
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run nightly runs it"]
-async fn scaled_restarted_and_killed() {
+async fn runners_and_routers_are_scaled_restarted_and_killed() {
     let cluster = Cluster::connect().await;
     let mut plan = Plan::new(&cluster, Discovery::Dns, 2);
-    // A runner keeps a pod for as long as its last call might have taken, so the timeout is short.
+    // A runner keeps a pod for the longest possible time of its last call, so the timeout is short.
     plan.router_flags = vec!["--request-timeout=1m".into()];
     plan.runner_flags = vec!["--pod-ttl=1m".into(), "--scan-interval=5s".into()];
-    let stand = Stand::start(&cluster, &plan, functions(&cluster, "operated").await).await;
-    let installation = &stand.installation;
-    stand.scaled(&[4, 1, 3]).await;
-    stand.under_load("runners restarted", async || installation.restart(RUNNERS).await).await;
-    stand.under_load("routers restarted", async || installation.restart(ROUTER).await).await;
+    let warm = WarmInstallation::start(&cluster, &plan, functions(&cluster, "operated").await).await;
+    let installation = &warm.installation;
+    warm.scale_under_load(&[4, 1, 3]).await;
+    warm.under_load("runners restarted", async || installation.restart(RUNNERS).await).await;
+    warm.under_load("routers restarted", async || installation.restart(ROUTER).await).await;
     let kill = async || {
-        let owner = installation.owner(&stand.images[0]).await.name_any();
+        let owner = installation.owner(&warm.images[0]).await.name_any();
         installation.kubectl(&["delete", "pod", &owner, "--force", "--grace-period=0"]).await;
         installation.rolled_out(RUNNERS).await;
     };
-    stand.under_load("an owner's pod deleted by force", kill).await;
-    stand.no_pod_was_made().await;
+    warm.under_load("an owner's pod deleted by force", kill).await;
+    warm.assert_no_new_pod().await;
 
     let start = Instant::now();
     let functions = &installation.functions;
-    let none_left = |pods: &[Pod]| pods.is_empty().then_some(());
-    functions.until_within(ORPHANS_WITHIN, "all function pods are gone", none_left).await;
-    let none_left = |services: &[Service]| services.is_empty().then_some(());
-    functions.until_within(ORPHANS_WITHIN, "all Services are gone", none_left).await;
+    functions.wait_empty::<Pod>(GONE_WITHIN).await;
+    functions.wait_empty::<Service>(GONE_WITHIN).await;
     figure(&format!(
         "without load, all function pods and Services are gone after {:.0?}: 0 orphans",
         start.elapsed()

@@ -1,4 +1,5 @@
-//! How many API requests function pods cost. The README's sizing table is made of these figures.
+//! How many API requests function pods cost. The table "Requests to the API server" of
+//! docs/operate.md is made of these figures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,16 +20,16 @@ use crate::rig::{LONG_AGO, RECLAIM_AFTER};
 
 /// The number of function pods. The node accepts at most 110 pods.
 const PODS: usize = 40;
-/// How many of these pods the test collects: a small node ends this many in reasonable time.
+/// The number of pods that the test collects. A small node can end this number in reasonable time.
 const COLLECTED: usize = 20;
 const WARM_CALLS: usize = 2000;
 /// How long the test counts requests while nobody calls.
 const IDLE: Duration = Duration::from_mins(2);
-/// The maximum of requests per pod, from its creation to its end. The pod and its Service need two
-/// each; the rest is margin.
+/// The maximum number of requests per pod, from its creation to its end. The pod and its Service
+/// need two requests each; the rest is margin.
 const MOST: usize = 8;
 
-/// Requests of a user since `mark`, by verb and resource.
+/// The number of a user's requests since `mark`. Prints them by verb and resource.
 async fn requests(audit: &Audit, mark: &Mark, user: &str, what: &str) -> usize {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for request in audit.since(mark).await {
@@ -43,7 +44,7 @@ async fn requests(audit: &Audit, mark: &Mark, user: &str, what: &str) -> usize {
 
 #[tokio::test]
 #[ignore = "minutes; tests/run nightly runs it"]
-async fn what_pods_cost_the_api_server() {
+async fn api_requests_of_function_pods() {
     let cluster = Cluster::connect().await;
     let audit = cluster.audit();
     let (namespace, home, sandbox) = (cluster.namespace().await, cluster.namespace().await, Sandbox::new());
@@ -96,9 +97,9 @@ async fn what_pods_cost_the_api_server() {
     let mark = audit.mark().await;
     let third = runner(&["--scan-interval=1s"]).await;
     calls(&Client::new(third.address()), images.iter().take(COLLECTED)).await;
-    let lapsed = json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}});
+    let expired = json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}});
     for pod in pods.list(&ListParams::default()).await.unwrap() {
-        pods.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&lapsed)).await.unwrap();
+        pods.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&expired)).await.unwrap();
     }
     gone().await;
     let whole = requests(&audit, &mark, &user, &format!("{COLLECTED} pods made and collected")).await;

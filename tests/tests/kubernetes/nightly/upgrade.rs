@@ -1,11 +1,11 @@
-//! This version together with the previous one, which `tests/nightly/upgrade` builds and names in
-//! `PORCH_FN_TEST_BEFORE_DIR`. Each program works with the other version's programs, and an upgrade
-//! fails no call.
+//! This version together with the previous version. `tests/nightly/upgrade` builds the previous
+//! version and passes its folder in `PORCH_FN_TEST_BEFORE_DIR`. Each program works with the other
+//! version's programs, and an upgrade fails no call.
 
 mod rolling;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::cluster::Cluster;
@@ -15,7 +15,9 @@ use serde_json::json;
 
 use crate::rig::INPUT;
 
-/// The version of a program.
+/// The addresses of the runners.
+const PEERS: &str = "static:///127.0.9.1:9445,127.0.9.2:9445";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Before,
@@ -41,7 +43,7 @@ fn before() -> PathBuf {
     directory.expect("PORCH_FN_TEST_BEFORE_DIR is not set: tests/nightly/upgrade runs these tests").into()
 }
 
-/// A router and two runners with local pods. Their addresses differ from those of other trials.
+/// A router and two runners with local pods.
 struct Trial {
     images: Vec<String>,
     runners: Vec<Server>,
@@ -55,7 +57,6 @@ struct Trial {
 
 impl Trial {
     async fn start(router: Version, runner: Version, wrapper: Version) -> Self {
-        const PEERS: &str = "static:///127.0.9.1:9445,127.0.9.2:9445";
         let sandbox = Sandbox::new();
         let images: Vec<_> = (0..8).map(|number| format!("function-{number}:v1")).collect();
         let cat = sandbox.script("cat", "exec cat");
@@ -66,14 +67,14 @@ impl Trial {
         sandbox.write("functions.yaml", json!({"functions": functions}).to_string());
         let router = router.program("porch-fn-router");
         let (runner, wrapper) = (runner.program("porch-fn-runner"), wrapper.program("wrapper-server"));
-        let started = [1, 2].map(|number| start_runner(&sandbox, &runner, &wrapper, number, PEERS));
+        let started = [1, 2].map(|number| start_runner(&sandbox, &runner, &wrapper, number));
         let runners = futures_util::future::join_all(started).await;
         let router = sandbox.server(router.to_str().unwrap(), [flag("runners", PEERS)]).await;
         Self { images, runners, router, sandbox, runner, wrapper }
     }
 
-    /// The answers of a function that works, a function that fails, a function that does not exist,
-    /// and a call with an expired deadline.
+    /// The answers of a function with a short and a long input, a function that fails, a function
+    /// that does not exist, and a call with an expired deadline.
     async fn answers(&self) -> Vec<Answer> {
         let client = Client::new(self.router.address());
         let long = format!("{INPUT}# {}\n", "x".repeat(5 << 20));
@@ -91,31 +92,24 @@ impl Trial {
     async fn runners_restarted(&mut self) -> usize {
         let load = Load::start(self.router.address(), 16, &self.images);
         for number in 0..2 {
-            load.goes_on(200).await;
+            load.wait_answers(200).await;
             assert!(self.runners[number].terminate().await.success());
-            load.goes_on(200).await;
-            let peers = "static:///127.0.9.1:9445,127.0.9.2:9445";
-            self.runners[number] =
-                start_runner(&self.sandbox, &self.runner, &self.wrapper, number + 1, peers).await;
+            load.wait_answers(200).await;
+            let restarted = start_runner(&self.sandbox, &self.runner, &self.wrapper, number + 1);
+            self.runners[number] = restarted.await;
         }
-        load.goes_on(200).await;
+        load.wait_answers(200).await;
         let report = load.stop().await;
-        report.all_succeeded();
+        report.assert_all_succeeded();
         report.succeeded
     }
 }
 
-async fn start_runner(
-    sandbox: &Sandbox,
-    program: &std::path::Path,
-    wrapper: &std::path::Path,
-    number: usize,
-    peers: &str,
-) -> Server {
+async fn start_runner(sandbox: &Sandbox, program: &Path, wrapper: &Path, number: usize) -> Server {
     let flags = [
         flag("address", format!("127.0.9.{number}")),
         flag("port", "9445"),
-        flag("peers", peers),
+        flag("peers", PEERS),
         flag("shard-address", format!("127.0.9.{number}:9445")),
         flag("pod-backend", "local"),
         flag("local-functions", sandbox.path("functions.yaml")),
@@ -126,7 +120,7 @@ async fn start_runner(
 
 #[tokio::test]
 #[ignore = "needs the version before; tests/run nightly runs it"]
-async fn each_program_works_with_the_others_of_either_version() {
+async fn each_program_works_with_programs_of_both_versions() {
     let mut expected = None;
     // Combines each version of the router with each of the runner, and each of the runner with each
     // of the wrapper-server.
@@ -145,7 +139,7 @@ async fn each_program_works_with_the_others_of_either_version() {
 /// Pushes an image with the previous router and runner, and one with the previous wrapper-server.
 /// Returns both.
 async fn push_before(cluster: &Cluster) -> (String, String) {
-    let own = cluster.own();
+    let own = cluster.machine();
     let (programs, wrapper) = (Sandbox::new(), Sandbox::new());
     for name in ["porch-fn-router", "porch-fn-runner"] {
         fs::copy(before().join(name), programs.path(name)).unwrap();

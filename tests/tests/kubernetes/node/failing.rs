@@ -1,18 +1,18 @@
-//! Pods that the node cannot start. Callers get the reason as soon as it is known, always in the
-//! same words, and nothing is left behind.
+//! Pods that the node cannot start. Callers get the reason early and in the same words, and nothing
+//! is left behind.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use porch_fn_tests::process::figure;
+use porch_fn_tests::process::{PATIENCE, figure};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::rig::{Bench, INPUT, failed, template, until_count};
+use crate::rig::{Bench, INPUT, failed, template, wait_count};
 
-/// After its first failures, the kubelet waits 10 s before it pulls or starts again. A failure must
-/// be reported sooner; on a quiet node that takes under 2 s.
-const BEFORE_THE_NEXT: Duration = Duration::from_secs(10);
+/// The kubelet waits this long before it repeats a failed pull or start. The runner must report the
+/// failure sooner; on an idle node it needs under 2 s.
+const KUBELET_BACKOFF: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -20,27 +20,27 @@ async fn an_image_that_does_not_exist_fails_early() {
     let bench = Bench::new().await;
     let bogus = format!("{}/no/such-image:v1", bench.cluster.registry());
     let runner = bench.runner_of(&[&bench.image, &bogus], &[]).await;
-    // After this call the wrapper's image is on the node, as usual after the first function.
-    runner.succeeds().await;
+    // After this call, the node has the wrapper-server's image.
+    runner.call_ok().await;
     let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
                       and the pull secrets of the function namespace";
-    // The next caller does not wait for another attempt.
+    // The second call does not wait for another start.
     for _ in 0..2 {
         let start = Instant::now();
         let answer = runner.client.call(&bogus, INPUT).await;
         figure(&format!("an image that does not exist: {:.1?}", start.elapsed()));
-        answer.fails(Code::Unknown, &failed(&bogus, reason));
-        assert!(start.elapsed() < BEFORE_THE_NEXT, "{:?}", start.elapsed());
+        answer.assert_failed(Code::Unknown, &failed(&bogus, reason));
+        assert!(start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
-        bench.namespace.until("the pod is collected, and the other one is not", gone).await;
+        bench.namespace.wait_until("the pod is collected, and the other one is not", gone).await;
     }
-    until_count(&runner.server, &bogus, "waiting", 0).await;
-    runner.succeeds().await;
+    wait_count(&runner.server, &bogus, "waiting", 0).await;
+    runner.call_ok().await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_container_that_cannot_run_is_given_up_with_its_last_lines_in_the_log() {
+async fn a_container_that_cannot_run_fails_the_call_and_its_last_lines_are_logged() {
     let remedy = "check that the pod template puts a wrapper-server for the node's platform where the container's command \
                   says (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has its last lines";
     for (command, what, last_line, restarted) in [
@@ -64,19 +64,19 @@ async fn a_container_that_cannot_run_is_given_up_with_its_last_lines_in_the_log(
         let start = Instant::now();
         let answer = runner.call(INPUT).await;
         figure(&format!("{command:?}: {:.1?}", start.elapsed()));
-        answer.fails(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
-        assert!(restarted || start.elapsed() < BEFORE_THE_NEXT, "{:?}", start.elapsed());
+        answer.assert_failed(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
+        assert!(restarted || start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         assert!(runner.server.log().contains(last_line), "{}", runner.server.log());
-        bench.namespace.until("the pod is collected", |pods: &[Pod]| pods.is_empty().then_some(())).await;
+        bench.namespace.wait_empty::<Pod>(PATIENCE).await;
         for field in ["starting", "waiting", "in_flight"] {
-            runner.counts(field, 0).await;
+            runner.wait_count(field, 0).await;
         }
-        record.all_gone().await;
+        record.wait_all_gone().await;
         let restarts = |pod: &Pod| {
             let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
             statuses.map(|status: &ContainerStatus| status.restart_count).max().unwrap_or_default()
         };
-        assert!(!restarted || record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one more start was made");
-        assert_eq!(record.most_at_once(|pod| restarts(pod) >= 2), 0, "and no other");
+        assert!(!restarted || record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one restart is allowed");
+        assert_eq!(record.most_at_once(|pod| restarts(pod) >= 2), 0, "only one restart is allowed");
     }
 }

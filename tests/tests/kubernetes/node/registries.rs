@@ -1,6 +1,6 @@
-//! Images from registries of all kinds. The runner reads the image's metadata from its registry,
-//! and the node pulls the image; no file lists the image's command. The runner's requests to
-//! registries are tested in runner/registry.
+//! Images from private, secure and open registries. The runner reads an image's metadata from its
+//! registry, and the node pulls the image. runner/registry tests the runner's requests to
+//! registries.
 
 mod outage;
 
@@ -12,9 +12,8 @@ use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::ENTRYPOINT;
 use porch_fn_tests::load::Load;
-use porch_fn_tests::process::{Server, figure, flag};
+use porch_fn_tests::process::{Server, figure};
 use porch_fn_tests::registry::{Access, Authority, Registry, User, docker_config};
-use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -22,65 +21,57 @@ use crate::rig::{Bench, COPY, INPUT, failed, function};
 
 /// The function logs its arguments.
 const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
-/// How soon pods follow a moved tag. An owner waits a minute before it replaces pods, in case it
-/// does not stay the owner.
+/// The maximum time until pods follow a moved tag. An owner waits a minute before it replaces pods,
+/// because it may lose the image to another owner.
 const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
-/// The limit for a call that needs no pod. On a quiet node the call takes a hundredth of it.
+/// The maximum time of a call that fails without a pod. On an idle node it takes a hundredth of
+/// this.
 const AT_ONCE: Duration = Duration::from_secs(10);
 const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
                          --enable-private-registries-tls and --tls-secret-path, or name the registry in \
                          --insecure-registries if it speaks plain HTTP";
 
-/// A registry that the node can find, and the function image to push there.
-struct Place<'a> {
-    registry: Registry<'a>,
+/// A registry that the node can reach, and the function image that is pushed to it.
+struct TestRegistry<'a> {
+    server: Registry<'a>,
     function: String,
 }
 
 // === impl Bench ===
 
 impl Bench {
-    async fn registry(&self, name: &str, access: Access) -> Place<'_> {
+    async fn registry(&self, name: &str, access: Access) -> TestRegistry<'_> {
         let ip: IpAddr = self.cluster.registry().parse::<SocketAddr>().unwrap().ip();
         let registry = Registry::start(&self.sandbox, name, ip, access).await;
-        registry.is_found_by(self.cluster.own());
-        Place { registry, function: self.cluster.function_image() }
+        registry.register_with(self.cluster.machine());
+        TestRegistry { server: registry, function: self.cluster.function_image() }
     }
 
-    /// Starts a runner that has to ask registries. It uses only credentials that flags name.
-    async fn asking_runner(&self, more: &[String]) -> (Server, Client) {
-        let flags = [
-            "--pod-backend=kubernetes".into(),
-            flag("kubeconfig", self.cluster.kubeconfig()),
-            flag("pod-namespace", self.namespace.name()),
-        ];
-        let (wrapper, home) = (self.cluster.wrapper_image(), self.sandbox.path("no-docker-config"));
-        let prepare = |command: &mut Command| {
-            command.env("WRAPPER_SERVER_IMAGE", wrapper).env("DOCKER_CONFIG", home);
-        };
-        let flags = flags.into_iter().chain(more.iter().map(Into::into));
-        let runner = self.sandbox.server_with("porch-fn-runner", flags, prepare).await;
+    /// Starts a runner that must ask registries for image metadata.
+    async fn runner_without_metadata(&self, more: &[String]) -> (Server, Client) {
+        let (kubeconfig, more) = (self.cluster.kubeconfig(), more.iter().map(Into::into));
+        let runner = self.namespace.runner_with_flags(&self.sandbox, kubeconfig, more).await;
         let client = Client::new(runner.address());
         (runner, client)
     }
 }
 
-// === impl Place ===
+// === impl TestRegistry ===
 
-impl Place<'_> {
+impl TestRegistry<'_> {
     fn insecure(&self) -> String {
-        format!("--insecure-registries={}", self.registry.address())
+        format!("--insecure-registries={}", self.server.address())
     }
 
-    /// A file's content with a user's credentials.
+    /// The content of a file with a user's credentials.
     fn config(&self, user: &User) -> String {
-        docker_config([(self.registry.address().to_string().as_str(), user)])
+        docker_config([(self.server.address().to_string().as_str(), user)])
     }
 
     /// Pushes the function with this word as its argument, and returns its reference.
     async fn push(&self, name: &str, word: &str) -> String {
-        let image = self.registry.image(name);
-        self.registry.change(&self.function, &image, &[&format!("--cmd={word}")]).await;
+        let image = self.server.image(name);
+        self.server.change(&self.function, &image, &[&format!("--cmd={word}")]).await;
         image
     }
 }
@@ -90,7 +81,7 @@ fn user(password: &str) -> User {
 }
 
 /// Asserts that the call succeeds, and that the function was started with these arguments.
-async fn runs_with(client: &Client, image: &str, arguments: &str) {
+async fn assert_runs_with(client: &Client, image: &str, arguments: &str) {
     let answer = client.call(image, ARGUMENTS).await;
     assert_eq!(answer.output(), ARGUMENTS);
     assert_eq!(answer.log(), format!("{ENTRYPOINT} {arguments}\n"));
@@ -98,70 +89,71 @@ async fn runs_with(client: &Client, image: &str, arguments: &str) {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_private_registrys_images_run_with_a_copy_of_the_credentials_that_follows_the_file() {
+async fn images_of_a_private_registry_run_and_the_copied_credentials_follow_the_file() {
     let bench = Bench::new().await;
     let access = Access { user: Some(user("a planted password")), tls: None };
-    let place = bench.registry("private", access).await;
-    let config = place.config(&user("a planted password"));
-    let flags = [&bench.credentials(&config)[..], &[place.insecure()]].concat();
-    let (first, second) = (place.push("team/a:v1", "--one,two").await, place.push("team/b:v1", "two").await);
-    let (runner, client) = bench.asking_runner(&flags).await;
-    runs_with(&client, &first, "--one two").await;
-    let secret = bench.copied(&config).await;
+    let registry = bench.registry("private", access).await;
+    let config = registry.config(&user("a planted password"));
+    let flags = [&bench.credentials(&config)[..], &[registry.insecure()]].concat();
+    let (first, second) =
+        (registry.push("team/a:v1", "--one,two").await, registry.push("team/b:v1", "two").await);
+    let (runner, client) = bench.runner_without_metadata(&flags).await;
+    assert_runs_with(&client, &first, "--one two").await;
+    let secret = bench.wait_copied(&config).await;
     assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/dockerconfigjson"));
     let pod = bench.pod().await;
-    assert_eq!(function(&pod).image, Some(format!("{first}@{}", place.registry.digest(&first).await)));
+    assert_eq!(function(&pod).image, Some(format!("{first}@{}", registry.server.digest(&first).await)));
     let named = pod.spec.as_ref().unwrap().image_pull_secrets.iter().flatten();
     assert_eq!(named.map(|secret| secret.name.as_str()).collect::<Vec<_>>(), [COPY]);
 
-    // If the content is the same, nothing is written: neither by another runner, nor after the file
-    // was rewritten.
+    // If the file is rewritten with the same content, no runner writes the Secret.
     bench.credentials(&config);
-    let (other, another) = bench.asking_runner(&flags).await;
-    runs_with(&another, &second, "two").await;
-    assert_eq!(bench.copied(&config).await.resource_version(), secret.resource_version());
+    let (other, another) = bench.runner_without_metadata(&flags).await;
+    assert_runs_with(&another, &second, "two").await;
+    assert_eq!(bench.wait_copied(&config).await.resource_version(), secret.resource_version());
     drop((other, runner));
 
-    let (_runner, _client) = bench.asking_runner(&flags).await;
-    let new = place.config(&user("another planted password"));
+    let (_runner, _client) = bench.runner_without_metadata(&flags).await;
+    let new = registry.config(&user("another planted password"));
     bench.credentials(&new);
-    assert_eq!(bench.copied(&new).await.uid(), secret.uid(), "it was changed in place");
+    assert_eq!(bench.wait_copied(&new).await.uid(), secret.uid(), "the Secret was not replaced");
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_private_authority_is_trusted_when_it_is_given() {
+async fn a_private_ca_is_trusted_if_a_flag_names_it() {
     let bench = Bench::new().await;
     let authority = Authority::create(&bench.sandbox, "ours").await;
-    let place = bench.registry("secure", Access { user: None, tls: Some(authority.clone()) }).await;
-    let image = place.push("team/a:v1", "word").await;
-    let (runner, client) = bench.asking_runner(&[]).await;
+    let registry = bench.registry("secure", Access { user: None, tls: Some(authority.clone()) }).await;
+    let image = registry.push("team/a:v1", "word").await;
+    let (runner, client) = bench.runner_without_metadata(&[]).await;
     let start = Instant::now();
-    client.call(&image, INPUT).await.fails(Code::Unknown, &failed(&image, UNTRUSTED));
+    client.call(&image, INPUT).await.assert_failed(Code::Unknown, &failed(&image, UNTRUSTED));
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     drop(runner);
 
     bench.sandbox.write("trusted/ca.crt", std::fs::read(authority.path()).unwrap());
     let path = format!("--tls-secret-path={}", bench.sandbox.path("trusted").display());
-    let (_runner, client) = bench.asking_runner(&["--enable-private-registries-tls".to_owned(), path]).await;
-    runs_with(&client, &image, "word").await;
+    let (_runner, client) =
+        bench.runner_without_metadata(&["--enable-private-registries-tls".to_owned(), path]).await;
+    assert_runs_with(&client, &image, "word").await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_moved_tag_is_followed_without_a_failed_call() {
     let bench = Bench::new().await;
-    let place = bench.registry("open", Access::default()).await;
-    let image = place.push("moving:v1", "before").await;
-    let flags = [place.insecure(), "--image-metadata-ttl=2s".to_owned(), "--scan-interval=1s".to_owned()];
-    let (runner, client) = bench.asking_runner(&flags).await;
-    runs_with(&client, &image, "before").await;
-    let before = place.registry.digest(&image).await;
+    let registry = bench.registry("open", Access::default()).await;
+    let image = registry.push("moving:v1", "before").await;
+    let flags = [registry.insecure(), "--image-metadata-ttl=2s".to_owned(), "--scan-interval=1s".to_owned()];
+    let (runner, client) = bench.runner_without_metadata(&flags).await;
+    assert_runs_with(&client, &image, "before").await;
+    let before = registry.server.digest(&image).await;
 
     let load = Load::start(runner.address(), 2, std::slice::from_ref(&image));
-    place.push("moving:v1", "after").await;
+    registry.push("moving:v1", "after").await;
     let moved = Instant::now();
-    let after = place.registry.digest(&image).await;
+    let after = registry.server.digest(&image).await;
     loop {
         let answer = client.call(&image, ARGUMENTS).await;
         assert_eq!(answer.output(), ARGUMENTS);
@@ -174,9 +166,9 @@ async fn a_moved_tag_is_followed_without_a_failed_call() {
     figure(&format!("a moved tag: the new image answers after {:.1?}", moved.elapsed()));
     // The old pod still exists, but gets no more calls.
     for _ in 0..10 {
-        runs_with(&client, &image, "after").await;
+        assert_runs_with(&client, &image, "after").await;
     }
     bench.pod_of(&format!("{image}@{after}")).await;
-    load.stop().await.all_succeeded();
+    load.stop().await.assert_all_succeeded();
     assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
 }

@@ -1,11 +1,11 @@
-//! The template of Porch's documentation with a wrapper-server that is not ours. With our
-//! wrapper-server, unit tests read this template, and `alone::deploy` starts a pod of a template.
+//! The pod template of Porch's documentation with a foreign wrapper-server. Unit tests of the
+//! runner read this template, and `alone::deploy` uses a template with our wrapper-server.
 
 use std::fs;
 
 use porch_fn_tests::foreign;
 
-use crate::rig::{Bench, INPUT};
+use crate::rig::{Bench, CONNECTS, INPUT};
 
 /// The template from Porch's documentation, in `data` of this ConfigMap.
 const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
@@ -14,22 +14,23 @@ const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_wrapper_that_knows_nothing_of_ours_works() {
+async fn a_foreign_wrapper_server_works() {
     let server = foreign::client("echoserver");
     let bench = Bench::new().await;
     let image = wrapper_of(&bench, &server).await;
-    // The program has the flags of Porch's wrapper-server and grpc-go's health service. Unlike
+    // Like Porch's wrapper-server, the program has its flags and grpc-go's health service. Unlike
     // Porch's, it listens on 127.0.0.1 by default.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
     let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
     let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
     assert!(text.contains("0.0.0.0"));
     bench.kubectl(&["apply", "-f", "-"], &text).await;
-    for connect in ["--pod-connect=pod-ip", "--pod-connect=service"] {
-        let runner = bench.runner_with(NAME, &[&bench.image], &[connect]).await;
+    for connect in CONNECTS {
+        let connect = format!("--pod-connect={connect}");
+        let runner = bench.runner_with(NAME, &[&bench.image], &[&connect]).await;
         let answer = runner.call(INPUT).await;
         assert_eq!(answer.output(), INPUT);
-        assert!(answer.log().starts_with("image "), "the stand-in answers: {}", answer.log());
+        assert!(answer.log().starts_with("image "), "the foreign program answers: {}", answer.log());
     }
     bench.pod().await;
 }

@@ -1,13 +1,13 @@
-//! Clients that share no code with us call through router, runner and local pods. They are grpc-go,
-//! dialled as in Porch, and grpcio (gRPC's C core). The runner also calls a wrapper that is a
-//! grpc-go server, like Porch's.
+//! Third-party clients call through router, runner and local pods: grpc-go with the options of
+//! Porch, and grpcio, which uses gRPC's C core. The runner also calls a wrapper that is a grpc-go
+//! server, like Porch's.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign::{self, Report};
-use porch_fn_tests::process::{Sandbox, Server, figure, flag};
+use porch_fn_tests::process::{Sandbox, Server, figure};
 use tonic::Code;
 
 const INPUT: &str = "# žluťoučký kůň\nkind: ResourceList\nitems: []\n";
@@ -19,7 +19,6 @@ struct Stack {
 }
 
 impl Stack {
-    /// Functions that do what these tests need.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let functions = [
@@ -40,7 +39,7 @@ impl Stack {
         Self { sandbox, router, _runner: runner }
     }
 
-    /// Calls the function once, unless `more` says otherwise.
+    /// Calls the function, with additional flags of the client. Without `--n` it makes one call.
     async fn call(&self, client: &PathBuf, function: &str, more: &[&str]) -> Report {
         let address = self.router.address().to_string();
         let image = format!("ex.io/{function}:v1");
@@ -52,8 +51,8 @@ impl Stack {
         std::fs::read(self.sandbox.path("out.yaml")).unwrap()
     }
 
-    /// The error text that our own client reads.
-    async fn ours(&self, function: &str) -> String {
+    /// The error text that our own client gets.
+    async fn error_of_our_client(&self, function: &str) -> String {
         let answer = Client::new(self.router.address()).call(&format!("ex.io/{function}:v1"), INPUT).await;
         assert_eq!(answer.code, Code::Internal);
         answer.message
@@ -79,7 +78,7 @@ async fn answers_logs_and_error_texts_arrive() {
     for (client, _) in clients() {
         for compression in [&[][..], &["--gzip"]] {
             let report = stack.call(&client, "log", compression).await;
-            report.succeeded(1);
+            report.assert_succeeded(1);
             assert_eq!(report.log(), "příliš\n");
             assert_eq!(stack.output(), INPUT.as_bytes());
         }
@@ -87,7 +86,7 @@ async fn answers_logs_and_error_texts_arrive() {
         assert_eq!((report.code(), report.message()), ("INTERNAL", expected));
 
         let report = stack.call(&client, "cat", &["--n", "200", "--c", "200"]).await;
-        report.succeeded(200);
+        report.assert_succeeded(200);
         assert!(report.connections().is_none_or(|connections| connections == 1), "{report:?}");
         figure(&format!("{}: 200 calls at once take {:.3?}", name(&client), report.elapsed()));
     }
@@ -95,7 +94,7 @@ async fn answers_logs_and_error_texts_arrive() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn a_long_error_text_arrives_whole_or_cleanly_cut() {
+async fn a_long_error_text_arrives_whole_or_cut_in_the_middle() {
     let stack = Stack::start().await;
     for (client, long_texts) in clients() {
         for (function, cut) in [("fail-8k", false), ("fail-100k", true)] {
@@ -103,7 +102,7 @@ async fn a_long_error_text_arrives_whole_or_cleanly_cut() {
             let text = report.message();
             figure(&format!("{}: {function} gives {} bytes of text", name(&client), text.len()));
             assert_eq!(report.code(), "INTERNAL", "{text}");
-            assert_eq!(text, stack.ours(function).await);
+            assert_eq!(text, stack.error_of_our_client(function).await);
             assert!(text.contains("stderr 'first\nžluťoučký\n") && text.contains("\nlast\n': "), "{text}");
             assert_eq!(text.contains("bytes of stderr left out"), cut);
             assert!(!text.contains('\u{fffd}'), "a letter was cut in two");
@@ -113,22 +112,26 @@ async fn a_long_error_text_arrives_whole_or_cleanly_cut() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn a_deadline_is_deadline_exceeded_and_ends_the_function() {
+async fn an_expired_deadline_ends_the_call_and_the_function() {
     let stack = Stack::start().await;
     for (client, _) in clients() {
         let report = stack.call(&client, "sleep", &["--timeout", "500ms"]).await;
         assert_eq!(report.code(), "DEADLINE_EXCEEDED", "{}", report.message());
-        figure(&format!("{}: a 500 ms deadline returns after {:.3?}", name(&client), report.elapsed()));
+        figure(&format!(
+            "{}: a call with a deadline of 500 ms returns after {:.3?}",
+            name(&client),
+            report.elapsed()
+        ));
         assert!(report.elapsed() < Duration::from_secs(15), "{:?}", report.elapsed());
-        stack.sandbox.gone("sleep 30").await;
+        stack.sandbox.wait_no_process("sleep 30").await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
+async fn five_mib_are_accepted_and_seven_refused_with_the_flags_to_raise() {
     let stack = Stack::start().await;
-    let of = |mib: usize| {
+    let list_of = |mib: usize| {
         let mut list = b"kind: ResourceList\n".to_vec();
         while list.len() < mib << 20 {
             list.extend_from_slice(b"# a line of a comment that is long enough to be one\n");
@@ -138,10 +141,10 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
     for (client, _) in clients() {
         for compression in [&[][..], &["--gzip"]] {
             let more = [compression, &["--max-message", "16777216"]].concat();
-            stack.sandbox.write("in.yaml", of(5));
-            stack.call(&client, "cat", &more).await.succeeded(1);
-            assert!(stack.output() == of(5));
-            stack.sandbox.write("in.yaml", of(7));
+            stack.sandbox.write("in.yaml", list_of(5));
+            stack.call(&client, "cat", &more).await.assert_succeeded(1);
+            assert!(stack.output() == list_of(5));
+            stack.sandbox.write("in.yaml", list_of(7));
             let report = stack.call(&client, "cat", &more).await;
             assert_eq!(report.code(), "RESOURCE_EXHAUSTED", "{}", report.message());
             let text = report.message();
@@ -149,7 +152,7 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
             assert!(text.contains("--max-request-body-size on router and runners"), "{text}");
             assert!(text.contains("--function-runner-grpc-max-message-size"), "{text}");
         }
-        // The same for an answer that is too large.
+        // An answer that is too large is refused as well.
         stack.sandbox.write("in.yaml", INPUT);
         let report = stack.call(&client, "big", &["--max-message", "16777216"]).await;
         let text = report.message();
@@ -164,7 +167,7 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn the_runner_understands_a_wrapper_on_grpc_go() {
+async fn the_runner_can_call_a_grpc_go_wrapper() {
     let sandbox = Sandbox::new();
     let images = [
         "echo:v1",
@@ -174,13 +177,9 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
         "sleep:30s",
         "big:7000000",
     ];
-    let local = images.map(|image| format!("{{image: '{image}', command: [ignored]}}")).join(", ");
-    let flags = [
-        "--pod-backend=local".into(),
-        flag("local-functions", sandbox.write("pods.yaml", format!("functions: [{local}]"))),
-        flag("wrapper-server", foreign::client("echoserver")),
-        "--drain-delay=0s".into(),
-    ];
+    let programs = images.map(|image| (image, "ignored".into()));
+    let mut flags = sandbox.local_programs(&foreign::client("echoserver"), programs);
+    flags.push("--drain-delay=0s".into());
     let mut runner = sandbox.runner(flags).await;
     let client = Client::new(runner.address());
 
@@ -193,7 +192,7 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     let long = "žluťoučký\n".repeat(7000);
     for (code, go) in [
         (Code::Internal, "Internal"),
-        // A NOT_FOUND from a pod is the function's own answer and ends the search.
+        // NOT_FOUND from a pod is the function's own answer, so no other runtime is tried.
         (Code::NotFound, "NotFound"),
         (Code::ResourceExhausted, "ResourceExhausted"),
     ] {
@@ -202,7 +201,7 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
             let expected = format!(
                 "unable to evaluate {image} with pod evaluator: rpc error: code = {go} desc = {text}"
             );
-            client.call(&image, text.to_owned()).await.fails(code, &expected);
+            client.call(&image, text.to_owned()).await.assert_failed(code, &expected);
         }
     }
 

@@ -1,9 +1,8 @@
-//! A real Prometheus scrapes a router and two runners under traffic. Every query of the dashboard
-//! and the alerts must get an answer. promtool tests the alerts with cases whose series have the
-//! programs' names and labels.
+//! A real Prometheus scrapes a router and two runners under load. Every query of the dashboard and
+//! the alerts must have data. promtool tests the alerts; the series of its test cases must have the
+//! names and labels that the programs export.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -23,17 +22,15 @@ use crate::INPUT;
 const RULES: &str = "alerts/porch-functions.rules.yaml";
 /// The test cases of the alerts.
 const CASES: &str = "alerts/porch-functions.tests.yaml";
-/// The number of working functions: enough that the missing runner owns some.
+/// The number of working functions. They are enough that the missing runner owns some.
 const GOOD: usize = 12;
-/// A function whose pods do not start.
-const BROKEN: &str = "example.com/f/broken:v1";
-/// A function that kills its pod.
-const DEADLY: &str = "example.com/f/deadly:v1";
+const DOES_NOT_START: &str = "example.com/f/does-not-start:v1";
+const KILLS_ITS_POD: &str = "example.com/f/kills-its-pod:v1";
 const FAILING: &str = "example.com/f/failing:v1";
 const SLOW: &str = "example.com/f/slow:v1";
+const LOCAL: &str = "example.com/f/local:v1";
 /// The DNS name in the runners' certificate.
 const NAME: &str = "runners.test.svc";
-const LOCAL: &str = "example.com/f/local:v1";
 
 /// The programs of Debian's Prometheus package.
 fn prometheus() -> [PathBuf; 2] {
@@ -44,26 +41,16 @@ fn deployed(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path).canonicalize().unwrap()
 }
 
-/// The flags for TLS between router and runners, with the certificate `name`.
-fn tls(sandbox: &Sandbox, name: &str) -> [OsString; 3] {
-    let file = |flags, name| flag(flags, sandbox.path(name));
-    [
-        file("tls-cert", &format!("{name}.crt")),
-        file("tls-key", &format!("{name}.key")),
-        file("tls-client-ca", "authority.crt"),
-    ]
-}
-
 async fn start_runners(sandbox: &Sandbox) -> Vec<Server> {
-    // Pods of the first function die before they serve.
+    // The pods of the first function exit before they serve.
     let wrapper = format!(
         "case \"$*\" in */pods/f0) exit 3;; esac; exec {} \"$@\"",
         binary("wrapper-server").display()
     );
     let images: Vec<_> = (0..GOOD).map(good_image).collect();
     let mut functions = vec![
-        (BROKEN, "exec cat"),
-        (DEADLY, "kill -9 $PPID; sleep 1"),
+        (DOES_NOT_START, "exec cat"),
+        (KILLS_ITS_POD, "kill -9 $PPID; sleep 1"),
         (FAILING, "echo no >&2; exit 1"),
         (SLOW, "sleep 0.3; exec cat"),
     ];
@@ -72,7 +59,7 @@ async fn start_runners(sandbox: &Sandbox) -> Vec<Server> {
     flags.extend(sandbox.executables(&[(LOCAL, "exec cat")]));
     flags.push(flag("wrapper-server", sandbox.script("wrapper", &wrapper)));
     flags.extend(["--max-concurrent-per-pod=1".into(), "--max-queue-per-function=2".into()]);
-    flags.extend(tls(sandbox, "runner"));
+    flags.extend(sandbox.tls_flags("tls", "runner", "authority"));
     vec![sandbox.runner(&flags).await, sandbox.runner(&flags).await]
 }
 
@@ -84,7 +71,7 @@ fn good_image(number: usize) -> String {
 fn traffic(router: SocketAddr) -> JoinSet<()> {
     let mut callers = JoinSet::new();
     let mut images: Vec<_> = (0..GOOD).map(good_image).collect();
-    images.extend([BROKEN, DEADLY, FAILING, LOCAL].map(str::to_owned));
+    images.extend([DOES_NOT_START, KILLS_ITS_POD, FAILING, LOCAL].map(str::to_owned));
     images.extend(std::iter::repeat_n(SLOW.to_owned(), 12));
     for image in images {
         let client = Client::new(router);
@@ -112,9 +99,9 @@ async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Pa
     assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&output));
 }
 
-/// The targets that Kubernetes' service discovery would give Prometheus: one for each port of a pod
-/// from the manifests.
-fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
+/// The targets that Prometheus' Kubernetes discovery would find: one for each port of a pod from
+/// the manifests.
+fn targets(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     let objects = objects(&deployed(deployment));
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
     let template = &deployment["spec"]["template"];
@@ -137,8 +124,8 @@ fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     ports
 }
 
-/// The configuration in deploy/ with fixed targets: Debian's Prometheus is built without
-/// Kubernetes' service discovery. The last runner has the labels of the single runner.
+/// The configuration in deploy/ with fixed targets, because Debian's Prometheus has no Kubernetes
+/// discovery. The last runner has the labels of the single runner.
 fn scrape_config(router: &Server, runners: &[Server]) -> Value {
     let [shard, single] = runners else { panic!("two runners") };
     let pods = [
@@ -146,7 +133,7 @@ fn scrape_config(router: &Server, runners: &[Server]) -> Value {
         ("runner-0", "runners.yaml", shard),
         ("runner-1", "single-runner/runner.yaml", single),
     ];
-    let ports = pods.into_iter().flat_map(|(name, file, server)| found(name, file, server));
+    let ports = pods.into_iter().flat_map(|(name, file, server)| targets(name, file, server));
     let mut config = yaml("alerts/prometheus.yaml");
     config["global"] = json!({"scrape_interval": "1s", "evaluation_interval": "1s"});
     config["rule_files"] = json!([deployed(RULES)]);
@@ -178,7 +165,7 @@ async fn start_prometheus(sandbox: &Sandbox, program: &Path, config: &Path) -> (
     (child, address)
 }
 
-async fn ask(prometheus: SocketAddr, path: &str) -> Value {
+async fn get_data(prometheus: SocketAddr, path: &str) -> Value {
     let (_, text) = get(prometheus, path).await;
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["status"], "success", "{path}: {text}");
@@ -224,7 +211,7 @@ fn metrics(expression: &str) -> impl Iterator<Item = &str> {
 
 /// The selector of a test case's series without the labels that differ between pods, and the names
 /// of its other labels.
-fn shown(series: &str) -> (String, BTreeSet<String>) {
+fn selector(series: &str) -> (String, BTreeSet<String>) {
     let (metric, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
     let of_pod = |label: &&str| !label.starts_with("namespace=") && !label.starts_with("instance=");
     let labels: Vec<_> = labels.split(", ").filter(of_pod).collect();
@@ -233,14 +220,14 @@ fn shown(series: &str) -> (String, BTreeSet<String>) {
 }
 
 /// Asserts that the programs export all series of the test cases, with exactly these labels.
-async fn cases_are_of_what_is_shown(prometheus: SocketAddr) -> usize {
+async fn assert_series_of_cases_are_exported(prometheus: SocketAddr) -> usize {
     let cases = yaml(CASES);
     let series = list(&cases["tests"]).flat_map(|case| list(&case["input_series"]));
-    let series: BTreeSet<_> = series.map(|series| shown(series["series"].as_str().unwrap())).collect();
+    let series: BTreeSet<_> = series.map(|series| selector(series["series"].as_str().unwrap())).collect();
     for (selector, names) in &series {
         let path = query(selector);
-        let found = eventually(&format!("a program shows {selector}"), async || {
-            ask(prometheus, &path).await["result"].as_array().unwrap().first().cloned()
+        let found = eventually(&format!("a program exports {selector}"), async || {
+            get_data(prometheus, &path).await["result"].as_array().unwrap().first().cloned()
         })
         .await;
         let mut labels: BTreeSet<_> = found["metric"].as_object().unwrap().keys().cloned().collect();
@@ -254,14 +241,14 @@ async fn cases_are_of_what_is_shown(prometheus: SocketAddr) -> usize {
 
 #[tokio::test]
 #[ignore = "needs prometheus; tests/run runs it"]
-async fn each_alert_fires_when_it_should_and_not_else() {
+async fn each_alert_fires_only_when_it_should() {
     let [_, program] = prometheus();
     promtool(&Sandbox::new(), &program, ["test", "rules"], &deployed(CASES)).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries and prometheus; tests/run runs it"]
-async fn every_query_of_dashboard_and_alerts_is_answered() {
+async fn every_query_of_dashboard_and_alerts_has_data() {
     let [prometheus, program] = prometheus();
     let sandbox = Sandbox::new();
     let authority = Authority::create(&sandbox, "authority").await;
@@ -273,7 +260,7 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
     let missing = "127.0.0.1:1".parse().unwrap();
     let target = runners_flag(runners.iter().map(Server::address).chain([missing]));
     let router = [target.into(), flag("tls-server-name", NAME)];
-    let router = router.into_iter().chain(tls(&sandbox, "router"));
+    let router = router.into_iter().chain(sandbox.tls_flags("tls", "router", "authority"));
     let router = sandbox.server_with("porch-fn-router", router, |command| {
         command.env("OTEL_SERVICE_NAME", "porch-function-runner");
     });
@@ -287,7 +274,7 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
     for expression in &queries {
         let path = query(expression);
         eventually(&format!("data for {expression}"), async || {
-            let data = ask(address, &path).await;
+            let data = get_data(address, &path).await;
             (!data["result"].as_array().unwrap().is_empty()).then_some(())
         })
         .await;
@@ -296,13 +283,13 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
     // The alerts' queries have no result while no alert fires. So the test checks that their
     // metrics have data.
     let rules = eventually("all rules are evaluated", async || {
-        let data = ask(address, "/api/v1/rules").await;
+        let data = get_data(address, "/api/v1/rules").await;
         let groups = data["groups"].as_array().unwrap().iter();
         let rules: Vec<_> = groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect();
         (!rules.is_empty() && rules.iter().all(|rule| rule["health"] != "unknown")).then_some(rules)
     })
     .await;
-    let names = ask(address, "/api/v1/label/__name__/values").await;
+    let names = get_data(address, "/api/v1/label/__name__/values").await;
     let names: BTreeSet<_> = names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let mut used = 0;
     for rule in &rules {
@@ -313,20 +300,20 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
             used += 1;
         }
     }
-    assert!(used >= rules.len(), "each alert has a metric of ours");
+    assert!(used >= rules.len(), "each alert must use a metric of ours");
 
-    let cases = cases_are_of_what_is_shown(address).await;
+    let cases = assert_series_of_cases_are_exported(address).await;
     // Prometheus scrapes one port of each pod. The jobs have the names that the operator gives them
     // for the PodMonitors.
-    let targets = ask(address, "/api/v1/targets?state=active").await;
+    let targets = get_data(address, "/api/v1/targets?state=active").await;
     let mut jobs: Vec<_> =
         list(&targets["activeTargets"]).map(|target| target["labels"]["job"].as_str().unwrap()).collect();
     jobs.sort_unstable();
     assert_eq!(jobs, ["function-router", "function-runner", "function-runner-shards"]);
-    let service = ask(address, &query("target_info{service_name=\"porch-function-runner\"}")).await;
+    let service = get_data(address, &query("target_info{service_name=\"porch-function-runner\"}")).await;
     assert_eq!(service["result"][0]["metric"]["job"], "function-router", "{service}");
     figure(&format!(
-        "metrics: {} queries answered, {} alerts evaluated, {cases} series of their cases found",
+        "metrics: {} queries have data, {} alerts are evaluated, {cases} series of test cases are exported",
         queries.len(),
         rules.len()
     ));

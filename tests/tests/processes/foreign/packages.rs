@@ -1,5 +1,5 @@
-//! Sends real packages through router, runner and wrapper. The answer must equal, byte for byte,
-//! the function's output when it is run by hand on the same input.
+//! Sends real packages through router, runner and wrapper. Each answer must be equal to the output
+//! of the same function when it is started directly on the same input.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use porch_fn_package::FunctionConfig;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign;
-use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
+use porch_fn_tests::process::{Sandbox, Server, binary, figure};
 use tonic::Code;
 
 /// Sets an annotation on each Deployment from the package's own Kptfile. NAME is replaced.
@@ -43,40 +43,29 @@ source: |
 
 type Config = fn(&str) -> Option<FunctionConfig>;
 
-/// A function, its program, and its functionConfig for a package's name.
 struct Function {
     name: &'static str,
     program: PathBuf,
+    /// Its functionConfig for the package of a name.
     config: Config,
-    /// Whether the function returns its input unchanged.
-    echoes: bool,
-}
-
-fn pairs(pairs: &[&str]) -> FunctionConfig {
-    FunctionConfig::from_pairs(pairs).unwrap()
-}
-
-fn parsed(text: &str) -> FunctionConfig {
-    FunctionConfig::parse(text).unwrap()
 }
 
 /// `cat`, and functions that use other SDKs.
 fn functions() -> Vec<Function> {
-    let cat = Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true };
+    let cat = Function { name: "cat", program: "/bin/cat".into(), config: |_| None };
     let foreign: [(&str, Config); 6] = [
-        ("set-namespace", |_| Some(pairs(&["namespace=shop"]))),
-        ("starlark", |_| Some(parsed(STARLARK))),
-        ("apply-replacements", |name| Some(parsed(&REPLACEMENTS.replace("NAME", name)))),
-        ("label-setter", |_| Some(pairs(&["team=blue", "tier=1"]))),
+        ("set-namespace", |_| Some(FunctionConfig::from_pairs(&["namespace=shop"]).unwrap())),
+        ("starlark", |_| Some(FunctionConfig::parse(STARLARK).unwrap())),
+        ("apply-replacements", |name| {
+            Some(FunctionConfig::parse(&REPLACEMENTS.replace("NAME", name)).unwrap())
+        }),
+        ("label-setter", |_| Some(FunctionConfig::from_pairs(&["team=blue", "tier=1"]).unwrap())),
         ("validator", |_| None),
-        ("namespace-generator", |_| Some(pairs(&["name=team-a", "owner=Žofie", "quota=10"]))),
+        ("namespace-generator", |_| {
+            Some(FunctionConfig::from_pairs(&["name=team-a", "owner=Žofie", "quota=10"]).unwrap())
+        }),
     ];
-    let found = foreign.map(|(name, config)| Function {
-        name,
-        program: foreign::function(name),
-        config,
-        echoes: false,
-    });
+    let found = foreign.map(|(name, config)| Function { name, program: foreign::function(name), config });
     std::iter::once(cat).chain(found).collect()
 }
 
@@ -106,34 +95,26 @@ impl Stack {
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let functions = functions();
-        let entry = |function: &Function| {
-            format!("{{image: 'ex.io/{}:v1', command: ['{}']}}", function.name, function.program.display())
-        };
-        let local = functions.iter().map(entry).collect::<Vec<_>>().join(", ");
-        let local = format!("functions: [{local}]");
-        let flags = [
-            "--pod-backend=local".into(),
-            flag("local-functions", sandbox.write("pods.yaml", local)),
-            flag("wrapper-server", binary("wrapper-server")),
-        ];
-        let runner = sandbox.runner(flags).await;
+        let images: Vec<_> = functions.iter().map(|function| format!("ex.io/{}:v1", function.name)).collect();
+        let programs = functions.iter().map(|function| function.program.clone());
+        let programs = images.iter().map(String::as_str).zip(programs);
+        let runner = sandbox.runner(sandbox.local_programs(&binary("wrapper-server"), programs)).await;
         let router = sandbox.router(&[&runner], &[]).await;
         Self { sandbox, functions, _runner: runner, router }
     }
 
-    /// Runs the function by hand and through all servers, compares the results, and returns whether
-    /// the function succeeded.
+    /// Runs the function directly and through all servers, and compares the results. Returns
+    /// whether the function succeeded.
     async fn compare(&self, function: &Function, package: &str, list: String) -> bool {
         let what = format!("{} on {package}", function.name);
         let image = format!("ex.io/{}:v1", function.name);
         let client = Client::new(self.router.address());
-        let by_hand = self.sandbox.run(&function.program, [""; 0], list.as_bytes());
-        let (by_hand, answer) = tokio::join!(by_hand, client.call(&image, list.clone()));
-        let stderr = String::from_utf8_lossy(&by_hand.stderr);
-        if by_hand.status.success() {
+        let direct = self.sandbox.run(&function.program, [""; 0], list.as_bytes());
+        let (direct, answer) = tokio::join!(direct, client.call(&image, list.clone()));
+        let stderr = String::from_utf8_lossy(&direct.stderr);
+        if direct.status.success() {
             assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}");
-            assert!(answer.resource_list[..] == by_hand.stdout[..], "{what} differs");
-            assert!(!function.echoes || answer.resource_list == list, "{what} differs");
+            assert!(answer.resource_list[..] == direct.stdout[..], "{what} differs");
             assert_eq!(answer.log(), stderr, "{what}");
         } else {
             assert_eq!(answer.code, Code::Internal, "{what}");
@@ -145,7 +126,7 @@ impl Stack {
                 assert!(answer.message.contains("left out") && answer.message.ends_with(last), "{what}");
             }
         }
-        by_hand.status.success()
+        direct.status.success()
     }
 }
 
@@ -157,7 +138,7 @@ fn list(directory: &Path, name: &str, function: &Function) -> String {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
-async fn every_package_comes_back_as_from_the_function_itself() {
+async fn each_answer_equals_the_output_of_the_function_itself() {
     let stack = Stack::start().await;
     for function in &stack.functions {
         let mut succeeded = 0;
@@ -165,7 +146,10 @@ async fn every_package_comes_back_as_from_the_function_itself() {
             let list = list(&directory, &name, function);
             succeeded += usize::from(stack.compare(function, &name, list).await);
         }
-        figure(&format!("{}: {succeeded} of 6 packages succeed, all as by hand", function.name));
-        assert!(succeeded >= 3, "{} says little about {succeeded} packages", function.name);
+        figure(&format!(
+            "{}: {succeeded} of 6 packages succeed, all answers equal the direct output",
+            function.name
+        ));
+        assert!(succeeded >= 3, "{}: only {succeeded} packages succeed", function.name);
     }
 }

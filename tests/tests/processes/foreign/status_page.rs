@@ -1,4 +1,4 @@
-//! Tests in a real browser what a person sees on the router's status page.
+//! Tests the router's status page in a real browser.
 //!
 //! If `PORCH_FN_TEST_PICTURES` names a directory, the test writes screenshots there.
 //! `tests/screenshot` uses that.
@@ -16,7 +16,7 @@ const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const FLOODED: &str = "set-namespace:v0.4.1";
 const FAILING: &str = "gatekeeper:v0.2.1";
 const ECHO: &str = "exec cat";
-/// A busy function, a failing one, and ten that are called now and then.
+/// A busy function, a failing function, and ten functions with few calls.
 const FUNCTIONS: [(&str, &str); 12] = [
     (FLOODED, "sleep 0.2; exec cat"),
     (FAILING, "echo 'violation: containers must not run as root' >&2; exit 1"),
@@ -51,7 +51,7 @@ async fn busy() -> Stack {
 /// Opens the status page and waits until all images have pods.
 async fn page(stack: &Stack, program: &Path) -> Browser {
     let mut browser = Browser::start(&stack.sandbox, program).await;
-    browser.look(1280, 800, false).await;
+    browser.set_window(1280, 800, false).await;
     browser.open(&format!("http://{}/", stack.admin())).await;
     browser.until("[...document.querySelectorAll('#images tbody tr')].filter(row => row.cells[2].textContent.includes('ready')).length === 12").await;
     browser
@@ -69,21 +69,24 @@ async fn picture(browser: &mut Browser, name: &str) {
 
 /// Asserts that the browser reported no error and sent requests only to the router.
 fn assert_quiet(browser: &Browser, stack: &Stack) {
-    assert_eq!(browser.complaints(), Vec::<String>::new());
+    assert_eq!(browser.console_errors(), Vec::<String>::new());
     let own = format!("http://{}/", stack.admin());
-    let others: Vec<_> =
-        browser.asked().iter().filter(|url| !url.starts_with(&own) && !url.starts_with("data:")).collect();
+    let others: Vec<_> = browser
+        .requested_urls()
+        .iter()
+        .filter(|url| !url.starts_with(&own) && !url.starts_with("data:"))
+        .collect();
     assert_eq!(others, Vec::<&String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the built binaries and chromium; tests/run runs it"]
-async fn three_shards_with_traffic_are_shown_live() {
+async fn the_page_shows_live_data_of_three_runners() {
     let program = chromium();
     let mut stack = busy().await;
     let began = Instant::now();
     let mut browser = page(&stack, &program).await;
-    figure(&format!("status page: browser up and 12 images shown in {:?}", began.elapsed()));
+    figure(&format!("status page: 12 images displayed {:?} after the browser's start", began.elapsed()));
 
     // The ring and the shards match the data.
     let data = stack.status().await;
@@ -119,15 +122,15 @@ async fn three_shards_with_traffic_are_shown_live() {
     assert_eq!(browser.value("document.querySelectorAll('#ring.picked circle.on').length").await, 2);
     browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
     assert_eq!(browser.value(PICKED).await, Value::Null);
-    // The highlight stays when other runners come and go, and ends when the row itself is removed.
-    // The browser sends no event then.
+    // The highlight stays when other runners are added or removed. It ends when the row itself is
+    // removed, although the browser sends no event for that.
     let without = "const without = gone => ({...shown, shards: shown.shards.filter((_, node) => node !== gone), ring: {...shown.ring, slices: shown.ring.slices.filter(([node]) => node !== gone).map(([node, length]) => [node > gone ? node - 1 : node, length])}})";
     let seen = format!(
         "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"
     );
     assert_eq!(browser.value(&seen).await, json!([["1", "1"], ["0", "0"], ["1", "1"], null, null]));
     picture(&mut browser, "status-page.png").await;
-    browser.look(1280, 800, true).await;
+    browser.set_window(1280, 800, true).await;
     let dark = browser.value("getComputedStyle(document.body).backgroundColor").await;
     assert_eq!(dark, "rgb(18, 22, 28)");
     picture(&mut browser, "status-page-dark.png").await;
@@ -154,7 +157,7 @@ async fn three_shards_with_traffic_are_shown_live() {
     assert_eq!(drawn, json!([1000, 200, "10.0.3.9:9445", 1]));
     assert_quiet(&browser, &stack);
 
-    // When the router is gone, the page displays since when its data are stale.
+    // After the router has ended, the page displays since when its data are stale.
     stack.router = None;
     browser.until("document.body.classList.contains('stale') && byId('fresh').textContent.startsWith('stale since')").await;
 }

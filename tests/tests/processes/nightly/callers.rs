@@ -1,5 +1,5 @@
-//! Thousands of callers at once hold a router's resources without using them. The test measures how
-//! other callers are affected.
+//! Thousands of callers occupy a router's resources without using them. The tests measure the
+//! effect on other callers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 const CALLERS: usize = 16;
-const CALM: Duration = Duration::from_secs(20);
+const BASELINE: Duration = Duration::from_secs(20);
 const ATTACK: Duration = Duration::from_mins(1);
 /// The number of streams that send only headers, and the number of their connections.
 const HEADERS_ONLY: usize = 20_000;
@@ -24,13 +24,12 @@ const CONNECTIONS: usize = 4;
 /// Calls that announce a message of one mebibyte and send one byte of it each second.
 const SLOW: usize = 300;
 /// Callers that never read their answer of one mebibyte.
-const DEAF: usize = 100;
+const NON_READING: usize = 100;
 const MEBIBYTE: usize = 1024 * 1024;
 /// Connections to the admin port that send no byte and are replaced every five seconds.
 const SILENT: usize = 1000;
 const RENEWED: Duration = Duration::from_secs(5);
-/// How long a probe may take.
-const PROBE: Duration = Duration::from_secs(1);
+const MAX_PROBE_DURATION: Duration = Duration::from_secs(1);
 
 struct Stand {
     _sandbox: Sandbox,
@@ -91,7 +90,7 @@ async fn slow_sender(router: SocketAddr, image: String) {
 }
 
 /// A caller that never reads its answer. It keeps HTTP/2's small initial window.
-async fn deaf(router: SocketAddr, image: String) {
+async fn non_reading_caller(router: SocketAddr, image: String) {
     let package = format!("kind: ResourceList\n{}\n", "#".repeat(MEBIBYTE));
     let body = framed(&image, package);
     loop {
@@ -106,8 +105,7 @@ async fn deaf(router: SocketAddr, image: String) {
         let _ = stream.send_data(body.clone(), true);
         if let Ok(answer) = answer.await {
             let mut answer = answer.into_body();
-            // Read until the router resets the stream. The window is never increased for the bytes
-            // read.
+            // This reads until the router resets the stream. The read bytes do not open the window.
             while let Some(Ok(_)) = answer.data().await {}
         }
         connection.abort();
@@ -135,7 +133,7 @@ async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
         ticks.tick().await;
         for path in ["/healthz", "/readyz"] {
             let began = Instant::now();
-            let answer = timeout(PROBE * 5, try_get(admin, path)).await.expect("an answer");
+            let answer = timeout(MAX_PROBE_DURATION * 5, try_get(admin, path)).await.expect("an answer");
             assert_eq!(answer.expect("an answer").0, 200, "{path}");
             slowest = slowest.max(began.elapsed());
             count += 1;
@@ -146,13 +144,13 @@ async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes; tests/run nightly runs it"]
-async fn other_callers_notice_nothing() {
+async fn slow_and_idle_callers_do_not_slow_down_others() {
     allow_open_files();
     let stand = Stand::start().await;
     let router = stand.router.address();
-    stand.load(Duration::from_secs(5)).await.all_succeeded();
-    let (calm, before) = (stand.load(CALM).await, stand.memory());
-    calm.all_succeeded();
+    stand.load(Duration::from_secs(5)).await.assert_all_succeeded();
+    let (baseline, before) = (stand.load(BASELINE).await, stand.memory());
+    baseline.assert_all_succeeded();
 
     let mut attackers = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -161,8 +159,8 @@ async fn other_callers_notice_nothing() {
     for number in 0..SLOW {
         attackers.spawn(slow_sender(router, stand.images[number % stand.images.len()].clone()));
     }
-    for number in 0..DEAF {
-        attackers.spawn(deaf(router, stand.images[number % stand.images.len()].clone()));
+    for number in 0..NON_READING {
+        attackers.spawn(non_reading_caller(router, stand.images[number % stand.images.len()].clone()));
     }
     let watch = async {
         let (mut most, end) = (0, Instant::now() + ATTACK);
@@ -176,20 +174,20 @@ async fn other_callers_notice_nothing() {
     let slow = stand.router.metric("porch_fn_router_inflight_refused_total{reason=\"slow\"}").await;
     attackers.shutdown().await;
     let p99 = |report: &Report| report.latencies(|_| true).percentile(0.99);
-    let ratio = p99(&attacked).as_secs_f64() / p99(&calm).as_secs_f64();
-    figure(&format!("without: {calm}; {before} MiB"));
+    let ratio = p99(&attacked).as_secs_f64() / p99(&baseline).as_secs_f64();
+    figure(&format!("without such callers: {baseline}; {before} MiB"));
     figure(&format!(
-        "{HEADERS_ONLY} streams of headers alone, {SLOW} of a byte a second, {DEAF} callers that never read, for \
-         {ATTACK:?}: {attacked}; p99 {ratio:.2} times as long; at most {most} MiB; {} lost their places",
+        "{HEADERS_ONLY} streams that send only headers, {SLOW} that send a byte a second, {NON_READING} callers that never read, for \
+         {ATTACK:?}: {attacked}; p99 {ratio:.2} times as long; at most {most} MiB; {} slow calls evicted",
         slow.unwrap_or_default()
     ));
-    attacked.all_succeeded();
+    attacked.assert_all_succeeded();
     assert!(ratio <= 2.0, "{ratio}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes; tests/run nightly runs it"]
-async fn probes_get_through_a_thousand_silent_sockets() {
+async fn probes_are_answered_despite_a_thousand_silent_connections() {
     allow_open_files();
     let stand = Stand::start().await;
     let mut sockets = JoinSet::new();
@@ -199,5 +197,5 @@ async fn probes_get_through_a_thousand_silent_sockets() {
     figure(&format!(
         "{SILENT} silent sockets, renewed every {RENEWED:?}: {count} probes, slowest {slowest:.1?}"
     ));
-    assert!(slowest <= PROBE, "{slowest:?}");
+    assert!(slowest <= MAX_PROBE_DURATION, "{slowest:?}");
 }

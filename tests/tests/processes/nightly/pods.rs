@@ -20,14 +20,14 @@ async fn a_thousand_calls_leave_no_processes() {
 
 #[tokio::test]
 #[ignore = "minutes; tests/run nightly runs it"]
-async fn twenty_functions_take_turns_in_five_places() {
+async fn twenty_functions_take_turns_with_five_pods() {
     take_turns(20, 5, 3).await;
 }
 
 /// Each caller calls its function at its own pace, independent of the others.
 #[tokio::test]
 #[ignore = "a minute; tests/run nightly runs it"]
-async fn twenty_callers_share_five_places_of_three_runners() {
+async fn twenty_callers_share_five_pods_of_three_runners() {
     let names: Vec<_> = (0..20).map(|function| format!("f{function}:v1")).collect();
     let functions: Vec<_> = names.iter().map(|name| (name.as_str(), "exec cat")).collect();
     let stack = Stack::start(3, &["--max-pods=5", "--scan-interval=1s"], &functions).await;
@@ -39,11 +39,11 @@ async fn twenty_callers_share_five_places_of_three_runners() {
     });
     let most = most_pods(&stack.sandbox, join_all(callers)).await;
     figure(&format!(
-        "20 callers of a function each, 3 runners, 5 places: 60 calls, 0 failed, at most {most} pods at once, {:.1?}",
+        "20 callers with a function each, 3 runners, 5 pods: 60 calls, 0 failed, at most {most} pods at once, {:.1?}",
         begin.elapsed()
     ));
     // At the start, no runner sees the pods that the other two create.
     assert!((5..=15).contains(&most), "{most} pods");
     let within = async || (pods(&stack.sandbox).len() <= 5).then_some(());
-    eventually("the pods are as many as there may be", within).await;
+    eventually("at most 5 pods", within).await;
 }

@@ -1,10 +1,9 @@
 //! Measures one of ten runners in a namespace with 50,000 function pods: its memory, its CPU time,
 //! and the duration of calls to warm pods. Meanwhile pods change, all pods are listed again, and
-//! thousands of images become known.
+//! thousands of images appear.
 //!
-//! This test is the API server, and also all pods: one server that answers on all addresses of
-//! 127/8. Calls go through the runner's own port, so the figures cover whole calls and not only the
-//! pool.
+//! The test contains the API server. One server that listens on all addresses of 127/8 stands for
+//! all pods. Calls go through the runner's own port, so the figures cover whole calls.
 
 mod api;
 mod objects;
@@ -29,9 +28,8 @@ const PORT: u16 = 9446;
 /// The number of images that are called.
 const WARM: usize = 200;
 const CALLS_PER_SECOND: f64 = 300.0;
-/// Half of the changes come from pods that live for half an hour and change eight times. The other
-/// half come from the one pod in four that is in use: a runner writes its reclaim-after once a
-/// minute.
+/// Half of the changes are the eight changes of each pod in its life of half an hour. The other
+/// half are writes of reclaim-after, once a minute for each of the 25 % of pods that are in use.
 const CHANGES_PER_SECOND: usize = 450;
 const LASTS: Duration = Duration::from_secs(20);
 
@@ -50,13 +48,13 @@ impl Runner {
             flag("pod-namespace", NAMESPACE),
             flag("wrapper-server-image", "registry.example/wrapper-server:v1"),
             flag("max-parallel-pods-per-function", PODS_EACH.to_string()),
-            // A long TTL, so that the runner asks no registry: there is none.
+            // The long TTL prevents requests to a registry, because this test has none.
             flag("image-metadata-ttl", "24h"),
             flag("peers", format!("static:///{}", peers.join(","))),
             flag("shard-address", "127.0.0.1:1"),
         ]);
         let server = server.await;
-        server.until_ready().await;
+        server.wait_ready().await;
         Self { server, _sandbox: sandbox }
     }
 
@@ -67,8 +65,7 @@ impl Runner {
         figure(&format!("{what}: {now} MiB, at most {peak} MiB, {files} open files"));
     }
 
-    /// The number of calls that waited for a pod, and how many of them waited at most a
-    /// millisecond.
+    /// The number of calls to pods, and how many of them waited for a pod at most a millisecond.
     async fn waits(&self) -> (u64, u64) {
         let (_, metrics) = self.server.page("/metrics").await;
         let buckets = metrics.lines().filter(|line| {
@@ -81,10 +78,11 @@ impl Runner {
         (count("+Inf"), count("0.001"))
     }
 
-    /// Waits until the runner knows this number of images and each of its own pods serves.
-    async fn until_all_serve(&self, images: usize) -> u64 {
+    /// Waits until the runner knows this number of images and all its own pods are ready. Returns
+    /// the number of these pods.
+    async fn wait_all_serve(&self, images: usize) -> u64 {
         let metric = async |name: &str| self.server.metric(&format!("porch_fn_runner_{name}")).await;
-        eventually("its own pods serve", async || {
+        eventually("the runner's own pods are ready", async || {
             let known = metric("functions").await? == images as u64;
             let all = metric("pods{state=\"starting\"}").await? == 0;
             metric("pods{state=\"ready\"}").await.filter(|_| known && all)
@@ -97,11 +95,11 @@ impl Runner {
         Load::through(&Routers::new([self.server.address()]), Plan::per_second(CALLS_PER_SECOND, &images))
     }
 
-    /// Calls the images that should be warm until all of them are.
+    /// Calls each of the images several times, so that the runner is connected to their pods.
     async fn warm_up(&self) {
         let load = self.load();
         eventually("pods are warm", async || (load.answered() >= 5 * WARM).then_some(())).await;
-        load.stop().await.all_succeeded();
+        load.stop().await.assert_all_succeeded();
     }
 
     /// Reports calls, their waits for a pod, and CPU time during `work`.
@@ -110,7 +108,7 @@ impl Runner {
         let load = self.load();
         work.await;
         let report = load.stop().await;
-        report.all_succeeded();
+        report.assert_all_succeeded();
         let cores = self.server.usage().cores_since(&usage) * 100.0;
         let (calls, fast) = (self.waits().await.0 - calls, self.waits().await.1 - fast);
         let share = fast as f64 / calls as f64 * 100.0;
@@ -139,7 +137,7 @@ fn changes(api: &Api, per_second: usize) -> JoinSet<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes, 15,000 open files and port 9446; tests/run nightly runs it"]
-async fn fifty_thousand_pods() {
+async fn a_runner_with_fifty_thousand_pods() {
     let (_signal, drain) = drain::channel();
     serve_echo(PORT, drain).await;
     let api = Api::start().await;
@@ -149,8 +147,8 @@ async fn fifty_thousand_pods() {
     let began = Instant::now();
     let runner = Runner::start(&api).await;
     figure(&format!("with {} pods: ready {:.1?} after the start", IMAGES * PODS_EACH, began.elapsed()));
-    let own = runner.until_all_serve(IMAGES).await;
-    figure(&format!("its own {own} pods serve {:.1?} after the start", began.elapsed()));
+    let own = runner.wait_all_serve(IMAGES).await;
+    figure(&format!("its own {own} pods are ready {:.1?} after the start", began.elapsed()));
     runner.warm_up().await;
     runner.report_memory("with all pods");
     runner.measure("calls alone", sleep(LASTS)).await;
@@ -160,7 +158,7 @@ async fn fifty_thousand_pods() {
     let relist = async {
         sleep(LASTS / 10).await;
         api.expire_watches();
-        let (listed, watched) = eventually("all is listed again", async || api.last_list()).await;
+        let (listed, watched) = eventually("all pods are listed again", async || api.last_list()).await;
         figure(&format!("the list of all pods took {:.1?}", watched - listed));
         sleep(LASTS / 10).await;
     };
@@ -171,7 +169,7 @@ async fn fifty_thousand_pods() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes and port 9446; tests/run nightly runs it"]
-async fn five_thousand_images_become_known_in_ten_seconds() {
+async fn five_thousand_images_appear_in_ten_seconds() {
     const WITHIN: Duration = Duration::from_secs(10);
     const STEPS: usize = 500;
     let (_signal, drain) = drain::channel();
@@ -183,15 +181,15 @@ async fn five_thousand_images_become_known_in_ten_seconds() {
     runner.measure("calls alone", sleep(WITHIN)).await;
 
     let began = Instant::now();
-    let become_known = async {
+    let add_images = async {
         for step in 0..STEPS {
             let images = (IMAGES * step / STEPS)..(IMAGES * (step + 1) / STEPS);
             api.add(images.map(|image| (WARM + image, 0)));
             sleep_until(began + WITHIN.mul_f64((step + 1) as f64 / STEPS as f64)).await;
         }
     };
-    let what = format!("{IMAGES} images with a pod each become known in {WITHIN:?}");
-    runner.measure(&what, become_known).await;
-    let own = runner.until_all_serve(WARM + IMAGES).await;
-    figure(&format!("its own {own} pods serve {:.1?} after the first", began.elapsed()));
+    let what = format!("{IMAGES} images with a pod each appear in {WITHIN:?}");
+    runner.measure(&what, add_images).await;
+    let own = runner.wait_all_serve(WARM + IMAGES).await;
+    figure(&format!("its own {own} pods are ready {:.1?} after the first", began.elapsed()));
 }

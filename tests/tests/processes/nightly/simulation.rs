@@ -1,5 +1,5 @@
-//! The memory and time that a router needs for 1,000 runners and 100,000 images. One server of this
-//! test listens on a thousand addresses as all the runners.
+//! Measures the memory and time that a router needs for 1,000 runners and 100,000 images. One
+//! server in this test listens on a thousand addresses and stands for all runners.
 
 use porch_fn_lifecycle::drain;
 use porch_fn_tests::echo::serve_echo;
@@ -10,13 +10,13 @@ use tokio::time::{Duration, Instant};
 const RUNNERS: usize = 1_000;
 const IMAGES: usize = 100_000;
 const CALLERS: usize = 64;
-/// In KiB: four times the memory that a router needed when this test was written.
+/// Limit in KiB: four times the memory that a router needed when this test was written.
 const MEMORY: u64 = 512 * 1024;
 
-/// The number of runners on the router's `/shards` page for which `is` returns true.
-async fn runners_with(router: &Server, is: impl Fn(&serde_json::Value) -> bool) -> usize {
+/// The number of runners on the router's `/shards` page for which `matches` returns true.
+async fn runners_with(router: &Server, matches: impl Fn(&serde_json::Value) -> bool) -> usize {
     let page = router.json("/shards").await;
-    page["shards"].as_array().unwrap().iter().filter(|shard| is(shard)).count()
+    page["shards"].as_array().unwrap().iter().filter(|shard| matches(shard)).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,14 +47,14 @@ async fn a_router_with_a_thousand_runners_and_a_hundred_thousand_images() {
     let images: Vec<_> = (0..IMAGES)
         .map(|image| format!("ghcr.io/kptdev/krm-functions-catalog/function-{image}:v0.4.1"))
         .collect();
-    let plan = Plan::callers(CALLERS, &images).longest(Duration::from_mins(30));
+    let plan = Plan::callers(CALLERS, &images).max_duration(Duration::from_mins(30));
     let began = Instant::now();
     let load = Load::through(&Routers::new([router.address()]), plan);
     while load.answered() < IMAGES {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let took = began.elapsed();
-    load.stop().await.all_succeeded();
+    load.stop().await.assert_all_succeeded();
     let after = router.usage().resident;
     figure(&format!("{IMAGES} images called in {took:.1?}; router's memory {after} KiB"));
     assert!(after <= MEMORY, "{after} KiB");

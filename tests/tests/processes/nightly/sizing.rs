@@ -1,5 +1,5 @@
 //! The costs of a call for a router and a runner: memory by message size and parallel calls, and
-//! CPU time. The README's sizing table is made of these figures.
+//! CPU time. The table "Size it" of docs/operate.md is made of these figures.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,10 +13,9 @@ const IMAGE: &str = "example.com/functions/cat:v1";
 const SIZES: [(&str, usize); 4] =
     [("4 KiB", 4 << 10), ("100 KiB", 100 << 10), ("1 MiB", 1 << 20), ("5 MiB", 5 << 20)];
 const AT_ONCE: [usize; 3] = [1, 16, 64];
-/// A limit in bytes that no load here reaches, although one function gets only half of it.
-const ENOUGH: &str = "2147483648";
-/// How long each load lasts.
-const LASTS: Duration = Duration::from_secs(5);
+/// A limit in bytes that these loads do not reach, although one function gets only half of it.
+const LARGE: &str = "2147483648";
+const LOAD_DURATION: Duration = Duration::from_secs(5);
 /// A package of about `size` bytes.
 fn package(size: usize) -> String {
     let mut list = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:\n".to_owned();
@@ -27,7 +26,7 @@ fn package(size: usize) -> String {
         let _ = writeln!(
             list,
             "- apiVersion: v1\n  kind: ConfigMap\n  metadata:\n    name: config-{number}\n    namespace: default\n  data:\n    \
-             key: value of some length, as there is in the packages that people have"
+             key: a value whose length is like that of values in real packages"
         );
     }
     list
@@ -35,34 +34,34 @@ fn package(size: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes; tests/run nightly runs it"]
-async fn what_calls_cost() {
+async fn cost_of_calls() {
     for (name, size) in SIZES {
         for callers in AT_ONCE {
-            cost(name, size, callers).await;
+            measure(name, size, callers).await;
         }
     }
 }
 
-async fn cost(name: &str, size: usize, callers: usize) {
+async fn measure(name: &str, size: usize, callers: usize) {
     let sandbox = Sandbox::new();
     let mut flags = sandbox.local_pods(&[(IMAGE, "exec cat")]);
-    let enough = format!("--max-inflight-bytes={ENOUGH}");
-    flags.extend(["--max-parallel-pods-per-function=4".into(), OsString::from(&enough)]);
+    let large = format!("--max-inflight-bytes={LARGE}");
+    flags.extend(["--max-parallel-pods-per-function=4".into(), OsString::from(&large)]);
     let runner = sandbox.runner(flags).await;
-    let router = sandbox.router(&[&runner], &[&enough]).await;
+    let router = sandbox.router(&[&runner], &[&large]).await;
     let routers = Routers::new([router.address()]);
     let images = [IMAGE.to_owned()];
     // The measurement starts with warm pods and warm processes.
     let warm = Load::through(&routers, Plan::callers(callers, &images));
     eventually("pods are warm", async || (warm.answered() >= 100).then_some(())).await;
-    warm.stop().await.all_succeeded();
+    warm.stop().await.assert_all_succeeded();
 
     let before = [router.usage(), runner.usage()];
     let start = Instant::now();
     let load = Load::through(&routers, Plan::callers(callers, &images).input(package(size)));
-    sleep_until(start + LASTS).await;
+    sleep_until(start + LOAD_DURATION).await;
     let report = load.stop().await;
-    report.all_succeeded();
+    report.assert_all_succeeded();
     let after = [router.usage(), runner.usage()];
 
     let calls = report.succeeded as f64;

@@ -40,7 +40,7 @@ fn container<'a>(objects: &'a mut [Value], name: &str) -> &'a mut Value {
     &mut deployment(objects, name)["spec"]["template"]["spec"]["containers"][0]
 }
 
-/// Follows the README: the flag names the routers, and Porch's runner is stopped.
+/// Follows docs/migrate.md: the flag names the routers, and Porch's runner is stopped.
 fn lead_server(objects: &mut [Value], more: &[&str]) {
     let args = container(objects, "porch-server")["args"].as_array_mut().unwrap();
     args.retain(|arg| !arg.as_str().unwrap().starts_with("--function-runner="));

@@ -1,4 +1,4 @@
-//! Tests when registries are queried for the images to warm up, and the effect of their answers.
+//! Tests when registries are queried for images to warm up, and the effect of their answers.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -21,7 +21,7 @@ use super::*;
 struct Registry {
     /// Tags by constraint. A missing tag gives a failure; an empty tag gives no answer at all.
     tags: Mutex<HashMap<&'static str, &'static str>>,
-    asked: Mutex<usize>,
+    requests: Mutex<usize>,
     open: AtomicUsize,
     most_open: AtomicUsize,
 }
@@ -37,9 +37,9 @@ impl Catalog for Registry {
         constraint: &'a Constraint,
     ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         async {
-            *self.asked.lock() += 1;
-            let place = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most_open.fetch_max(place, Ordering::Relaxed);
+            *self.requests.lock() += 1;
+            let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most_open.fetch_max(open, Ordering::Relaxed);
             sleep(Duration::from_millis(1)).await;
             let known = |(text, _): &(&&str, &&str)| Constraint::parse(text).unwrap() == *constraint;
             let known = self.tags.lock().iter().find(known).map(|(_, tag)| *tag);
@@ -53,7 +53,7 @@ impl Catalog for Registry {
     }
 }
 
-/// Objects with these tags, of which the first keeps a pod.
+/// Settings with FunctionConfigs of these names and tags. The first one keeps a pod.
 fn current(objects: &[(&str, &str)]) -> CurrentSettings {
     let object = |(place, &(name, tag)): (usize, &(&str, &str))| {
         let annotations = if place == 0 { json!({"fn.kpt.dev/min-replicas": "1"}) } else { Value::Null };
@@ -70,13 +70,13 @@ fn current(objects: &[(&str, &str)]) -> CurrentSettings {
     CurrentSettings { settings: Arc::new(settings), ..current }
 }
 
-struct Rig {
+struct Setup {
     registry: Arc<Registry>,
     current: watch::Sender<CurrentSettings>,
     resolved: watch::Receiver<Resolved>,
 }
 
-impl Rig {
+impl Setup {
     fn start(objects: &[(&str, &str)], tags: &[(&'static str, &'static str)], warm_up: bool) -> Self {
         let registry = Arc::new(Registry::default());
         registry.tags.lock().extend(tags.iter().copied());
@@ -87,8 +87,8 @@ impl Rig {
         Self { registry, current, resolved }
     }
 
-    fn asked(&self) -> usize {
-        *self.registry.asked.lock()
+    fn requests(&self) -> usize {
+        *self.registry.requests.lock()
     }
 
     fn known(&mut self) -> Vec<String> {
@@ -99,59 +99,62 @@ impl Rig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_range_becomes_an_image_and_literal_tags_are_nothing_to_ask() {
-    let mut rig =
-        Rig::start(&[("a", "~0.1"), ("b", "*"), ("c", "v0.2")], &[("~0.1", "v0.1.5"), ("*", "v3.0.0")], true);
-    rig.resolved.wait_for(|known| known.len() == 2).await.unwrap();
-    assert_eq!(rig.known(), ["example.com/a:v0.1.5", "example.com/b:v3.0.0"]);
-    assert_eq!(rig.asked(), 2);
+async fn ranges_are_resolved_and_literal_tags_are_not() {
+    let mut setup = Setup::start(
+        &[("a", "~0.1"), ("b", "*"), ("c", "v0.2")],
+        &[("~0.1", "v0.1.5"), ("*", "v3.0.0")],
+        true,
+    );
+    setup.resolved.wait_for(|known| known.len() == 2).await.unwrap();
+    assert_eq!(setup.known(), ["example.com/a:v0.1.5", "example.com/b:v3.0.0"]);
+    assert_eq!(setup.requests(), 2);
 
     // A version that is pushed later.
-    rig.registry.tags.lock().insert("~0.1", "v0.1.6");
-    rig.resolved.changed().await.unwrap();
-    assert_eq!(rig.known(), ["example.com/a:v0.1.6", "example.com/b:v3.0.0"]);
+    setup.registry.tags.lock().insert("~0.1", "v0.1.6");
+    setup.resolved.changed().await.unwrap();
+    assert_eq!(setup.known(), ["example.com/a:v0.1.6", "example.com/b:v3.0.0"]);
 
-    rig.current.send_replace(current(&[("b", "*")]));
-    rig.resolved.changed().await.unwrap();
-    assert_eq!(rig.known(), ["example.com/b:v3.0.0"]);
+    setup.current.send_replace(current(&[("b", "*")]));
+    setup.resolved.changed().await.unwrap();
+    assert_eq!(setup.known(), ["example.com/b:v3.0.0"]);
 
-    // Without warm-up only ranges of which pods are kept.
-    let mut rig = Rig::start(&[("a", "~0.1"), ("b", "~0.1")], &[("~0.1", "v0.1.5")], false);
-    rig.resolved.changed().await.unwrap();
-    sleep(LONGEST).await;
-    assert_eq!((rig.known(), rig.asked()), (vec!["example.com/a:v0.1.5".to_owned()], 1));
+    // Without warm-up only ranges with kept pods are resolved.
+    let mut setup = Setup::start(&[("a", "~0.1"), ("b", "~0.1")], &[("~0.1", "v0.1.5")], false);
+    setup.resolved.changed().await.unwrap();
+    sleep(REQUEST_TIMEOUT).await;
+    assert_eq!((setup.known(), setup.requests()), (vec!["example.com/a:v0.1.5".to_owned()], 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_asked_again_after_a_pause_and_leaves_what_was_known() {
-    let mut rig = Rig::start(&[("a", "~0.1")], &[], true);
+async fn a_failed_request_is_repeated_after_a_pause_and_keeps_the_known_image() {
+    let mut setup = Setup::start(&[("a", "~0.1")], &[], true);
     sleep(FIRST_PAUSE / 2).await;
-    assert_eq!(rig.asked(), 1);
+    assert_eq!(setup.requests(), 1);
     sleep(FIRST_PAUSE * 8 / 10).await;
-    assert_eq!(rig.asked(), 2);
+    assert_eq!(setup.requests(), 2);
     sleep(LAST_PAUSE * 10).await;
-    let asked = rig.asked();
-    assert!((12..=22).contains(&asked), "ever more slowly: {asked}");
-    rig.registry.tags.lock().insert("~0.1", "v0.1.5");
-    rig.resolved.changed().await.unwrap();
-    rig.registry.tags.lock().clear();
-    sleep(HOLDS * 12 / 10 + FIRST_PAUSE * 4).await;
-    assert!(rig.asked() > asked + 2);
-    assert_eq!(rig.known(), ["example.com/a:v0.1.5"]);
+    let requests = setup.requests();
+    assert!((12..=22).contains(&requests), "the pauses grow: {requests}");
+    setup.registry.tags.lock().insert("~0.1", "v0.1.5");
+    setup.resolved.changed().await.unwrap();
+    setup.registry.tags.lock().clear();
+    sleep(VALID_FOR * 12 / 10 + FIRST_PAUSE * 4).await;
+    assert!(setup.requests() > requests + 2);
+    assert_eq!(setup.known(), ["example.com/a:v0.1.5"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_questions_are_open_and_none_for_ever() {
+async fn requests_are_limited_in_number_and_time() {
     let names: Vec<_> = (0..10).map(|number| format!("f{number}")).collect();
     let mut objects: Vec<_> = names.iter().map(|name| (name.as_str(), "~0.1")).collect();
     objects.push(("hangs", "~9"));
-    let mut rig = Rig::start(&objects, &[("~0.1", "v0.1.5"), ("~9", "")], true);
+    let mut setup = Setup::start(&objects, &[("~0.1", "v0.1.5"), ("~9", "")], true);
     let begin = Instant::now();
-    rig.resolved.wait_for(|known| known.len() == 10).await.unwrap();
-    assert!(begin.elapsed() < LONGEST, "one that hangs stops no other");
-    assert_eq!(rig.registry.most_open.load(Ordering::Relaxed), AT_ONCE);
-    let asked = rig.asked();
-    sleep(LONGEST + FIRST_PAUSE * 12 / 10 + Duration::from_secs(1)).await;
-    assert_eq!(rig.asked(), asked + 1, "it was given up, and asked again");
-    assert_eq!(rig.known().len(), 10);
+    setup.resolved.wait_for(|known| known.len() == 10).await.unwrap();
+    assert!(begin.elapsed() < REQUEST_TIMEOUT, "a hanging request delays no other");
+    assert_eq!(setup.registry.most_open.load(Ordering::Relaxed), MAX_REQUESTS);
+    let requests = setup.requests();
+    sleep(REQUEST_TIMEOUT + FIRST_PAUSE * 12 / 10 + Duration::from_secs(1)).await;
+    assert_eq!(setup.requests(), requests + 1, "the hanging request was repeated");
+    assert_eq!(setup.known().len(), 10);
 }

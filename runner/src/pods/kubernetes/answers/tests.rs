@@ -16,13 +16,13 @@ fn detailed(code: u16, reason: &str, details: &serde_json::Value) -> RequestErro
     kube::Error::Api(serde_json::from_value(status).unwrap()).into()
 }
 
-fn broken_off() -> RequestError {
+fn lost_connection() -> RequestError {
     kube::Error::Service("connection reset by peer".into()).into()
 }
 
 /// The refusal's kind, and a part of its text.
 #[test]
-fn refused_creates_say_what_to_change() {
+fn refused_creates_have_a_kind_and_a_fix() {
     let forbidden = |message: &str| api(403, "Forbidden", &format!("pods \"f\" is forbidden: {message}"));
     let denied = r#"admission webhook "w" denied the request: no"#;
     let policy = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
@@ -40,10 +40,10 @@ fn refused_creates_say_what_to_change() {
         (forbidden("no new content because it is being terminated"), "namespace", "being deleted"),
         (detailed(403, "Forbidden", &ends), "namespace", "being deleted"),
         (forbidden("maximum cpu usage per Container is 1, but limit is 2"), "admission", "LimitRanges"),
-        (api(403, "Forbidden", denied), "policy", "it demands"),
-        (api(400, "BadRequest", denied), "policy", "it demands"),
-        (api(500, "InternalError", denied), "policy", "it demands"),
-        (api(422, "Invalid", policy), "policy", "it demands"),
+        (api(403, "Forbidden", denied), "policy", "it requires"),
+        (api(400, "BadRequest", denied), "policy", "it requires"),
+        (api(500, "InternalError", denied), "policy", "it requires"),
+        (api(422, "Invalid", policy), "policy", "it requires"),
         (api(422, "Invalid", "spec.containers[0].image: Required value"), "invalid", "finds the pod"),
         (api(400, "BadRequest", "cannot be handled as a Pod"), "invalid", "finds the pod"),
         (api(413, "RequestEntityTooLarge", "limit is 3145728"), "invalid", "finds the pod"),
@@ -61,9 +61,9 @@ fn refused_creates_say_what_to_change() {
     }
 }
 
-/// What each answer means to a create, a delete and a push.
+/// The result of each answer for a create, a delete and a push.
 #[test]
-fn other_answers_are_conflicts_or_say_nothing() {
+fn other_answers_are_conflicts_or_inconclusive() {
     use WriteOutcome::{Conflict, Gone, Unknown, Unreachable};
     let unknown = || Some(Creation::Unknown);
     let no_answer = (Some(Creation::Unreachable), Unreachable, Unreachable);
@@ -82,7 +82,7 @@ fn other_answers_are_conflicts_or_say_nothing() {
         (api(500, "ServerTimeout", "No API token found"), no_answer.clone()),
         (api(503, "ServiceUnavailable", "apiserver is shutting down"), no_answer.clone()),
         (api(504, "Timeout", "request did not complete"), no_answer.clone()),
-        (broken_off(), no_answer.clone()),
+        (lost_connection(), no_answer.clone()),
     ];
     // A proxy's answers, as the kube crate reads a body that is not a Status.
     let proxy =
@@ -97,12 +97,12 @@ fn other_answers_are_conflicts_or_say_nothing() {
 }
 
 #[test]
-fn the_server_says_how_long_to_leave_it_alone() {
-    let asked =
+fn the_server_sets_the_pause_before_a_retry() {
+    let pause =
         |seconds: u32| retry_after(&detailed(429, "TooManyRequests", &json!({"retryAfterSeconds": seconds})));
-    assert_eq!(asked(3), Some(Duration::from_secs(3)));
-    assert_eq!(asked(7000), Some(LONGEST_RETRY_AFTER));
-    assert_eq!(asked(0), Some(Duration::from_secs(1)), "flow control says it in a header");
+    assert_eq!(pause(3), Some(Duration::from_secs(3)));
+    assert_eq!(pause(7000), Some(LONGEST_RETRY_AFTER));
+    assert_eq!(pause(0), Some(Duration::from_secs(1)), "flow control sends it in a header");
     assert_eq!(retry_after(&api(500, "InternalError", "")), None);
-    assert_eq!(retry_after(&broken_off()), None);
+    assert_eq!(retry_after(&lost_connection()), None);
 }

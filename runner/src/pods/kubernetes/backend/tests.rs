@@ -1,4 +1,4 @@
-//! One time limit covers all waits of a create. Otherwise callers would wait longer than
+//! Tests that one time limit covers all waits of a create. Otherwise callers would wait longer than
 //! documented.
 
 use porch_fn_settings::CacheConfig;
@@ -10,8 +10,8 @@ use crate::pods::kubernetes::fake::{self, FakeRegistry, IMAGE};
 use crate::pods::kubernetes::store::Connect;
 use crate::pods::kubernetes::template::Template;
 
-/// The result of a create and its duration in seconds. The API server never answers; the registry
-/// answers after `registry` seconds.
+/// Returns the result of a create and its duration in seconds. The API server never answers; the
+/// registry answers after `registry` seconds.
 async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
     let flags = PodFlags { max_message: 1024, pull_secret: None };
     let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
@@ -34,14 +34,14 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_has_one_bound_whatever_it_waits_for() {
+async fn one_time_limit_covers_all_waits_of_a_create() {
     let template = || Ok(Arc::new(Template::built_in("w:v1").unwrap()));
     let unreachable = refused("registry", RegistryError::Unreachable.to_string());
     let unread = refused("template", NoTemplate::Unread.to_string());
-    let bound = CREATE_TIMEOUT.as_secs();
+    let limit = CREATE_TIMEOUT.as_secs();
     assert!(CREATE_TIMEOUT < Duration::from_mins(1), "the pool gives up then");
-    assert_eq!(create(3600, template()).await, (unreachable, bound));
-    assert_eq!(create(45, template()).await, (Creation::Unknown, bound));
-    assert_eq!(create(45, Err(NoTemplate::Unread)).await, (unread.clone(), bound));
+    assert_eq!(create(3600, template()).await, (unreachable, limit));
+    assert_eq!(create(45, template()).await, (Creation::Unknown, limit));
+    assert_eq!(create(45, Err(NoTemplate::Unread)).await, (unread.clone(), limit));
     assert_eq!(create(0, Err(NoTemplate::Unread)).await, (unread, TEMPLATE_TIMEOUT.as_secs()));
 }

@@ -1,5 +1,5 @@
-//! Messages of the kubelet and the scheduler about a pod. Each goes to the runner's log when it is
-//! new, and nowhere else.
+//! Messages of the kubelet and the scheduler about a pod. A new message goes to the runner's log,
+//! and nowhere else.
 
 use std::collections::HashSet;
 
@@ -31,7 +31,7 @@ pub(in crate::pods::kubernetes) struct News<'a> {
 // === impl Logged ===
 
 impl Logged {
-    /// Returns the lines about the pod's state that its last state did not have.
+    /// Returns the lines about the pod's current state that its last state did not have.
     pub(in crate::pods::kubernetes) fn take_new<'a>(&mut self, pod: &'a Pod) -> Vec<News<'a>> {
         let mut news = news(pod);
         let key = |line: &News<'_>| {

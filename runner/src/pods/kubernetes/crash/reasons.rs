@@ -1,10 +1,10 @@
-//! What callers read about a pod that cannot start or has died: a fixed text for each fault.
+//! Texts for callers about pods that cannot start or have died: a fixed text for each fault.
 
 use porch_fn_pool::Reason;
 
 use crate::pods::kubernetes::names;
 
-/// Not all registries distinguish a missing image from one that may not be pulled.
+/// One reason for both cases: not all registries distinguish them.
 pub(super) fn image_refused(container: &str) -> Reason {
     let text = "was not found in its registry or may not be pulled: check its name and tag, and the pull secrets of the function \
                 namespace";
@@ -34,7 +34,7 @@ pub(super) fn named(container: &str) -> String {
     format!("the container `{container}`{of_pod}")
 }
 
-/// What to check when the container does not come up.
+/// What users should check if the container does not start.
 pub(super) fn advice(container: &str) -> &'static str {
     // The function's container first runs the wrapper-server, not the function.
     if container == names::CONTAINER {

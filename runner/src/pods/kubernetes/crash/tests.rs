@@ -64,10 +64,10 @@ fn single_states() {
     let mut unaddressed = function(&running());
     unaddressed["podIP"] = Value::Null;
     let condition = |kind: &str, value: &str, reason: &str| json!({"conditions": [{"type": kind, "status": value, "reason": reason, "message": "0/3 nodes"}]});
-    let (well, badly) = (end(0, "Completed", 1), end(1, "Error", 1));
+    let (success, failure) = (end(0, "Completed", 1), end(1, "Error", 1));
     let init =
         |now: &Value, before: &Value| json!({"initContainerStatuses": [container("proxy", 1, now, before)]});
-    let crash = |name| container(name, 1, &badly, &badly);
+    let crash = |name| container(name, 1, &failure, &failure);
     let pulls = container("function", 0, &waiting("ErrImagePull", "connection refused"), &json!({}));
     for (status, expected) in [
         (json!({}), "pending"),
@@ -80,10 +80,10 @@ fn single_states() {
         (condition("PodScheduled", "True", "Unschedulable"), "pending"),
         (condition("Ready", "False", "Unschedulable"), "pending"),
         // Init containers are expected to end.
-        (init(&well, &well), "pending"),
-        (init(&well, &badly), "pending"),
-        (init(&badly, &well), "pending"),
-        (init(&badly, &badly), "failed exited of proxy"),
+        (init(&success, &success), "pending"),
+        (init(&success, &failure), "pending"),
+        (init(&failure, &success), "pending"),
+        (init(&failure, &failure), "failed exited of proxy"),
         // The function's fault is reported first, and failures are reported before waits.
         (status(&[crash("proxy"), crash("function")]), "failed exited"),
         (status(&[pulls, crash("proxy")]), "failed exited of proxy"),
@@ -93,7 +93,7 @@ fn single_states() {
 }
 
 #[test]
-fn a_fault_that_no_retry_fixes_fails_at_once() {
+fn permanent_faults_fail_at_once() {
     for (reason, expected) in [
         ("InvalidImageName", "failed invalid_image"),
         ("ErrImageNeverPull", "failed never_pulled"),
@@ -115,7 +115,7 @@ fn a_fault_that_no_retry_fixes_fails_at_once() {
 
 /// The phases after the first and the second failed pull, without and with a pull secret.
 #[test]
-fn failed_pulls_have_a_second_try_unless_the_registry_refused() {
+fn failed_pulls_have_a_second_attempt_unless_the_registry_refused() {
     let (no_image, no_access, other) = (["failed", "failed"], ["failed", "waits"], ["waits", "waits"]);
     for (message, [plain, with_secret]) in [
         (
@@ -156,7 +156,7 @@ fn failed_pulls_have_a_second_try_unless_the_registry_refused() {
 }
 
 #[test]
-fn failed_pulls_are_counted_by_their_begin() {
+fn failed_pulls_are_counted_when_they_begin() {
     let (waits, failed) = ("waits image_not_pulled", "failed image_not_pulled");
     let (pull, back_off) = ("ErrImagePull", "ImagePullBackOff");
     for (reasons, expected) in [
@@ -212,7 +212,7 @@ fn a_crash_fails_at_its_second_exit() {
 }
 
 #[test]
-fn a_pod_that_is_over_has_failed() {
+fn a_pod_that_has_ended_has_failed() {
     let ended = |name, code, reason| container(name, 0, &end(code, reason, 1), &json!({}));
     let function = |code, reason| ended("function", code, reason);
     for (phase, reason, containers, expected) in [
@@ -241,7 +241,7 @@ fn a_failed_pod_stays_failed_for_the_same_reason() {
 }
 
 #[test]
-fn the_log_gets_each_end_and_each_complaint_once() {
+fn each_message_is_logged_once() {
     let mut logged = Logged::default();
     let mut lines = |status: &Value| {
         let pod = pod(status);
@@ -266,7 +266,7 @@ fn the_log_gets_each_end_and_each_complaint_once() {
 }
 
 #[test]
-fn the_log_gets_the_clusters_words() {
+fn messages_are_logged_unchanged_and_cut_to_their_end() {
     let pending = json!({
         "reason": "Evicted", "message": "low on memory",
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}],
@@ -284,7 +284,7 @@ fn the_log_gets_the_clusters_words() {
     let mut state = end(1, "Error", 1);
     state["terminated"]["message"] = json!(format!("ä{}end", "x".repeat(MAX_TEXT - 4)));
     let mut ended = pod(&function(&state));
-    assert_eq!(news(&ended)[0].message, format!("{}end", "x".repeat(MAX_TEXT - 4)), "cut at its begin");
+    assert_eq!(news(&ended)[0].message, format!("{}end", "x".repeat(MAX_TEXT - 4)), "the start is cut");
     ended.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
-    assert_eq!(news(&ended), [], "a planned end");
+    assert_eq!(news(&ended), [], "a deleted pod");
 }

@@ -15,9 +15,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use porch_fn_pool::{OwnedShards, ShardKey, Time};
-use porch_fn_settings::{
-    FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, Source, TagSemantics,
-};
+use porch_fn_settings::{FunctionConfig, FunctionConfigs, Setting, Source, TagSemantics};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -71,8 +69,8 @@ impl Objects {
         Self { default_prefix, semantics, entries, configs, time: None, stale: false }
     }
 
-    /// Sets what tags mean. If that changes, objects are read again, and their earlier states are
-    /// dropped.
+    /// Sets the meaning of tags. If it changes, all objects are parsed again, and their earlier
+    /// states are dropped.
     pub(super) fn set_semantics(&mut self, semantics: Setting<TagSemantics>) {
         let before = std::mem::replace(&mut self.semantics, semantics);
         self.stale |= before != self.semantics;
@@ -83,18 +81,12 @@ impl Objects {
         }
     }
 
-    /// Handles a created or changed object. The change may be only in its status.
+    /// Records a created or changed object. The change may be only in its status.
     pub(super) fn apply(&mut self, mut object: Object) {
         let name = object.metadata.name.clone().unwrap_or_default();
-        let before = self.entries.remove(&name);
-        if before.is_none() && self.entries.len() >= MAX_FUNCTION_CONFIGS {
-            return tracing::error!(
-                name,
-                "a FunctionConfig is ignored: there are more than {MAX_FUNCTION_CONFIGS}"
-            );
-        }
         // An object with the same name and another UID is a different object.
-        let before = before.filter(|before| before.object.metadata.uid == object.metadata.uid);
+        let before =
+            self.entries.remove(&name).filter(|before| before.object.metadata.uid == object.metadata.uid);
         let is_new = before.is_none();
         let was_ending = before.as_ref().is_some_and(|before| before.object.is_ending());
         let (last_observed, last_good, last_error, written) = before
@@ -109,21 +101,21 @@ impl Objects {
         };
         match &error {
             Some(error) if last_error.as_ref() != Some(error) => {
-                tracing::error!(name, error, kept = good.is_some(), "a FunctionConfig cannot be used");
+                tracing::error!(name, error, kept = good.is_some(), "a FunctionConfig is invalid");
             }
-            None if last_error.is_some() => tracing::info!(name, "a FunctionConfig can be used again"),
+            None if last_error.is_some() => tracing::info!(name, "a FunctionConfig is valid again"),
             _ => {}
         }
         self.stale |= is_new || good != last_good || object.is_ending() != was_ending;
         self.entries.insert(name, Entry { object, good, error, written });
     }
 
-    /// An object was deleted.
+    /// Records the deletion of an object.
     pub(super) fn remove(&mut self, name: &str) {
         self.stale |= self.entries.remove(name).is_some();
     }
 
-    /// The full list.
+    /// Replaces all objects by the full list.
     pub(super) fn replace_all(&mut self, list: Vec<DynamicObject>) {
         let listed: HashSet<_> = list.iter().map(ResourceExt::name_any).collect();
         let before = self.entries.len();
@@ -142,7 +134,7 @@ impl Objects {
         }
         let living = self.entries.values().filter(|entry| !entry.object.is_ending());
         let mut time = living.clone().filter_map(|entry| entry.object.changed).max();
-        // A deletion also makes a later configuration.
+        // A deletion also creates a newer configuration.
         if self.time.is_some() && time <= self.time {
             time = Some(now.max(self.time.unwrap_or_default()));
         }
@@ -152,7 +144,7 @@ impl Objects {
         Some(Arc::clone(&self.configs))
     }
 
-    /// The next write: when its object's pause ends, the object's name, the write, and its patch.
+    /// Returns the next write: when it is due, the object's name, the write, and its patch.
     pub(super) fn next_write(&self, owned: &OwnedShards) -> Option<(Instant, String, Write, Value)> {
         let now = Instant::now();
         let writes = self.entries.iter().filter_map(|(name, entry)| {
@@ -164,15 +156,16 @@ impl Objects {
         Some((at, name.clone(), write, patch))
     }
 
-    /// The write that an object needs. The ring owner of its name writes its status. Any runner may
-    /// remove the finalizer, so a deletion does not wait for one specific runner.
+    /// Returns the write that an object needs from this runner. The ring owner of its name writes
+    /// its status. Any runner may remove the finalizer, so a deletion does not wait for one
+    /// specific runner.
     fn write_to(&self, name: &str, entry: &Entry, owned: &OwnedShards) -> Option<Write> {
         let write = next_write(&entry.object, entry.error.is_none(), self.problem(name, entry))?;
         let is_mine = write == Write::Finalizer || owned.owns(&ShardKey::from(name));
         is_mine.then_some(write)
     }
 
-    /// Records the end of a write. A failed write is repeated.
+    /// Records the result of a write. A failed write is repeated.
     pub(super) fn record_write(&mut self, name: &str, write: &Write, succeeded: bool) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         // The API server drops fields that the schema does not have: newer Porch's schema lacks the
@@ -199,7 +192,7 @@ impl Objects {
         Counts { objects: living.clone().count(), problems: problems.count(), broken: broken.count() }
     }
 
-    /// What the user of the object should fix.
+    /// The problem that the object's user should fix.
     fn problem<'a>(&'a self, name: &str, entry: &'a Entry) -> Option<&'a str> {
         // A conflict depends on the meaning of tags. While that meaning is a guess, the conflict is
         // not reported.

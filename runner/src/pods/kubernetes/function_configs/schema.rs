@@ -15,11 +15,8 @@ use tokio::time::{Instant, sleep};
 use super::super::client::{Causes, RequestError, bounded};
 use super::{FLAG, Followed, GROUP, SCHEMA_EVERY, SCHEMA_PAUSE, SCHEMA_WITHIN, VERSION};
 
-/// Logged if the schema does not give the meaning of tags.
-const SILENT: &str = "it has no FunctionConfig with a description of podExecutor.tags";
-
-/// The meaning of tags; `None` if the schema does not give it.
-type Answer = Result<Option<TagSemantics>, RequestError>;
+/// The error for a schema without the meaning of tags.
+const NO_MEANING: &str = "it has no FunctionConfig with a description of podExecutor.tags";
 
 // === impl Followed ===
 
@@ -36,26 +33,26 @@ impl Followed {
         let answer = wait_for_schema(&self.options.client, within).await;
         let answer = answer
             .map_err(|error| Causes(&error).to_string())
-            .and_then(|semantics| semantics.ok_or_else(|| SILENT.to_owned()));
+            .and_then(|semantics| semantics.ok_or_else(|| NO_MEANING.to_owned()));
         let is_known = self.objects.semantics.source == Source::Schema;
         match answer {
             Ok(semantics) => {
                 let semantics = Setting::new(semantics, Source::Schema);
                 if semantics != self.objects.semantics {
                     let semantics = semantics.value;
-                    tracing::info!(%semantics, "the schema of FunctionConfigs says what their tags mean");
+                    tracing::info!(%semantics, "the schema of FunctionConfigs describes what their tags mean");
                 }
                 self.objects.set_semantics(semantics);
             }
             Err(error) if is_known || std::mem::replace(&mut self.is_schema_missing, true) => {
                 tracing::debug!(
                     error,
-                    "the schema of FunctionConfigs still does not say what their tags mean"
+                    "the schema of FunctionConfigs still does not describe what their tags mean"
                 );
             }
             Err(error) => tracing::warn!(
                 error,
-                "the schema of FunctionConfigs does not say what their tags mean: they are taken as in Porch 1.6. Set \
+                "the schema of FunctionConfigs does not describe what their tags mean: they mean the same as in Porch 1.6. Set \
                  --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
                  system:discovery does"
             ),
@@ -66,8 +63,8 @@ impl Followed {
     }
 }
 
-/// Repeats a request after a temporary failure, for at most `within`.
-async fn wait_for_schema(client: &Client, within: Duration) -> Answer {
+/// Reads the schema, and repeats that for at most `within` after temporary failures.
+async fn wait_for_schema(client: &Client, within: Duration) -> Result<Option<TagSemantics>, RequestError> {
     let give_up = Instant::now() + within;
     loop {
         let answer = read(client).await;
@@ -75,12 +72,13 @@ async fn wait_for_schema(client: &Client, within: Duration) -> Answer {
         if is_final || Instant::now() >= give_up {
             return answer;
         }
-        // The random part keeps runners from asking at the same moment.
+        // The random part keeps runners from sending their requests at the same moment.
         sleep(spread(SCHEMA_PAUSE, 1.0..1.5)).await;
     }
 }
 
-async fn read(client: &Client) -> Answer {
+/// Returns `None` if the schema does not describe the meaning of tags.
+async fn read(client: &Client) -> Result<Option<TagSemantics>, RequestError> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}"))
         .header(header::ACCEPT, "application/json")
         .body(Vec::new())

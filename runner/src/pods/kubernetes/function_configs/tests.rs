@@ -1,4 +1,4 @@
-//! Tests with an API server that gives a few fixed answers.
+//! Tests the watch of FunctionConfigs, with an API server that gives fixed answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::*;
+use crate::metrics::tests::metrics;
 use crate::pods::kubernetes::fake::{self, Answer};
 
 /// The current answers of the API server.
@@ -26,25 +27,21 @@ struct Answers {
 }
 
 /// An API server, and a runner that follows its objects.
-struct Rig {
+struct Setup {
     answers: Arc<Mutex<Answers>>,
-    /// How many lists were asked for.
+    /// The number of requested lists.
     lists: watched::Receiver<usize>,
-    /// How often the schema was requested.
+    /// The number of requests for the schema.
     schemas: Arc<AtomicUsize>,
     state: watched::Receiver<Option<Arc<FunctionConfigs>>>,
     _task: JoinHandle<()>,
 }
 
-// === impl Rig ===
+// === impl Setup ===
 
-impl Rig {
-    fn start(first: Answers) -> Self {
-        Self::with(first, None)
-    }
-
-    /// With `--functionconfig-tags`.
-    fn with(first: Answers, semantics: Option<TagSemantics>) -> Self {
+impl Setup {
+    /// Starts with these answers, and with `semantics` for `--functionconfig-tags`.
+    fn start(first: Answers, semantics: Option<TagSemantics>) -> Self {
         let (answers, schemas) = (Arc::new(Mutex::new(first)), Arc::new(AtomicUsize::new(0)));
         let (listed, lists) = watched::channel(0);
         let (now, asked) = (Arc::clone(&answers), Arc::clone(&schemas));
@@ -57,20 +54,20 @@ impl Rig {
         };
         let (state, receiver) = watched::channel(None);
         let owned = watched::channel(OwnedShards::None).1;
-        let task = tokio::spawn(follow(options, owned, state, fake::metrics()));
+        let task = tokio::spawn(follow(options, owned, state, metrics().0));
         Self { answers, lists, schemas, state: receiver, _task: task }
     }
 
     /// Changes the API server's answers, and waits until two more lists were answered.
-    async fn say(&mut self, answers: Answers) {
+    async fn set_answers(&mut self, answers: Answers) {
         *self.answers.lock() = answers;
         let asked = *self.lists.borrow();
         // One list may already have been requested, but not answered.
         self.lists.wait_for(|lists| *lists >= asked + 3).await.unwrap();
     }
 
-    /// Waits until tags mean this.
-    async fn until(&mut self, semantics: TagSemantics, source: Source) {
+    /// Waits until tags have this meaning.
+    async fn wait_for(&mut self, semantics: TagSemantics, source: Source) {
         let expected = Setting::new(semantics, source);
         let is_so = |state: &Option<Arc<FunctionConfigs>>| {
             state.as_ref().is_some_and(|configs| configs.semantics.as_ref() == Some(&expected))
@@ -78,7 +75,7 @@ impl Rig {
         self.state.wait_for(is_so).await.unwrap();
     }
 
-    /// How many objects are in effect; `None` if that is not known.
+    /// The number of objects in effect; `None` if it is not known yet.
     fn objects(&self) -> Option<usize> {
         self.state.borrow().as_ref().map(|configs| configs.iter().count())
     }
@@ -127,69 +124,69 @@ const LISTED: Answers = Answers { list: 200, kind: true, tags: Ok(OLD), unpublis
 const UNKNOWN: Answers = Answers { list: 404, kind: false, ..LISTED };
 
 #[tokio::test(start_paused = true)]
-async fn one_answer_alone_takes_no_object_away() {
-    let mut rig = Rig::start(Answers { list: 500, ..LISTED });
-    rig.say(Answers { list: 404, ..LISTED }).await;
-    assert_eq!(rig.objects(), None, "nothing is known before an answer");
-    rig.say(LISTED).await;
-    assert_eq!(rig.objects(), Some(1));
-    rig.say(Answers { list: 404, ..LISTED }).await;
-    assert_eq!(rig.objects(), Some(1), "discovery knows better");
-    rig.say(Answers { list: 403, ..LISTED }).await;
-    assert_eq!(rig.objects(), Some(1), "they are there, if out of sight");
-    rig.say(UNKNOWN).await;
-    assert_eq!(rig.objects(), Some(0), "they went with their kind");
+async fn a_single_answer_removes_no_object() {
+    let mut setup = Setup::start(Answers { list: 500, ..LISTED }, None);
+    setup.set_answers(Answers { list: 404, ..LISTED }).await;
+    assert_eq!(setup.objects(), None, "nothing is known before an answer");
+    setup.set_answers(LISTED).await;
+    assert_eq!(setup.objects(), Some(1));
+    setup.set_answers(Answers { list: 404, ..LISTED }).await;
+    assert_eq!(setup.objects(), Some(1), "discovery still has the kind");
+    setup.set_answers(Answers { list: 403, ..LISTED }).await;
+    assert_eq!(setup.objects(), Some(1), "a refusal removes no object");
+    setup.set_answers(UNKNOWN).await;
+    assert_eq!(setup.objects(), Some(0), "the kind was deleted");
 
-    let mut rig = Rig::start(Answers { list: 403, ..LISTED });
-    rig.state.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(rig.objects(), Some(0), "a runner without the right has none");
+    let mut setup = Setup::start(Answers { list: 403, ..LISTED }, None);
+    setup.state.wait_for(Option::is_some).await.unwrap();
+    assert_eq!(setup.objects(), Some(0), "a runner without permission has none");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does() {
-    let mut rig = Rig::start(Answers { watch: true, ..LISTED });
-    rig.until(TagSemantics::Exact, Source::Schema).await;
-    rig.answers.lock().tags = Ok(NEW);
-    rig.until(TagSemantics::Constraint, Source::Schema).await;
-    assert_eq!(rig.objects(), Some(1));
+async fn a_changed_schema_changes_the_meaning_of_tags() {
+    let mut setup = Setup::start(Answers { watch: true, ..LISTED }, None);
+    setup.wait_for(TagSemantics::Exact, Source::Schema).await;
+    setup.answers.lock().tags = Ok(NEW);
+    setup.wait_for(TagSemantics::Constraint, Source::Schema).await;
+    assert_eq!(setup.objects(), Some(1));
     // The last answer stays in effect.
-    rig.answers.lock().tags = Err(403);
-    let asked = rig.schemas.load(Ordering::Relaxed);
-    while rig.schemas.load(Ordering::Relaxed) < asked + 3 {
+    setup.answers.lock().tags = Err(403);
+    let asked = setup.schemas.load(Ordering::Relaxed);
+    while setup.schemas.load(Ordering::Relaxed) < asked + 3 {
         sleep(Duration::from_millis(1)).await;
     }
-    rig.until(TagSemantics::Constraint, Source::Schema).await;
+    setup.wait_for(TagSemantics::Constraint, Source::Schema).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn tags_are_exact_while_the_schema_cannot_be_read() {
     // The result comes at once for 403, else after a timeout.
     for code in [403, 503] {
-        let mut rig = Rig::start(Answers { watch: true, tags: Err(code), ..LISTED });
-        rig.until(TagSemantics::Exact, Source::NoSchema).await;
-        assert_eq!(rig.objects(), Some(1), "objects count all the same");
-        assert_eq!(rig.schemas.load(Ordering::Relaxed) == 1, code == 403);
-        rig.answers.lock().tags = Ok(NEW);
-        rig.until(TagSemantics::Constraint, Source::Schema).await;
+        let mut setup = Setup::start(Answers { watch: true, tags: Err(code), ..LISTED }, None);
+        setup.wait_for(TagSemantics::Exact, Source::NoSchema).await;
+        assert_eq!(setup.objects(), Some(1), "objects are in effect anyway");
+        assert_eq!(setup.schemas.load(Ordering::Relaxed) == 1, code == 403);
+        setup.answers.lock().tags = Ok(NEW);
+        setup.wait_for(TagSemantics::Constraint, Source::Schema).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_flag_asks_for_no_schema() {
-    let mut rig = Rig::with(LISTED, Some(TagSemantics::Constraint));
-    rig.until(TagSemantics::Constraint, Source::Flag("functionconfig-tags")).await;
-    rig.say(LISTED).await;
-    assert_eq!(rig.schemas.load(Ordering::Relaxed), 0);
+async fn the_flag_replaces_the_schema() {
+    let mut setup = Setup::start(LISTED, Some(TagSemantics::Constraint));
+    setup.wait_for(TagSemantics::Constraint, Source::Flag("functionconfig-tags")).await;
+    setup.set_answers(LISTED).await;
+    assert_eq!(setup.schemas.load(Ordering::Relaxed), 0);
 }
 
 /// The API server publishes the schema of a new kind some seconds after the kind.
 #[tokio::test(start_paused = true)]
-async fn a_schema_that_is_not_there_yet_is_waited_for() {
+async fn a_new_runner_waits_for_a_schema_that_is_not_published_yet() {
     let answers = Answers { watch: true, tags: Ok(NEW), unpublished: 2, ..LISTED };
-    let mut rig = Rig::start(answers);
-    rig.state.wait_for(Option::is_some).await.unwrap();
-    // The first answer is the right one.
+    let mut setup = Setup::start(answers, None);
+    setup.state.wait_for(Option::is_some).await.unwrap();
+    // The first configuration already has the right meaning.
     let expected = Setting::new(TagSemantics::Constraint, Source::Schema);
-    assert_eq!(rig.state.borrow().as_ref().unwrap().semantics.as_ref(), Some(&expected));
-    assert_eq!(rig.schemas.load(Ordering::Relaxed), 3);
+    assert_eq!(setup.state.borrow().as_ref().unwrap().semantics.as_ref(), Some(&expected));
+    assert_eq!(setup.schemas.load(Ordering::Relaxed), 3);
 }

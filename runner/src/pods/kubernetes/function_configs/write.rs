@@ -31,25 +31,25 @@ pub(super) struct Object {
     pub(super) observed: Option<i64>,
     /// `status.error`.
     pub(super) error: String,
-    /// When anything but the status was last changed.
+    /// The time of the last change, except of the status.
     pub(super) changed: Option<Time>,
 }
 
 /// One write to a FunctionConfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Write {
-    /// Writes the status. `None`: the field does not change.
+    /// Writes the fields of the status that are `Some`.
     Status {
         observed: Option<i64>,
-        /// Empty: the field is cleared.
+        /// An empty text clears the field.
         error: Option<String>,
     },
     /// Removes the finalizer of Porch's function runner.
     Finalizer,
 }
 
-/// The write that `object` needs. `applied`: its current state is in effect, not an earlier one.
-/// `problem`: what its user should fix.
+/// Returns the write that `object` needs. `applied` is true if its current state is in effect, and
+/// not an earlier one. `problem` is what its user should fix.
 pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>) -> Option<Write> {
     let ObjectMeta { generation, finalizers, .. } = &object.metadata;
     if object.is_ending() {
@@ -58,13 +58,10 @@ pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>) 
     }
     let observed = generation.filter(|_| applied && object.observed != *generation);
     let is_foreign = !object.error.is_empty() && !object.error.starts_with(OURS);
-    let wanted = problem.map(error_text).unwrap_or_default();
+    let text = |problem| cut(&format!("{OURS}{problem}"), MAX_ERROR, "…").into_owned();
+    let wanted = problem.map(text).unwrap_or_default();
     let error = (!is_foreign && object.error != wanted).then_some(wanted);
     (observed.is_some() || error.is_some()).then_some(Write::Status { observed, error })
-}
-
-fn error_text(problem: &str) -> String {
-    cut(&format!("{OURS}{problem}"), MAX_ERROR, "…").into_owned()
 }
 
 // === impl Object ===
@@ -72,7 +69,7 @@ fn error_text(problem: &str) -> String {
 impl Object {
     pub(super) fn new(object: DynamicObject) -> Self {
         let DynamicObject { mut metadata, mut data, .. } = object;
-        // Writing a status changes no configuration.
+        // A change of the status does not change the configuration.
         if let Some(entries) = &mut metadata.managed_fields {
             entries.retain(|entry| entry.subresource.is_none());
         }

@@ -1,5 +1,5 @@
-//! Tests that the pull secret follows its owner's file. Foreign Secrets do not change, and no
-//! Secret is logged.
+//! Tests that the pull secret follows its owner's file, that foreign Secrets do not change, and
+//! that no Secret is logged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Stored {
     version: u64,
     /// `GET`, `POST 201`, …
     log: Vec<String>,
-    /// Answers that replace the real ones, for requests with this method.
+    /// Answers that replace the normal ones, for requests with this method.
     instead: VecDeque<(Method, Answer)>,
 }
 
@@ -108,13 +108,13 @@ impl Stored {
                 Some((200, body.to_string()))
             }
             Method::DELETE => Some((200, self.secret.take()?.to_string())),
-            _ => panic!("the runner has no right to {method}"),
+            _ => panic!("the runner's Role does not allow {method}"),
         }
     }
 }
 
 fn status(code: u16) -> Answer {
-    fake::failure(code, "", "as the test wants")
+    fake::failure(code, "", "refused by the test")
 }
 
 /// A runner that follows its file, and may own the Secret.
@@ -160,7 +160,7 @@ async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
     server.fail(Method::PUT, status(503));
     runner.content.send_replace(Some(content(NEW)));
     sleep(MOMENT).await;
-    assert!(!runner.is_settled(), "pods wait for the second try");
+    assert!(!runner.is_settled(), "pods wait for the second attempt");
     sleep(FIRST_PAUSE).await;
     assert!(runner.is_settled());
     assert_eq!(server.log(), ["GET 200", "PUT 503", "GET 200", "PUT 200"]);
@@ -181,7 +181,7 @@ async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_owner_writes() {
+async fn only_the_owner_writes_the_secret() {
     let server = Server::default();
     let owner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
     sleep(MOMENT).await;
@@ -189,14 +189,14 @@ async fn only_the_owner_writes() {
     sleep(MOMENT).await;
     assert!(!other.is_settled(), "the owner may be about to write it");
     sleep(EVERY * 100).await;
-    assert!(other.is_settled(), "pods do not wait for ever");
+    assert!(other.is_settled(), "pods do not wait forever");
     assert!(server.log().iter().filter(|request| !request.starts_with("GET")).eq(["POST 201"]));
     assert_eq!(server.text(), OLD);
     // The owner's file changes too.
     owner.content.send_replace(Some(content(NEW)));
     sleep(EVERY).await;
     assert_eq!(server.text(), NEW);
-    // The other runner becomes the owner, and its file is another one again.
+    // The other runner becomes the owner, and its file changes too.
     server.log();
     owner.owned.send_replace(OwnedShards::None);
     other.content.send_replace(Some(content(OLD)));
@@ -206,7 +206,7 @@ async fn only_the_owner_writes() {
     assert_eq!(server.log().iter().filter(|request| !request.starts_with("GET")).count(), 1);
 }
 
-/// The Secret before, the requests, and whether the content is in the Secret in the end.
+/// The Secret before, the expected requests, and whether the Secret has the content afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
     let opaque = Secret { type_: Some("Opaque".to_owned()), ..secret(OLD) };
@@ -236,7 +236,7 @@ async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
         assert_eq!(server.log(), expected, "{before:?}");
         assert_eq!(runner.is_settled(), is_written, "{before:?}");
         if !is_written {
-            // Until its owner takes it away.
+            // It stays unwritten until the foreign Secret is deleted.
             sleep(EVERY * 3).await;
             assert!(server.log().iter().all(|request| request == "GET 200") && runner.is_settled());
             server.0.lock().secret = None;
@@ -249,16 +249,16 @@ async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_logged_without_the_secret_and_tried_again() {
+async fn failed_writes_are_repeated_and_their_errors_do_not_quote_the_secret() {
     let text = |code, text: &str| Some((code, text.to_owned()));
     for (method, answer, expected) in [
         (Method::GET, status(403), "its Role needs the verbs"),
         (Method::POST, status(403), "its Role needs the verbs"),
         (Method::POST, status(404), "(--pod-namespace) does not exist"),
         (Method::POST, status(422), "must be a docker config"),
-        (Method::GET, text(503, "no API server here"), "does not say so"),
-        (Method::GET, text(200, r#"{"data":"planted"}"#), "no Secret"),
-        (Method::GET, text(200, r#"{"data":{".dockerconfigjson":"planted"}}"#), "no Secret"),
+        (Method::GET, text(503, "no API server here"), "or did not answer"),
+        (Method::GET, text(200, r#"{"data":"planted"}"#), "no valid Secret"),
+        (Method::GET, text(200, r#"{"data":{".dockerconfigjson":"planted"}}"#), "no valid Secret"),
     ] {
         let server = Server::default();
         server.fail(method, answer);
@@ -271,7 +271,7 @@ async fn failures_are_logged_without_the_secret_and_tried_again() {
     // After 1, 2, 4, 8 and 16 seconds; then 30.
     sleep(Duration::from_mins(1)).await;
     assert_eq!(server.log().iter().filter(|request| *request == "POST 409").count(), 6);
-    assert!(runner.is_settled(), "pods do not wait for ever");
+    assert!(runner.is_settled(), "pods do not wait forever");
     sleep(Duration::from_secs(2)).await;
     assert_eq!(server.text(), OLD);
 }

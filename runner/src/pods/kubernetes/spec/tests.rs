@@ -16,16 +16,16 @@ fn content() -> ImageContent {
     ImageContent { digest: "sha256:00".into(), resolved: Some(Time::from_millis(1_700_000_001_000)) }
 }
 
-fn parts(overrides: &PodOverrides) -> PodParts<'static> {
+fn extras(overrides: &PodOverrides) -> Extras<'static> {
     let version = "inline-0123456789abcdef";
     let recipe = PodRecipe {
         content: Some(content()),
         ..PodRecipe::of(version, Some(Time::from_millis(1_700_000_000_000)))
     };
-    PodParts { recipe, max_message: 6_291_456, overrides: overrides.clone(), pull_secret: None }
+    Extras { recipe, max_message: 6_291_456, overrides: overrides.clone(), pull_secret: None }
 }
 
-fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, parts: &PodParts<'_>) -> Pod {
+fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, extras: &Extras<'_>) -> Pod {
     let order = PodOrder {
         object_name: OBJECT,
         name,
@@ -33,7 +33,7 @@ fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, parts: &P
         reclaim_after: Time::from_millis(1_700_000_060_500),
         metadata,
     };
-    pod(template, &order, parts)
+    pod(template, &order, extras)
 }
 
 fn metadata(entrypoint: &[&str]) -> ImageMetadata {
@@ -49,7 +49,7 @@ fn built_in() -> Template {
 fn a_pod_of_the_inline_template() {
     let template = built_in();
     let words = metadata(&["function", "--x=$(HOME)$"]);
-    let pod = made(&template, &name(1, None), &words, &parts(&PodOverrides::default()));
+    let pod = made(&template, &name(1, None), &words, &extras(&PodOverrides::default()));
     let metadata = json!({
         "name": OBJECT,
         "labels": {
@@ -78,13 +78,13 @@ fn a_pod_of_the_inline_template() {
     assert_eq!(json!(pod.spec), expected);
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> T {
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// The spec of a pod that is made with these overrides.
+/// The spec of a pod with these overrides.
 fn overridden(template: &Template, overrides: &PodOverrides) -> Value {
-    json!(made(template, &name(0, None), &metadata(&[]), &parts(overrides)).spec.unwrap())
+    json!(made(template, &name(0, None), &metadata(&[]), &extras(overrides)).spec.unwrap())
 }
 
 fn env(value: &str) -> ContainerOverrides {
@@ -95,7 +95,7 @@ fn env(value: &str) -> ContainerOverrides {
 }
 
 #[test]
-fn what_a_container_overrides_is_laid_over_the_templates() {
+fn container_overrides_are_merged_into_the_template() {
     let mut template = built_in();
     let function = &mut template.pod.spec.as_mut().unwrap().containers[1];
     function.resources = read(json!({"requests": {"cpu": "1"}}));
@@ -115,10 +115,10 @@ fn what_a_container_overrides_is_laid_over_the_templates() {
     assert_eq!(overridden(&template, &PodOverrides { container, ..PodOverrides::default() }), expected);
 }
 
-/// In the built-in template the container that brings the wrapper-server stands for the init
-/// container. Porch merges overrides into a template by index.
+/// In the built-in template, `initContainer` changes the container with the wrapper-server. Porch
+/// merges overrides into a template by index.
 #[test]
-fn overrides_change_the_first_containers_of_a_users_template_whatever_their_names() {
+fn overrides_change_the_first_containers_of_a_users_template() {
     let overrides =
         PodOverrides { init_container: env("init"), container: env("first"), ..PodOverrides::default() };
     let who = |container: &Value| container["env"][0]["value"].as_str().map(str::to_owned);
@@ -145,7 +145,11 @@ fn overrides_change_the_first_containers_of_a_users_template_whatever_their_name
         let container = ContainerOverrides { resources: Some(resources), ..ContainerOverrides::default() };
         let of_file = PodOverrides { container, resources_of_function: true, ..PodOverrides::default() };
         let made = overridden(&template, &of_file);
-        assert_eq!(made["containers"][0], json!({"name": "proxy"}), "--pod-cache-config means the function");
+        assert_eq!(
+            made["containers"][0],
+            json!({"name": "proxy"}),
+            "--pod-cache-config changes the function"
+        );
         assert_eq!(made["containers"][2]["resources"], json!({"limits": {"cpu": "2"}}));
     }
 }
@@ -160,17 +164,17 @@ fn accounts_and_security_contexts_are_overridden() {
     };
     let made = overridden(&template, &overrides);
     assert_eq!(made["serviceAccountName"], "own");
-    assert_eq!(made.get("automountServiceAccountToken"), None, "as its account says");
+    assert_eq!(made.get("automountServiceAccountToken"), None, "the account decides");
     let seccomp = json!({"type": "RuntimeDefault"});
     assert_eq!(made["securityContext"], json!({"runAsUser": 5, "fsGroup": 6, "seccompProfile": seccomp}));
     assert_eq!(overridden(&template, &PodOverrides::default())["automountServiceAccountToken"], false);
     template.source = Source::ConfigMap;
     let made = overridden(&template, &overrides);
-    assert_eq!(made["automountServiceAccountToken"], false, "the user's template means it");
+    assert_eq!(made["automountServiceAccountToken"], false, "the user's template decides");
 }
 
 #[test]
-fn a_pull_secret_is_named_once() {
+fn a_pull_secret_is_added_once() {
     let mut template = built_in();
     for (of_template, pull_secret, expected) in [
         (json!(null), None, json!(null)),
@@ -179,14 +183,14 @@ fn a_pull_secret_is_named_once() {
         (json!([{"name": "a"}]), Some("b"), json!([{"name": "a"}, {"name": "b"}])),
     ] {
         template.pod.spec.as_mut().unwrap().image_pull_secrets = read(of_template);
-        let parts = PodParts { pull_secret, ..parts(&PodOverrides::default()) };
-        let spec = json!(made(&template, &name(0, None), &metadata(&[]), &parts).spec);
+        let extras = Extras { pull_secret, ..extras(&PodOverrides::default()) };
+        let spec = json!(made(&template, &name(0, None), &metadata(&[]), &extras).spec);
         assert_eq!(spec.get("imagePullSecrets").unwrap_or(&Value::Null), &expected);
     }
 }
 
 #[test]
-fn what_a_digest_names_is_pulled_once_unless_the_template_says_otherwise() {
+fn an_image_with_a_digest_is_pulled_once_unless_the_template_has_a_policy() {
     let mut template = built_in();
     for (of_template, content, expected) in [
         (None, Some(content()), json!("IfNotPresent")),
@@ -197,21 +201,22 @@ fn what_a_digest_names_is_pulled_once_unless_the_template_says_otherwise() {
     ] {
         template.pod.spec.as_mut().unwrap().containers[1].image_pull_policy = of_template.map(str::to_owned);
         let metadata = ImageMetadata { content, ..metadata(&[]) };
-        let spec = made(&template, &name(0, None), &metadata, &parts(&PodOverrides::default())).spec;
+        let spec = made(&template, &name(0, None), &metadata, &extras(&PodOverrides::default())).spec;
         assert_eq!(json!(spec)["containers"][1]["imagePullPolicy"], expected, "{of_template:?}");
     }
 }
 
 #[test]
-fn what_is_ours_wins_and_what_is_absent_stays_absent() {
+fn labels_and_annotations_of_runners_replace_those_of_the_template() {
     let mut template = built_in();
     let foreign = |keys: &[&str]| keys.iter().map(|&key| (key.to_owned(), "foreign".to_owned())).collect();
     let inherited = template.pod.metadata.get_or_insert_default();
     inherited.labels = Some(foreign(&[names::MANAGED_BY, names::IMAGE, "team"]));
     let absent = [names::PAST, names::CONFIG_TIME, names::IMAGE_DIGEST, names::RESOLVED_AT];
     inherited.annotations = Some(foreign(&[&absent[..], &[names::SLOT, "note"]].concat()));
-    let parts = PodParts { recipe: PodRecipe::of("inline-0", None), ..parts(&PodOverrides::default()) };
-    let plain = made(&template, &name(2, None), &metadata(&[]), &parts).metadata;
+    let recipe = PodRecipe::of("inline-0", None);
+    let extras = Extras { recipe, ..extras(&PodOverrides::default()) };
+    let plain = made(&template, &name(2, None), &metadata(&[]), &extras).metadata;
     let labels = json!({
         "app.kubernetes.io/managed-by": "porch-fn-runner",
         "fn.kpt.dev/image": OBJECT,
@@ -224,7 +229,7 @@ fn what_is_ours_wins_and_what_is_absent_stays_absent() {
         assert!(!annotations.contains_key(absent), "{absent}");
     }
 
-    let passing = made(&template, &name(2, Some("stuck")), &metadata(&[]), &parts).metadata;
+    let passing = made(&template, &name(2, Some("stuck")), &metadata(&[]), &extras).metadata;
     assert_eq!(passing.annotations.unwrap()[names::PAST], "stuck");
 }
 

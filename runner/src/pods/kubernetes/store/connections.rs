@@ -1,5 +1,5 @@
-//! The connections to pods. A connection is dialled at its first use and closed after some time
-//! without a call.
+//! The connections to pods. The first call or probe dials a connection. A connection without calls
+//! is closed after some time.
 //!
 //! A runner probes each pod that it owns. If it closed no idle connection, it would hold one to
 //! every pod.
@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{Connect, State, Store};
 use crate::pods::kubernetes::names;
-use crate::pods::probe::{CONNECTION, Located, NoPod};
+use crate::pods::probe::CONNECTION;
 
-/// A connection is closed after this time without a call.
+/// Idle timeout: a connection without calls is closed after this time.
 const IDLE: Duration = Duration::from_mins(5);
-/// How often idle connections are looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often connections are checked for idleness.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// The address of a pod and the connection to it.
 #[derive(Debug)]
@@ -28,16 +28,16 @@ pub(super) struct Link {
     to: (IpAddr, IpAddr),
     /// The first call or probe dials it.
     connection: Arc<Connection>,
-    /// Whether the connection follows one that was closed because it was idle.
+    /// Whether the connection replaces one that was closed because it was idle.
     reopens: bool,
-    /// When the connection was last handed out.
+    /// When the connection was last used.
     used: Instant,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// The connection for a call to a pod that serves.
+    /// The connection for a call to a pod that has served.
     ///
     /// A lost connection is not dialled again: the pod may be gone, and another pod may have its
     /// address. A probe must succeed first. If the connection was closed here because it was idle,
@@ -45,15 +45,15 @@ impl Store {
     /// since the watch may be late.
     pub(in crate::pods::kubernetes) fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
-        let Link { connection, reopens, .. } = self.link(&mut state, uid).ok()??;
+        let Link { connection, reopens, .. } = self.link(&mut state, uid)?;
         let may_dial = *reopens && self.connect != Connect::PodIp && !connection.is_lost();
         (connection.is_up() || may_dial).then(|| Arc::clone(connection))
     }
 
     /// The connection for a probe.
-    pub(in crate::pods::kubernetes) fn locate(&self, uid: &Uid) -> Located {
+    pub(in crate::pods::kubernetes) fn locate(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
-        Ok(self.link(&mut state, uid)?.map(|link| Arc::clone(&link.connection)))
+        self.link(&mut state, uid).map(|link| Arc::clone(&link.connection))
     }
 
     /// Closes the connection to the pod. The next use dials a new one.
@@ -67,7 +67,7 @@ impl Store {
     /// Closes idle connections, forever.
     pub(crate) async fn follow_idle(&self) {
         loop {
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_EVERY).await;
             self.close_idle();
         }
     }
@@ -93,20 +93,20 @@ impl Store {
         drop(idle);
     }
 
-    /// Returns the link to the pod, and creates it if needed; `None` while the pod has no address.
-    fn link<'a>(&self, state: &'a mut State, uid: &Uid) -> Result<Option<&'a Link>, NoPod> {
+    /// Returns the link to the pod, and creates it if needed. Returns `None` if the pod is gone or
+    /// has no address.
+    fn link<'a>(&self, state: &'a mut State, uid: &Uid) -> Option<&'a Link> {
         let State { pods, services, .. } = state;
-        let pod = pods.get_mut(uid).ok_or(NoPod)?;
+        let pod = pods.get_mut(uid)?;
         // A pod without its own IP is not reachable through its Service either.
-        let Some(pod_ip) = pod.seen.ip else { return Ok(None) };
+        let pod_ip = pod.seen.ip?;
         let ip = match &self.connect {
-            Connect::PodIp => Some(pod_ip),
+            Connect::PodIp => pod_ip,
             Connect::Service { .. } => {
                 let service = services.get(&pod.seen.object_name).filter(|known| known.belongs_to(uid));
-                service.and_then(|known| known.address(pod_ip))
+                service?.address(pod_ip)?
             }
         };
-        let Some(ip) = ip else { return Ok(None) };
         let to = (ip, pod_ip);
         let used = Instant::now();
         match &mut pod.link {
@@ -116,7 +116,7 @@ impl Store {
                 *link = connection.map(|connection| Link { to, connection, reopens: false, used });
             }
         }
-        Ok(pod.link.as_ref())
+        pod.link.as_ref()
     }
 
     fn make(&self, object_name: &str, ip: IpAddr) -> Option<Arc<Connection>> {

@@ -1,4 +1,4 @@
-//! The Services of function pods as last reported.
+//! The last reported state of the Services of function pods.
 
 use std::net::IpAddr;
 
@@ -11,13 +11,12 @@ use super::{Store, is_older};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::pods::kubernetes) struct KnownService {
     pub(in crate::pods::kubernetes) uid: String,
-    /// The pod that it belongs to.
+    /// The pod that the Service belongs to; `None` while the Service is being deleted.
     owner: Option<Uid>,
     resource_version: String,
     ip: Option<IpAddr>,
     /// The Service has no cluster IP: its DNS name resolves to the pod's address.
     headless: bool,
-    terminating: bool,
 }
 
 impl Store {
@@ -30,7 +29,7 @@ impl Store {
         }
     }
 
-    /// A Service was deleted; the watch may not have reported it yet.
+    /// Removes a deleted Service. The watch may not have reported the deletion yet.
     pub(in crate::pods::kubernetes) fn remove_service(&self, name: &str, uid: &str) {
         let services = &mut self.state.lock().services;
         if services.get(name).is_some_and(|known| known.uid == uid) {
@@ -59,10 +58,10 @@ impl Store {
 impl KnownService {
     /// Whether the Service belongs to this pod, and not to an earlier pod with the same name.
     pub(in crate::pods::kubernetes) fn belongs_to(&self, uid: &Uid) -> bool {
-        !self.terminating && self.owner.as_ref() == Some(uid)
+        self.owner.as_ref() == Some(uid)
     }
 
-    /// The address to dial for the pod whose own address is `pod`.
+    /// The address to dial for the pod with the address `pod`.
     pub(super) fn address(&self, pod: IpAddr) -> Option<IpAddr> {
         if self.headless { Some(pod) } else { self.ip }
     }
@@ -70,15 +69,15 @@ impl KnownService {
 
 fn known_service(service: &Service) -> Option<(String, KnownService)> {
     let metadata = &service.metadata;
-    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Pod");
+    let is_terminating = metadata.deletion_timestamp.is_some();
     let ip = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
     let known = KnownService {
         uid: metadata.uid.clone()?,
-        owner: owners.find(|owner| owner.kind == "Pod").map(|owner| Uid::from(owner.uid.as_str())),
+        owner: owner.filter(|_| !is_terminating).map(|owner| Uid::from(owner.uid.as_str())),
         resource_version: metadata.resource_version.clone()?,
         ip: ip.and_then(|ip| ip.parse().ok()),
         headless: ip == Some("None"),
-        terminating: metadata.deletion_timestamp.is_some(),
     };
     Some((metadata.name.clone()?, known))
 }

@@ -21,7 +21,8 @@ impl Setup {
         setup
     }
 
-    /// How often the registry is asked for the next pod.
+    /// Asks for the image's metadata, like for a new pod. Returns the number of requests to the
+    /// registry.
     async fn requests(&self) -> usize {
         self.store.images.metadata(&IMAGE.into()).await.unwrap();
         self.registry.requests.swap(0, Ordering::Relaxed)
@@ -36,13 +37,13 @@ fn pod(uid: &str, version: u32, container: &str, reason: &str, message: &str) ->
 const GONE: &str = "failed to resolve reference \"a.b/fn@sha256:one\": a.b/fn@sha256:one: not found";
 
 #[tokio::test]
-async fn an_image_that_a_node_did_not_find_is_asked_for_again() {
+async fn the_registry_is_queried_again_after_a_node_did_not_find_an_image() {
     let mut it = Setup::new().await;
     it.store.record_pod(&pod("one", 1, names::CONTAINER, "ErrImagePull", GONE));
-    // Before the pool orders another pod.
+    // The pool can create another pod from here on.
     assert!(matches!(it.events.try_recv(), Ok(Event::Seen(_))));
     assert_eq!(it.requests().await, 1);
-    // Once for each pod.
+    // Each pod has this effect once.
     it.store.record_pod(&pod("one", 2, names::CONTAINER, "ImagePullBackOff", GONE));
     it.store.replace_pods(&[pod("one", 3, names::CONTAINER, "ErrImagePull", GONE)]);
     assert_eq!(it.requests().await, 0);
@@ -51,7 +52,7 @@ async fn an_image_that_a_node_did_not_find_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn other_failures_say_nothing_of_the_image() {
+async fn other_failures_do_not_affect_the_image() {
     for (container, reason, message) in [
         (names::CONTAINER, "ErrImagePull", "dial tcp: i/o timeout"),
         (names::CONTAINER, "CreateContainerConfigError", "secret \"x\" not found"),

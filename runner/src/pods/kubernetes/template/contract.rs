@@ -12,14 +12,14 @@ pub(super) fn check_pod(part: &str, pod: &PodTemplateSpec, warnings: &mut Vec<St
     let container = containers.find(|container| container.name == names::CONTAINER).ok_or_else(|| {
         format!(
             "{part}: no container is named \"function\" (point 1 of the contract): give that name to the \
-             container that is to run functions, under spec.containers"
+             container that runs functions, under spec.containers"
         )
     })?;
     let program = container.command.iter().flatten().next().ok_or_else(|| {
         format!(
             "{part}: container \"function\" has no command, so the function image's own entrypoint would run \
              instead of the wrapper-server (point 2 of the contract): write `command: \
-             [/wrapper-server-tools/wrapper-server]`, or where else the wrapper-server is mounted"
+             [/wrapper-server-tools/wrapper-server]`, or the path where the wrapper-server is mounted"
         )
     })?;
     if !program.starts_with('/') {
@@ -38,9 +38,9 @@ pub(super) fn check_pod(part: &str, pod: &PodTemplateSpec, warnings: &mut Vec<St
     }
     if container.args.iter().flatten().any(|arg| arg == "--") {
         return Err(format!(
-            "{part}: the args of container \"function\" hold \"--\", after which everything belongs to the \
-             function, so none can be appended (point 4 of the contract): remove it; the runner appends it \
-             with the function's entrypoint"
+            "{part}: the args of container \"function\" contain \"--\", after which all args belong to the \
+             function, so the runner cannot append args (point 4 of the contract): remove it; the runner \
+             appends it with the function's entrypoint"
         ));
     }
     Ok(())
@@ -56,14 +56,14 @@ pub(super) fn check_service(
     let spec = service.spec.as_ref();
     if spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
         return Err(format!(
-            "{part}: a Service of type ExternalName leads to no pod: write `type: ClusterIP`"
+            "{part}: a Service of type ExternalName selects no pods: write `type: ClusterIP`"
         ));
     }
     let mut ports = spec.iter().flat_map(|spec| &spec.ports).flatten();
     let is_tcp = |protocol: &Option<String>| protocol.as_deref().unwrap_or("TCP") == "TCP";
     if !ports.any(|port| port.port == i32::from(names::PORT) && is_tcp(&port.protocol)) {
         return Err(format!(
-            "{part}: the Service has no TCP port 9446, which is where the runner calls: write `port: 9446` and \
+            "{part}: the Service has no TCP port 9446, which the runner calls: write `port: 9446` and \
              `targetPort: 9446` under spec.ports"
         ));
     }
@@ -72,8 +72,8 @@ pub(super) fn check_service(
         let is_ours = key == names::IMAGE || (key == names::MANAGED_BY && value == names::MANAGER);
         if !is_ours && labels.and_then(|labels| labels.get(key)) != Some(value) {
             warnings.push(format!(
-                "{part}: the selector asks for {key}={value:?}, which the pod template has not among its \
-                 labels: unless something else labels the pods, the Service leads nowhere"
+                "{part}: the selector needs the label {key}={value:?}, which the pod template does not have: unless \
+                 something else labels the pods, the Service selects no pods"
             ));
         }
     }

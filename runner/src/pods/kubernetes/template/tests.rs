@@ -1,5 +1,5 @@
-//! Templates as Porch documents them work unchanged; those that cannot work are refused with the
-//! reason.
+//! Tests that Porch's documented templates work unchanged, and that invalid templates are refused
+//! with the reason.
 
 use std::collections::BTreeMap;
 
@@ -42,11 +42,11 @@ pub(in super::super) fn objects() -> (PodTemplate, DynamicObject) {
 }
 
 #[test]
-fn the_documented_example_works_as_it_is() {
+fn the_documented_example_works_unchanged() {
     let template = Template::from_config_map(&documented()).unwrap();
     assert_eq!(
         template.warnings,
-        ["key template: annotations stand beside metadata and count as if they stood in it: \
+        ["key template: annotations are beside metadata and are used as if they were in it: \
           move them under metadata"]
     );
     let mut data = documented();
@@ -55,7 +55,7 @@ fn the_documented_example_works_as_it_is() {
 }
 
 #[test]
-fn the_objects_of_newer_porch_work_as_they_are() {
+fn the_objects_of_newer_porch_work_unchanged() {
     let (pod, service) = objects();
     let template = Template::from_objects(&pod, Some(&service)).unwrap();
     assert_eq!(template.source, Source::PodTemplate);
@@ -67,7 +67,7 @@ fn the_objects_of_newer_porch_work_as_they_are() {
 }
 
 #[test]
-fn time_is_that_of_the_last_change() {
+fn the_time_is_that_of_the_last_change() {
     let (mut pod, mut service) = objects();
     let at = |pod: &PodTemplate, service: Option<&DynamicObject>| {
         Template::from_objects(pod, service).unwrap().time.map(times::format_time)
@@ -85,7 +85,7 @@ fn time_is_that_of_the_last_change() {
 }
 
 #[test]
-fn misplaced_metadata_yields_to_what_stands_in_place() {
+fn labels_under_metadata_win_over_misplaced_labels() {
     let template = read(&format!("labels: {{team: b, zone: 1}}\n{POD}"), None).unwrap();
     assert_eq!(json!(template.pod.metadata), json!({"labels": {"team": "a", "zone": "1"}}));
     assert_eq!(template.warnings.len(), 1);
@@ -93,7 +93,7 @@ fn misplaced_metadata_yields_to_what_stands_in_place() {
 }
 
 #[test]
-fn of_metadata_only_labels_and_annotations_are_kept() {
+fn only_labels_and_annotations_of_metadata_are_kept() {
     let own = "\n  annotations: {a: b}\n  name: x\n  generateName: x-\n  namespace: n\n  uid: u\n  \
                resourceVersion: '1'\n  ownerReferences: [{apiVersion: v1, kind: Pod, name: x, uid: y}]\n  \
                finalizers: [f]\n  managedFields: [{manager: m}]\n  creationTimestamp: 2024-01-01T00:00:00Z";
@@ -110,17 +110,17 @@ fn of_metadata_only_labels_and_annotations_are_kept() {
     assert_eq!(headless.service.spec.unwrap().cluster_ip.as_deref(), Some("None"));
 }
 
-/// Each mistake in the pod, and parts of what the user reads.
+/// Each mistake in the pod, the violated point, and a part of the error.
 #[test]
-fn a_broken_contract_is_refused_with_its_point() {
+fn a_violated_contract_is_refused_with_its_point() {
     let (command, whole) = ("[/tools/wrapper-server]", "    command: [/tools/wrapper-server]\n");
     let relative = "['wrapper-server', --port]";
     for (from, to, point, advice) in [
-        ("name: function", "name: main", 1, "give that name to the container that is to run functions"),
+        ("name: function", "name: main", 1, "give that name to the container that runs functions"),
         ("containers:", "initContainers:", 1, "under spec.containers"),
         ("spec:", "other:", 1, "under spec.containers"),
         (whole, "", 2, "write `command: [/wrapper-server-tools/wrapper-server]`"),
-        (command, "[]", 2, "or where else the wrapper-server is mounted"),
+        (command, "[]", 2, "or the path where the wrapper-server is mounted"),
         (command, relative, 3, "begins with \"wrapper-server\", which depends on the image"),
         (command, "[./wrapper-server]", 3, "write the absolute path of a program in a volume mounted there"),
         (
@@ -138,7 +138,7 @@ fn a_broken_contract_is_refused_with_its_point() {
 }
 
 #[test]
-fn what_may_not_work_is_a_warning() {
+fn probable_mistakes_are_warnings() {
     for (program, is_warned) in [
         ("/tools/wrapper-server", false),
         ("/tools/bin/wrapper-server", false),
@@ -156,14 +156,17 @@ fn what_may_not_work_is_a_warning() {
     let ours = "team: a, fn.kpt.dev/image: x, app.kubernetes.io/managed-by: porch-fn-runner";
     assert_eq!(selecting(ours), Vec::<String>::new());
     let warnings = selecting("team: b");
-    assert!(warnings[0].contains("key serviceTemplate: the selector asks for team=\"b\""), "{warnings:?}");
+    assert!(
+        warnings[0].contains("key serviceTemplate: the selector needs the label team=\"b\""),
+        "{warnings:?}"
+    );
 }
 
 #[test]
 fn an_unusable_service_is_refused() {
-    let no_port = "the Service has no TCP port 9446, which is where the runner calls: write `port: 9446` and \
+    let no_port = "the Service has no TCP port 9446, which the runner calls: write `port: 9446` and \
                    `targetPort: 9446` under spec.ports";
-    let external = "a Service of type ExternalName leads to no pod: write `type: ClusterIP`";
+    let external = "a Service of type ExternalName selects no pods: write `type: ClusterIP`";
     for (service, expected) in [
         ("kind: Service\nspec: {ports: [{port: 80, targetPort: 9446}]}\n", no_port),
         ("kind: Service\nspec: {ports: [{port: 9446, protocol: UDP}]}\n", no_port),
@@ -180,31 +183,26 @@ fn an_unusable_service_is_refused() {
 }
 
 #[test]
-fn texts_that_are_no_such_object_are_refused() {
+fn texts_without_the_expected_object_are_refused() {
     let missing = Template::from_config_map(&BTreeMap::new()).unwrap_err();
     assert!(missing.starts_with("key template: the key is missing"), "{missing}");
     for (text, kind) in [("kind: Deployment\n", "Deployment"), ("spec: {}\n", ""), ("", "")] {
         let error = format!("key template: its kind is {kind:?}: write `apiVersion: v1` and `kind: Pod`");
         assert_eq!(read(text, None), Err(error));
     }
-}
-
-#[test]
-fn yaml_mistakes_have_line_and_column() {
     for (text, line) in [
         ("kind: Pod\nspec: [", "line 2"),
         ("kind: Pod\nspec:\n  containers:\n    name: function\n", "line 4"),
         ("kind: Pod\n---\nkind: Pod\n", "line "),
     ] {
         let error = read(text, None).unwrap_err();
-        let place = "key template: ";
-        assert!(error.starts_with(place) && error.contains(line) && error.contains("column "), "{error}");
-        assert!(!error.contains('\n'), "{error}");
+        assert!(error.starts_with("key template: ") && error.contains(line), "{error}");
+        assert!(error.contains("column ") && !error.contains('\n'), "{error}");
     }
 }
 
 #[test]
-fn version_is_of_the_content_and_of_the_source() {
+fn the_version_depends_on_content_and_source() {
     let base = Template::from_config_map(&documented()).unwrap();
     let version = |template: &Template| template.version(b"x");
     // Another value replaces all pods when the runner is upgraded.

@@ -1,4 +1,4 @@
-//! Tests which template is used if the user's objects are missing, with newer Porch's flags.
+//! Tests which template the runner uses with newer Porch's flags, above all if objects are missing.
 
 use std::collections::HashMap;
 
@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::*;
+use crate::metrics::tests::metrics;
 use crate::pods::kubernetes::fake;
 use crate::pods::kubernetes::template::tests::objects;
 
@@ -18,7 +19,7 @@ const WAIT: Duration = Duration::from_mins(2);
 struct Server(Arc<Mutex<HashMap<String, Value>>>);
 
 impl Server {
-    /// Porch's own objects under these names.
+    /// A server with Porch's own objects under these names.
     fn with(pod: Option<&str>, service: Option<&str>) -> Self {
         let server = Self::default();
         server.put(pod, service);
@@ -57,7 +58,7 @@ async fn read(source: &TemplateSource) -> Result<(Source, bool, usize), String> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_objects_that_the_flags_name_are_read() {
+async fn the_flags_select_the_objects() {
     let server = Server::with(Some(OWN[0]), Some(OWN[1]));
     let wait = Duration::ZERO;
     let found = |service| Ok((Source::PodTemplate, service, 0));
@@ -86,21 +87,22 @@ async fn skip_template_creation_allows_no_other_template() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn template_wait_timeout_holds_the_built_in_template_back() {
-    for (there, comes_late) in [(Server::default(), true), (Server::default(), false)] {
-        let source = there.source(DEFAULTS, true, WAIT);
+async fn template_wait_timeout_delays_the_built_in_template() {
+    for is_late in [true, false] {
+        let server = Server::default();
+        let source = server.source(DEFAULTS, true, WAIT);
         let (state, mut templates) = watch::channel(Err(NoTemplate::Unread));
         let started = Instant::now();
-        let follow = tokio::spawn(source.follow(Duration::from_mins(1), state, fake::metrics()));
+        let follow = tokio::spawn(source.follow(Duration::from_mins(1), state, metrics().0));
         templates.wait_for(|state| *state == Err(NoTemplate::Awaited)).await.unwrap();
-        if comes_late {
+        if is_late {
             sleep(WAIT / 2).await;
-            there.put(Some(DEFAULTS[0]), Some(DEFAULTS[1]));
+            server.put(Some(DEFAULTS[0]), Some(DEFAULTS[1]));
         }
         let state = templates.wait_for(Result::is_ok).await.unwrap().clone().unwrap();
-        let expected = if comes_late { Source::PodTemplate } else { Source::Inline };
+        let expected = if is_late { Source::PodTemplate } else { Source::Inline };
         assert_eq!(state.source, expected);
-        assert_eq!(started.elapsed() >= WAIT, !comes_late, "{:?}", started.elapsed());
+        assert_eq!(started.elapsed() >= WAIT, !is_late, "{:?}", started.elapsed());
         follow.abort();
     }
 }

@@ -1,15 +1,15 @@
-// Command echoserver is a function evaluator on grpc-go, the library of Porch's own
-// runner and wrapper-server. It checks the clients, and stands where those two
-// would: it takes the wrapper-server's flags, and ignores an entrypoint after `--`.
+// Command echoserver is a function evaluator that uses grpc-go, like Porch's own
+// runner and wrapper-server. It replaces these two in tests of clients and runners. It
+// accepts the wrapper-server's flags, and ignores an entrypoint after `--`.
 //
-// It runs no function. The last part of the image's name says what it does; the
-// registry and folders before it do not matter, nor does any other name:
+// It runs no function. The last part of the image's name selects the answer. The
+// registry and folders before it have no effect. Other names are like echo:
 //
 //	echo          answers with the request's resource list
-//	error:CODE    fails with CODE (INTERNAL without one); the request's resource list
-//	              is the message, or a fixed text of two lines when it is empty
-//	sleep:TIME    waits as Go's durations say (1s without one), then echoes
-//	big:BYTES     answers with so many bytes (5242880 without a number)
+//	error:CODE    fails with CODE (by default INTERNAL); the message is the request's
+//	              resource list or, if that is empty, a fixed text of two lines
+//	sleep:TIME    waits for a Go duration (by default 1s), then echoes
+//	big:BYTES     answers with this number of bytes (by default 5242880)
 package main
 
 import (
@@ -42,10 +42,10 @@ const fixedErrorText = "first line: žluťoučký kůň, 日本語, 50 % of \"it
 
 func main() {
 	address := flag.String("address", "127.0.0.1", "`host` to listen on")
-	port := flag.Int("port", 9446, "`port` to listen on; 0 takes a free one, which is printed")
-	maxMessage := flag.Int("max-request-body-size", 6291456, "limit in `bytes` for a message sent or received")
-	flag.Int("verbosity", 0, "accepted, and without effect")
-	exitWithStdin := flag.Bool("exit-with-stdin", false, "end when standard input does")
+	port := flag.Int("port", 9446, "`port` to listen on; 0 selects a free port and prints it")
+	maxMessage := flag.Int("max-request-body-size", 6291456, "limit in `bytes` for each message, both ways")
+	flag.Int("verbosity", 0, "has no effect")
+	exitWithStdin := flag.Bool("exit-with-stdin", false, "exit when standard input is closed")
 	flag.Parse()
 	log.SetFlags(0)
 
@@ -110,7 +110,7 @@ func (evaluator) EvaluateFunction(ctx context.Context, request *evaluatorpb.Eval
 	case "big":
 		size, err := strconv.Atoi(orDefault(argument, "5242880"))
 		if err != nil || size < 0 || size > 1<<30 {
-			return nil, status.Errorf(codes.InvalidArgument, "big: %q is no size", argument)
+			return nil, status.Errorf(codes.InvalidArgument, "big: %q is not a size", argument)
 		}
 		return &evaluatorpb.EvaluateFunctionResponse{ResourceList: bytes.Repeat([]byte{'#'}, size), Log: echo.Log}, nil
 	default:
@@ -118,8 +118,8 @@ func (evaluator) EvaluateFunction(ctx context.Context, request *evaluatorpb.Eval
 	}
 }
 
-// nameAndTag splits the last part of an image reference; the tag latest, which callers
-// add by themselves, counts as none.
+// nameAndTag splits the last part of an image reference. It ignores the tag latest,
+// because callers add that tag.
 func nameAndTag(image string) (name, tag string) {
 	name, tag, _ = strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
 	if tag == "latest" {
@@ -131,7 +131,7 @@ func nameAndTag(image string) (name, tag string) {
 func errorStatus(name, message string) error {
 	c, known := code.Code_value[orDefault(name, "INTERNAL")]
 	if !known || c == 0 {
-		return status.Errorf(codes.InvalidArgument, "error: %q is no error code", name)
+		return status.Errorf(codes.InvalidArgument, "error: %q is not an error code", name)
 	}
 	return status.Error(codes.Code(c), orDefault(message, fixedErrorText))
 }

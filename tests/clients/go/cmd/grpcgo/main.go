@@ -1,6 +1,6 @@
-// Command grpcgo calls a function evaluator as Porch does: grpc-go, generated code,
-// plaintext, one connection, a size limit both ways and no other option. It prints
-// what came back as one JSON line, which README.md describes.
+// Command grpcgo calls a function evaluator like Porch: with grpc-go, generated code,
+// plaintext, one connection, and no option except size limits. It prints the outcome
+// as one JSON line, which README.md describes.
 package main
 
 import (
@@ -41,19 +41,19 @@ func parseFlags() options {
 	var o options
 	flag.StringVar(&o.addr, "addr", "localhost:9445", "`address` of the evaluator")
 	flag.StringVar(&o.image, "image", "", "`reference` of the function's image")
-	flag.StringVar(&o.tag, "tag", "", "semver `constraint` sent beside the image")
-	flag.StringVar(&o.execPath, "exec-path", "", "`path` of an executable sent beside the image")
+	flag.StringVar(&o.tag, "tag", "", "semver `constraint` in the field tag")
+	flag.StringVar(&o.execPath, "exec-path", "", "`path` of an executable in the field exec_path")
 	flag.StringVar(&o.in, "in", "", "`file` with the resource list (default stdin)")
 	flag.StringVar(&o.out, "out", "", "`file` for the answer's resource list")
-	flag.DurationVar(&o.timeout, "timeout", 0, "deadline of each call; 0 sends none, as Porch does")
+	flag.DurationVar(&o.timeout, "timeout", 0, "deadline of each call; 0 sends no deadline, like Porch")
 	flag.IntVar(&o.calls, "n", 1, "`calls` to make, all on one connection")
 	flag.IntVar(&o.concurrent, "c", 1, "`calls` in flight at a time")
 	flag.BoolVar(&o.gzip, "gzip", false, "compress requests")
-	flag.IntVar(&o.maxMessage, "max-message", 6291456, "limit in `bytes` for a message sent or received; Porch's default")
-	flag.BoolVar(&o.json, "json", true, "print the JSON line; without it, the code and the message as text")
+	flag.IntVar(&o.maxMessage, "max-message", 6291456, "limit in `bytes` for each message, both ways; the default is Porch's")
+	flag.BoolVar(&o.json, "json", true, "print JSON; if false, print the code and the message as text")
 	flag.Parse()
 	if flag.NArg() > 0 || o.image == "" || o.calls < 1 || o.concurrent < 1 {
-		fmt.Fprintln(os.Stderr, "grpcgo: -image is needed, -n and -c are at least 1, and there are no arguments beside flags")
+		fmt.Fprintln(os.Stderr, "grpcgo: -image is required, -n and -c must be at least 1, and only flags are accepted")
 		os.Exit(2)
 	}
 	return o
@@ -68,7 +68,7 @@ func main() {
 	}
 	if o.json {
 		line := json.NewEncoder(os.Stdout)
-		line.SetEscapeHTML(false) // the line as Python writes it
+		line.SetEscapeHTML(false) // grpcpy does not escape HTML either
 		if err := line.Encode(result); err != nil {
 			fmt.Fprintln(os.Stderr, "grpcgo:", err)
 			os.Exit(2)
@@ -98,7 +98,7 @@ func run(o options) (*report, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(callOptions...),
 		grpc.WithStatsHandler(connections),
-		grpc.WithNoProxy(), // a proxy of the machine must not stand between a test and its server
+		grpc.WithNoProxy(), // HTTPS_PROXY must not affect a test
 	)
 	if err != nil {
 		return nil, err
@@ -160,8 +160,8 @@ type answer struct {
 	resourceList, log []byte
 }
 
-// answers keeps the first answer of each code and compares every later one with it,
-// so that many large answers take no memory.
+// answers keeps the first answer of each code and compares later answers with it. It
+// does not keep these, because they may be large.
 type answers struct {
 	mu         sync.Mutex
 	count      map[string]int
@@ -220,7 +220,7 @@ func (as *answers) report(elapsed time.Duration, connections int64) *report {
 	return r
 }
 
-// connectionCounter counts the connections that were made.
+// connectionCounter counts new connections.
 type connectionCounter struct {
 	begun atomic.Int64
 }

@@ -19,38 +19,38 @@ import (
 	"clients.test/go/evaluatorpb"
 )
 
-// How many failures are reported in full.
+// How many error texts a report contains.
 const mostTexts = 5
 
-// Every hundredth call of a caller carries a package that is just below the limit of messages.
+// Every hundredth call of a caller has a package whose size is just below the message limit.
 const (
 	largeEvery = 100
 	below      = 64 << 10
 )
 
-// target is where functions are evaluated.
+// target evaluates functions.
 type target interface {
 	// name is the address, or "itself".
 	name() string
 	evaluate(*evaluatorpb.EvaluateFunctionRequest) (*evaluatorpb.EvaluateFunctionResponse, error)
 }
 
-// remote is one connection, as Porch has it: dns, pick_first, no deadline, no retry.
+// remote is one connection with Porch's options: dns, pick_first, no deadline, no retry.
 type remote struct {
 	address string
 	client  evaluatorpb.FunctionEvaluatorClient
 }
 
-// inProcess is the pod evaluator that is part of the next version's porch-server.
+// inProcess stands for the pod evaluator inside the next version's porch-server.
 type inProcess struct{}
 
-// calls is what one program of Porch's calls.
+// calls makes the calls of one of Porch's programs.
 type calls struct {
-	// The limit of messages in bytes, both ways.
+	// The message limit in bytes, both ways.
 	maxMessage int
-	// Where everything goes, or, when configs are there, what has an executable.
+	// The target of all calls or, if configs is set, of images with an executable.
 	executables target
-	// Where the rest goes.
+	// The target of the other calls.
 	pods    target
 	configs *functionConfigs
 
@@ -58,7 +58,7 @@ type calls struct {
 	report report
 }
 
-// report is what became of the calls so far; the last one says that it is.
+// report contains the outcomes of all calls so far. The last report has Done set.
 type report struct {
 	Program string         `json:"program"`
 	Pod     string         `json:"pod"`
@@ -69,7 +69,7 @@ type report struct {
 	Done    bool           `json:"done"`
 }
 
-// dial is for an address that may be empty: then nobody is called.
+// dial returns nil for an empty address: then no call is made.
 func (c *calls) dial(address string) target {
 	if address == "" {
 		return nil
@@ -93,7 +93,7 @@ func (inProcess) evaluate(request *evaluatorpb.EvaluateFunctionRequest) (*evalua
 	return &evaluatorpb.EvaluateFunctionResponse{ResourceList: request.GetResourceList()}, nil
 }
 
-// newCalls takes the limit of messages from a flag.
+// newCalls reads the message limit from a flag.
 func newCalls(program, limitFlag string) *calls {
 	pod, err := os.Hostname()
 	fatal(err)
@@ -105,7 +105,7 @@ func newCalls(program, limitFlag string) *calls {
 	return &calls{maxMessage: limit, report: report{Program: program, Pod: pod, Calls: map[string]int{}}}
 }
 
-// run calls until the program has been told to end and its last calls are done.
+// run makes calls until the program has received SIGTERM and its last calls have ended.
 func (c *calls) run(stop context.Context) {
 	renders, err := strconv.Atoi(os.Getenv("RENDERS"))
 	fatal(err)
@@ -117,7 +117,7 @@ func (c *calls) run(stop context.Context) {
 	fatal(err)
 	ended := make(chan struct{})
 	context.AfterFunc(stop, func() {
-		log.Print("told to end")
+		log.Print("received SIGTERM")
 		time.AfterFunc(lastCalls, func() { close(ended) })
 	})
 	var callers sync.WaitGroup
@@ -156,7 +156,7 @@ func (c *calls) send(reporter net.Conn, done bool) {
 	fatal(err)
 }
 
-// call makes one call and keeps account of it.
+// call makes one call and records its outcome.
 func (c *calls) call(image, id string, large bool) {
 	request := &evaluatorpb.EvaluateFunctionRequest{Image: image, ResourceList: []byte("kind: ResourceList\n# " + id + "\n")}
 	if large {
@@ -170,7 +170,7 @@ func (c *calls) call(image, id string, large bool) {
 		}
 	}
 	if to == nil {
-		// Only what is built in can be evaluated.
+		// Porch could evaluate only built-in functions then.
 		return
 	}
 	began := time.Now()

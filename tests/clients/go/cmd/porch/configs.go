@@ -20,8 +20,8 @@ const (
 	resource = "/apis/config.porch.kpt.dev/v1alpha1/namespaces/porch-fn-system/functionconfigs"
 )
 
-// functionConfigs are the executables that FunctionConfigs name, for tags `*`. What it
-// has seen once it does not forget, as Porch's programs do until they are restarted.
+// functionConfigs has the executables of FunctionConfigs with the tag `*`. Like Porch's
+// programs, it keeps an executable until it is restarted.
 type functionConfigs struct {
 	mutex sync.Mutex
 	paths map[string]string
@@ -39,7 +39,7 @@ type functionConfigList struct {
 	}
 }
 
-// followFunctionConfigs returns when it has read them once.
+// followFunctionConfigs reads the FunctionConfigs now and then once a second.
 func followFunctionConfigs() *functionConfigs {
 	authority, err := os.ReadFile(account + "ca.crt")
 	fatal(err)
@@ -96,7 +96,7 @@ func (c *functionConfigs) read(client *http.Client) error {
 	return nil
 }
 
-// execPath is empty where no FunctionConfig has an executable for the image.
+// execPath is empty if no FunctionConfig has an executable for the image.
 func (c *functionConfigs) execPath(image string) string {
 	name, _, _ := strings.Cut(path.Base(image), ":")
 	c.mutex.Lock()

@@ -23,10 +23,10 @@ const work = 50 * time.Millisecond
 // evaluator answers with the resource list of the request.
 type evaluator struct {
 	evaluatorpb.UnimplementedFunctionEvaluatorServer
-	// Whether it has pods for functions; without, it runs executables only.
+	// Whether it has pods for functions. If false, it accepts only executables.
 	pods bool
-	// How long the first pod of an image takes. Until then its calls wait, although
-	// the server has said that it is ready: so does Porch's function runner.
+	// How long the first pod of an image needs to start. Its calls wait, although the
+	// server reports that it is ready. Porch's function runner behaves like this.
 	cold time.Duration
 
 	mutex sync.Mutex
@@ -52,14 +52,14 @@ func (e *evaluator) EvaluateFunction(ctx context.Context, request *evaluatorpb.E
 	}
 }
 
-// ready says from when on there is a pod of the image.
+// ready returns the time at which the image's first pod has started.
 func (e *evaluator) ready(image string) time.Time {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	if e.warm == nil {
 		e.warm = map[string]time.Time{}
 	}
-	if _, there := e.warm[image]; !there {
+	if _, found := e.warm[image]; !found {
 		e.warm[image] = time.Now().Add(e.cold)
 	}
 	return e.warm[image]

@@ -1,15 +1,16 @@
-// Command porch stands where Porch's programs would: in the Deployments that Porch
-// ships, with their flags, variables and probes, it calls, evaluates and ends as
-// they do. It renders no package. Which program it is, OTEL_SERVICE_NAME says.
+// Command porch replaces Porch's programs in the Deployments that Porch ships. It has
+// their flags, variables and probes. It makes and answers calls, and shuts down, like
+// they do, but it renders no package. OTEL_SERVICE_NAME selects the program:
 //
-//	porch-server            calls --function-runner; of the next version it evaluates
-//	                        pods itself, also for others (--pod-evaluator-port)
+//	porch-server            calls --function-runner; the next version also evaluates
+//	                        functions for others (--pod-evaluator-port)
 //	porch-controllers       calls FUNCTION_RUNNER_ADDRESS and POD_EVALUATOR_ADDRESS
-//	porch-function-runner   evaluates; without --pod-namespace only exec_path
+//	porch-function-runner   evaluates functions; without --pod-namespace, only exec_path
 //
-// The tests' own variables: IMAGES are called in turn (commas between them), by
-// RENDERS callers, each with a pause of PAUSE after a call; what became of the calls
-// is reported to the TCP address REPORT_TO. As grpc-health-probe it is one.
+// Additional variables of the tests: IMAGES is a list, separated by commas, of images to
+// call in turn. RENDERS is the number of callers. PAUSE is the pause of a caller after a
+// call. REPORT_TO is the TCP address that gets reports of the calls. Under the name
+// grpc-health-probe the program is a health probe.
 package main
 
 import (
@@ -35,10 +36,10 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// Porch's default, and what its manifests say.
+// Porch's default message limit, which is also in its manifests.
 const maxMessage = 6291456
 
-// How long Porch's server goes on after SIGTERM: it was measured to take 33 s.
+// How long the program makes calls after SIGTERM. Porch's server was measured to need 33 s.
 const lastCalls = 30 * time.Second
 
 func main() {
@@ -51,7 +52,7 @@ func main() {
 
 	switch name := os.Getenv("OTEL_SERVICE_NAME"); name {
 	case "porch-function-runner":
-		// Its calls in flight break: Porch's runner ends at once.
+		// Like Porch's runner, it exits at once after SIGTERM, and calls in flight fail.
 		go serveEvaluator(":9445", &evaluator{pods: flagValue("pod-namespace") != "", cold: 2 * time.Second})
 		<-stop.Done()
 	case "porch-server":
@@ -75,11 +76,11 @@ func main() {
 		}
 		calls.run(stop)
 	default:
-		log.Fatalf("OTEL_SERVICE_NAME: %q is no program of Porch's", name)
+		log.Fatalf("OTEL_SERVICE_NAME: %q is not a program of Porch", name)
 	}
 }
 
-// flagValue is the value of a flag written --name=value, as Porch's manifests do.
+// flagValue returns the value of a flag in the form --name=value, which Porch's manifests use.
 func flagValue(name string) string {
 	for _, arg := range os.Args[1:] {
 		if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
@@ -93,7 +94,7 @@ func serveHTTP(address string) {
 	log.Fatal(http.ListenAndServe(address, http.HandlerFunc(ok)))
 }
 
-// serveHTTPS shows a certificate of its own, as Porch's server does to the kubelet.
+// serveHTTPS uses a self-signed certificate, like Porch's server for the kubelet.
 func serveHTTPS(address string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	fatal(err)
@@ -110,11 +111,11 @@ func ok(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// probe asks as `grpc-health-probe -addr HOST:PORT` does.
+// probe checks the health of a server like `grpc-health-probe -addr HOST:PORT`.
 func probe() int {
 	address := os.Args[len(os.Args)-1]
 	if _, _, err := net.SplitHostPort(address); err != nil {
-		log.Print("the last argument is no HOST:PORT: ", err)
+		log.Print("the last argument is not HOST:PORT: ", err)
 		return 1
 	}
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -1,6 +1,6 @@
-// Command generate makes evaluatorpb's Go code, in place of protoc, which the tests
-// must not need: it parses the proto file itself and runs the two protoc plugins,
-// which are tools of this module. Run it by `go generate ./...`.
+// Command generate creates evaluatorpb's Go code without protoc, so that the tests do
+// not need it. It parses the proto file and runs the two protoc plugins, which are
+// tools of this module. Run it by `go generate ./...`.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// CoreDNS with the plugins that `inside` configures. Its own program has all of them, and with them the clients of three
-// clouds, which take longer to build than the rest of it.
+// CoreDNS with only the plugins that `inside` configures. CoreDNS's own program has all plugins, and so the client
+// libraries of three clouds, which take longer to build than the rest.
 package main
 
 import (

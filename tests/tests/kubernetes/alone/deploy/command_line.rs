@@ -1,5 +1,5 @@
-//! Uses porch-fn with a kubeconfig, like the operator of an installation. The test of deploy/ calls
-//! this for its installation.
+//! Runs porch-fn with a kubeconfig, like the operator of an installation. The test in `deploy`
+//! calls these functions.
 
 use std::process::Output;
 
@@ -12,9 +12,9 @@ use crate::rig::INPUT;
 
 /// Runs porch-fn with the cluster's kubeconfig and without a namespace: Porch's is the default.
 async fn porch_fn(stand: &Stand, args: &[&str], stdin: &[u8]) -> Output {
-    let kubeconfig = stand.cluster.kubeconfig();
-    let way = ["--kubeconfig", kubeconfig.to_str().unwrap()];
-    let args = args[..1].iter().chain(&way).chain(&args[1..]);
+    let path = stand.cluster.kubeconfig();
+    let kubeconfig = ["--kubeconfig", path.to_str().unwrap()];
+    let args = args[..1].iter().chain(&kubeconfig).chain(&args[1..]);
     stand.sandbox.run(binary("porch-fn"), args, stdin).await
 }
 
@@ -37,9 +37,9 @@ fn texts<'a>(faults: &'a [Value], level: &str) -> Vec<&'a str> {
     of_level.map(|finding| finding["text"].as_str().unwrap()).collect()
 }
 
-/// Waits until the doctor command reports exactly these problems. The API server applies a changed
-/// right only after a moment.
-async fn finds(stand: &Stand, problems: &[&str]) {
+/// Waits until the doctor command reports exactly these problems. It waits because the API server
+/// applies a changed right only after a moment.
+async fn wait_doctor_finds(stand: &Stand, problems: &[&str]) {
     eventually(&format!("doctor finds {problems:?}"), async || {
         let (faults, success) = doctor(stand).await;
         let found = texts(&faults, "problem") == problems && success == problems.is_empty();
@@ -53,7 +53,7 @@ async fn finds(stand: &Stand, problems: &[&str]) {
 
 /// Calls a function of an installation with three runners, inspects the installation, breaks it and
 /// repairs it.
-pub(crate) async fn looks_after(stand: &Stand) {
+pub(crate) async fn operate(stand: &Stand) {
     let image = stand.images[0].as_str();
     let called = porch_fn(stand, &["eval", "--image", image, "--package", "-"], INPUT.as_ref()).await;
     assert!(called.status.success(), "{}", text(&called.stderr));
@@ -62,30 +62,31 @@ pub(crate) async fn looks_after(stand: &Stand) {
     assert!(!refused.status.success());
 
     // Discovery may be seconds behind a rollout.
-    eventually("all three shards are well", async || {
+    eventually("all three runners are healthy", async || {
         let shards = porch_fn(stand, &["shards"], b"").await;
         (text(&shards.stdout).matches("   healthy   ").count() == 3).then_some(())
     })
     .await;
     let config = porch_fn(stand, &["config", image], b"").await;
     assert!(text(&config.stdout).contains("--max-parallel-pods-per-function"), "{}", text(&config.stdout));
-    let nowhere = porch_fn(stand, &["shards", "-n", "default"], b"").await;
+    let wrong_namespace = porch_fn(stand, &["shards", "-n", "default"], b"").await;
     assert_eq!(
-        text(&nowhere.stderr),
+        text(&wrong_namespace.stderr),
         "porch-fn shards: there is no Service function-router in namespace default: see -n, or apply deploy/\n"
     );
 
-    let faults = eventually("the doctor finds nothing but that there is no Porch", async || {
+    let faults = eventually("the doctor reports only that there is no Porch", async || {
         let (faults, success) = doctor(stand).await;
         (success && faults.len() == 1).then_some(faults)
     })
     .await;
     assert_eq!(texts(&faults, "warning"), ["nothing in namespace porch-system calls a function runner"]);
 
-    finds_what_is_broken(stand).await;
+    break_and_repair(stand).await;
 }
 
-async fn finds_what_is_broken(stand: &Stand) {
+/// Breaks the routers' Service and the runners' rights, and repairs them by `kubectl apply`.
+async fn break_and_repair(stand: &Stand) {
     let selector = r#"{"spec": {"selector": {"app": "function-runner"}}}"#;
     stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     let role = r#"[{"op": "remove", "path": "/rules/0/verbs/0"}]"#;
@@ -95,10 +96,10 @@ async fn finds_what_is_broken(stand: &Stand) {
         "Service function-router does not lead to Deployment function-router",
         "ServiceAccount function-runner-shards may not create pods in porch-fn-system",
     ];
-    finds(stand, &problems).await;
+    wait_doctor_finds(stand, &problems).await;
     // `kubectl apply` merges selectors, so the added label must be removed explicitly.
     let selector = r#"{"spec": {"selector": {"app": null}}}"#;
     stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     stand.kubectl(&["apply", "-k", DEPLOY]).await;
-    finds(stand, &[]).await;
+    wait_doctor_finds(stand, &[]).await;
 }

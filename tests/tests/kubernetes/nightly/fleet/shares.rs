@@ -1,5 +1,4 @@
-//! How the calls of a load are distributed over the runners in each second, as counted by the
-//! routers.
+//! The distribution of a load's calls over the runners, as counted by the routers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,18 +10,18 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often each router is asked for its counts.
-const EVERY: Duration = Duration::from_millis(250);
-/// The period over which a share is computed, and for which it may be too large.
+/// The interval in which each router's counts are read.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// The time over which shares are computed. A runner's share may be too large for this time.
 const WINDOW: Duration = Duration::from_secs(2);
 /// A window with fewer calls is ignored.
-const FEWEST: u64 = 200;
+const MIN_CALLS: u64 = 200;
 
 /// Reads the routers' counts until it is dropped.
 pub(super) struct Shares {
-    asking: JoinSet<()>,
+    reading: JoinSet<()>,
     samples: Arc<Mutex<Vec<Sample>>>,
-    /// How many runners could serve, and since when.
+    /// The number of runners that could serve, and the time from which it is valid.
     serving: Vec<(Instant, usize)>,
 }
 
@@ -34,30 +33,28 @@ struct Sample {
 
 impl Shares {
     pub(super) fn start(routers: &[Server], runners: usize) -> Self {
-        let (asking, samples) = (JoinSet::new(), Arc::default());
-        let mut shares = Self { asking, samples, serving: vec![(Instant::now(), runners)] };
+        let (reading, samples) = (JoinSet::new(), Arc::default());
+        let mut shares = Self { reading, samples, serving: vec![(Instant::now(), runners)] };
         for router in routers {
-            shares.also(Some(router));
+            shares.add_router(router);
         }
         shares
     }
 
     /// Reads this router's counts, too.
-    pub(super) fn also(&mut self, router: Option<&Server>) {
-        if let Some(router) = router {
-            self.asking.spawn(ask(router.admin(), Arc::clone(&self.samples)));
-        }
+    pub(super) fn add_router(&mut self, router: &Server) {
+        self.reading.spawn(read_counts(router.admin(), Arc::clone(&self.samples)));
     }
 
-    /// Records how many runners can serve from now on.
+    /// Records the number of runners that can serve from now on.
     pub(super) fn serving(&mut self, runners: usize) {
         self.serving.push((Instant::now(), runners));
     }
 
-    /// The largest share that a runner had in any two seconds, in fair shares. The two seconds
-    /// after each change of the number of serving runners do not count.
+    /// The largest share that a runner had in any window, as a multiple of the fair share. The
+    /// first window after each change of the number of serving runners is ignored.
     pub(super) async fn largest(mut self) -> Option<f64> {
-        self.asking.shutdown().await;
+        self.reading.shutdown().await;
         let samples = self.samples.lock().unwrap();
         let end = Instant::now();
         let ends = self.serving.iter().skip(1).map(|(at, _)| *at).chain([end]);
@@ -73,11 +70,11 @@ impl Shares {
                     }
                 }
                 let (sum, most) = (calls.values().sum::<u64>(), calls.values().max().copied());
-                if sum >= FEWEST {
+                if sum >= MIN_CALLS {
                     let share = most.unwrap_or_default() as f64 / sum as f64 * runners as f64;
                     largest = Some(largest.unwrap_or_default().max(share));
                 }
-                from += EVERY;
+                from += INTERVAL;
             }
         }
         largest
@@ -85,9 +82,9 @@ impl Shares {
 }
 
 /// Collects samples until the router is gone.
-async fn ask(router: SocketAddr, samples: Arc<Mutex<Vec<Sample>>>) {
+async fn read_counts(router: SocketAddr, samples: Arc<Mutex<Vec<Sample>>>) {
     let mut before: Option<BTreeMap<String, u64>> = None;
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -99,7 +96,7 @@ async fn ask(router: SocketAddr, samples: Arc<Mutex<Vec<Sample>>>) {
             .collect();
         if let Some(before) = &before {
             let since = |(runner, count): (&String, &u64)| {
-                // If the router forgot a runner, its count starts again from zero.
+                // If the router removed a runner and added it again, its count starts from zero.
                 let before = before.get(runner).copied().filter(|before| before <= count);
                 (runner.clone(), count - before.unwrap_or_default())
             };

@@ -82,7 +82,7 @@ impl Api {
         for (image, slot) in pods {
             state.version += 1;
             let pod = Pod::new(image, slot, state.pods.len(), state.version);
-            state.tell("ADDED", &pod);
+            state.record_event("ADDED", &pod);
             let service = format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", pod.service());
             let version = pod.version;
             state.service_events.push((version, service.into()));
@@ -101,7 +101,7 @@ impl Api {
             let pod = state.pods.get_mut(name).unwrap();
             (pod.version, pod.pushed) = (version, SystemTime::now());
             let pod = pod.clone();
-            state.tell("MODIFIED", &pod);
+            state.record_event("MODIFIED", &pod);
         }
         self.0.changed.send_replace(state.version);
     }
@@ -120,7 +120,7 @@ impl Api {
     }
 
     /// When the runner requested the first page of its last list of pods, and when it began the
-    /// next watch. It has processed the whole list by then.
+    /// next watch. At that time it has processed the whole list.
     pub(crate) fn last_list(&self) -> Option<(Instant, Instant)> {
         let state = self.0.state.lock().unwrap();
         state.listed.zip(state.watched)
@@ -188,8 +188,8 @@ impl Api {
             }
             loop {
                 changes.borrow_and_update();
-                let news = shared.state.lock().unwrap().after(of_pods, from);
-                if let Some((lines, last)) = news {
+                let events = shared.state.lock().unwrap().after(of_pods, from);
+                if let Some((lines, last)) = events {
                     return Some((Ok(Frame::data(lines)), (shared, changes, last)));
                 }
                 tokio::select! {
@@ -222,7 +222,7 @@ impl Api {
         pod.reclaim_after = metadata["annotations"]["fn.kpt.dev/reclaim-after"].as_str().map(str::to_owned);
         let pod = pod.clone();
         state.version = version;
-        state.tell("MODIFIED", &pod);
+        state.record_event("MODIFIED", &pod);
         self.0.changed.send_replace(version);
         ok(pod.json())
     }
@@ -231,7 +231,7 @@ impl Api {
 // === impl State ===
 
 impl State {
-    fn tell(&mut self, kind: &str, pod: &Pod) {
+    fn record_event(&mut self, kind: &str, pod: &Pod) {
         let line = format!("{{\"type\":\"{kind}\",\"object\":{}}}\n", pod.json());
         self.pod_events.push((pod.version, line.into()));
     }

@@ -1,4 +1,4 @@
-//! Tests which FunctionConfigs are in effect when objects are created, changed, made invalid and
+//! Tests which FunctionConfigs are in effect after objects are created, changed, made invalid or
 //! deleted.
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn objects() -> Objects {
     Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::Schema))
 }
 
-/// An object that was made in this second of a minute, with this in its podExecutor.
+/// An object with this podExecutor that was created in this second.
 fn object(name: &str, second: u8, pod: &Value) -> Object {
     let object = json!({
         "metadata": {
@@ -42,13 +42,13 @@ fn moment(second: u8) -> Time {
     Time::from_millis(1_735_689_600_000 + u64::from(second) * 1000)
 }
 
-fn ended(mut object: Object) -> Object {
+fn ending(mut object: Object) -> Object {
     object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
     object.metadata.finalizers = Some(vec!["other".into(), FINALIZER.into()]);
     object
 }
 
-/// Another object of the same name.
+/// Another object with the same name.
 fn another(mut object: Object) -> Object {
     object.metadata.uid = Some("another".into());
     object
@@ -67,29 +67,29 @@ fn time(configs: &FunctionConfigs) -> Option<Time> {
     configs.changed.map(|at| Time::from_millis(u64::try_from(at.as_millisecond()).unwrap()))
 }
 
-/// How long pods of the first object live.
+/// The time to live of the first object's pods, in seconds.
 fn ttl(configs: &FunctionConfigs) -> u64 {
     configs.iter().next().unwrap().limits().ttl.unwrap().as_secs()
 }
 
 #[test]
-fn what_is_there_is_in_effect() {
+fn all_objects_are_in_effect() {
     let mut objects = objects();
-    assert_eq!(objects.configs(NOW), None, "nothing was said yet");
+    assert_eq!(objects.configs(NOW), None, "there is no object yet");
     objects.apply(object("b", 2, &json!({})));
     objects.apply(object("a", 3, &json!({})));
     let configs = objects.configs(NOW).unwrap();
     assert_eq!((names(&configs), time(&configs)), (vec!["b", "a"], Some(moment(3))));
-    assert_eq!(objects.configs(NOW), None, "once");
+    assert_eq!(objects.configs(NOW), None, "nothing has changed");
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 0, broken: 0 });
 
     objects.apply(Object { observed: Some(1), error: "of another".into(), ..object("a", 3, &json!({})) });
-    assert_eq!(objects.configs(NOW), None, "only what configures is a change");
+    assert_eq!(objects.configs(NOW), None, "a changed status is no new configuration");
     assert_eq!(written(&objects, "a"), None);
 }
 
 #[test]
-fn what_breaks_stays_in_effect_as_it_was() {
+fn the_last_valid_state_of_an_invalid_object_stays_in_effect() {
     let mut objects = objects();
     let good = object("a", 1, &json!({"timeToLive": "5m"}));
     objects.apply(good.clone());
@@ -100,7 +100,7 @@ fn what_breaks_stays_in_effect_as_it_was() {
     assert_eq!(objects.configs(NOW), None, "its last valid state");
     assert_eq!(objects.counts(), Counts { objects: 1, problems: 1, broken: 1 });
     let Some(Write::Status { observed: None, error: Some(error) }) = written(&objects, "a") else {
-        panic!("it is broken")
+        panic!("no error")
     };
     assert!(error.contains("spec.podExecutor.timeToLive"), "{error}");
     let of_other = objects.write_to("a", &objects.entries["a"], &OwnedShards::None);
@@ -113,11 +113,15 @@ fn what_breaks_stays_in_effect_as_it_was() {
     assert_eq!(written(&objects, "a"), Some(observed(4)));
 
     objects.apply(another(changed(good, 1, 12, json!({"timeToLive": "soon"}))));
-    assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new(), "it inherits nothing");
+    assert_eq!(
+        names(&objects.configs(NOW).unwrap()),
+        Vec::<&str>::new(),
+        "a new object has no earlier state"
+    );
 }
 
 #[test]
-fn other_semantics_read_every_object_anew() {
+fn every_object_is_parsed_again_after_a_change_of_semantics() {
     let constraint = Setting::new(TagSemantics::Constraint, Source::Schema);
     let mut objects = Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
     objects.apply(object("a", 1, &json!({"tags": ["~0.2"]})));
@@ -129,7 +133,7 @@ fn other_semantics_read_every_object_anew() {
     objects.set_semantics(constraint.clone());
     let configs = objects.configs(NOW).unwrap();
     assert_eq!((names(&configs), configs.semantics.as_ref()), (vec!["a"], Some(&constraint)));
-    assert_eq!(time(&configs), Some(NOW), "it is a later configuration");
+    assert_eq!(time(&configs), Some(NOW), "the configuration is newer");
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 1 });
 
     objects.set_semantics(constraint);
@@ -140,7 +144,7 @@ fn other_semantics_read_every_object_anew() {
 
 /// The schema of newer Porch has no `functionRunnerObservedGeneration`: the API server drops it.
 #[test]
-fn a_status_field_that_is_pruned_is_written_once() {
+fn a_pruned_status_field_is_written_once() {
     let mut objects = objects();
     let there = object("a", 1, &json!({}));
     objects.apply(there.clone());
@@ -161,7 +165,7 @@ fn a_status_field_that_is_pruned_is_written_once() {
     // The error has a field in every schema.
     objects.apply(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
     let Some(broken @ Write::Status { observed: None, error: Some(_) }) = written(&objects, "a") else {
-        panic!("it is broken")
+        panic!("no error")
     };
     objects.record_write("a", &broken, true);
     assert_eq!(written(&objects, "a"), None);
@@ -171,7 +175,7 @@ fn a_status_field_that_is_pruned_is_written_once() {
 }
 
 #[test]
-fn an_end_is_a_later_configuration() {
+fn a_deletion_creates_a_newer_configuration() {
     let mut objects = objects();
     for (name, second) in [("a", 1), ("b", 5)] {
         objects.apply(object(name, second, &json!({})));
@@ -180,20 +184,20 @@ fn an_end_is_a_later_configuration() {
     objects.remove("b");
     let configs = objects.configs(NOW).unwrap();
     assert_eq!((names(&configs), time(&configs)), (vec!["a"], Some(NOW)));
-    // Clocks differ, but time does not go back.
+    // Clocks may differ, but the configuration's time never goes back.
     objects.apply(object("c", 7, &json!({})));
     assert_eq!(time(&objects.configs(moment(8)).unwrap()), Some(NOW));
     objects.remove("b");
-    assert_eq!(objects.configs(NOW), None, "it was gone already");
+    assert_eq!(objects.configs(NOW), None, "it was already deleted");
 }
 
 #[test]
-fn what_is_being_deleted_has_no_effect_and_no_status() {
+fn an_object_that_is_being_deleted_has_no_effect_and_no_status() {
     let mut objects = objects();
     let there = object("a", 1, &json!({}));
     objects.apply(there.clone());
     objects.configs(NOW);
-    objects.apply(ended(there));
+    objects.apply(ending(there));
     assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new());
     let of_any = objects.write_to("a", &objects.entries["a"], &OwnedShards::None);
     assert_eq!(of_any, Some(Write::Finalizer));
@@ -203,7 +207,7 @@ fn what_is_being_deleted_has_no_effect_and_no_status() {
 /// No conflict is reported while the meaning of tags is unknown: with another meaning there may be
 /// no conflict.
 #[test]
-fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
+fn a_conflict_is_reported_when_the_meaning_of_tags_is_known() {
     let mut objects = Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
     for (name, second) in [("older", 1), ("newer", 2)] {
         let mut object = object(name, second, &json!({"tags": ["v1"]}));
@@ -216,14 +220,14 @@ fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     objects.configs(NOW);
     assert_eq!(written(&objects, "older"), Some(observed(1)));
     let Some(Write::Status { observed: Some(1), error: Some(error) }) = written(&objects, "newer") else {
-        panic!("it loses");
+        panic!("no conflict");
     };
     assert!(
         error.starts_with("function-runner: ") && error.contains("FunctionConfig older counts"),
         "{error}"
     );
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 0 });
-    // Until the other is gone.
+    // The conflict ends with the other object.
     objects.remove("older");
     objects.configs(NOW);
     assert_eq!(written(&objects, "newer"), Some(observed(1)));
@@ -253,7 +257,7 @@ async fn pauses_double_while_another_writer_disagrees_or_writes_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_object_has_a_pause_of_its_own_that_ends_with_rest() {
+async fn each_object_has_its_own_pause_that_is_reset_after_some_time() {
     let mut objects = objects();
     for name in ["b", "a"] {
         objects.apply(object(name, 1, &json!({})));

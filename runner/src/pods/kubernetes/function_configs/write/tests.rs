@@ -1,4 +1,4 @@
-//! Tests the writes to a FunctionConfig. Runners must not overwrite other writers.
+//! Tests the writes to a FunctionConfig. Runners must not overwrite other writers' fields.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn ending(finalizers: &[&str]) -> Object {
 type Outcome = (bool, Option<&'static str>);
 const APPLIED: Outcome = (true, None);
 const BROKEN: Outcome = (false, Some("bad"));
-const LOSES: Outcome = (true, Some("lost"));
+const CONFLICT: Outcome = (true, Some("lost"));
 
 fn next(object: &Object, (applied, problem): Outcome) -> Option<Write> {
     next_write(object, applied, problem)
@@ -44,7 +44,7 @@ fn status(observed: Option<i64>, error: Option<&str>) -> Write {
 fn objects_of_any_shape_are_read() {
     let read = object(json!({"functionRunnerObservedGeneration": 2, "error": "e"}));
     assert_eq!((read.observed, read.error.as_str()), (Some(2), "e"));
-    // A written status is no change.
+    // Writing the status is no change.
     assert_eq!(read.changed, Some(Time::from_millis(1_735_776_000_000)));
     for text in [
         r#"{"metadata": {"name": "a"}}"#,
@@ -58,7 +58,7 @@ fn objects_of_any_shape_are_read() {
 
 /// The observed generation, the error, the outcome, and the next write; the generation is 3.
 #[test]
-fn what_differs_is_written() {
+fn only_differences_are_written() {
     let (bad, lost) = ("function-runner: bad", "function-runner: lost");
     for (observed, error, outcome, expected) in [
         (None, None, APPLIED, Some(status(Some(3), None))),
@@ -71,8 +71,8 @@ fn what_differs_is_written() {
         (Some(2), Some(bad), BROKEN, None),
         (None, Some("function-runner: worse"), BROKEN, Some(status(None, Some(bad)))),
         // An object that loses a conflict still counts as observed.
-        (None, None, LOSES, Some(status(Some(3), Some(lost)))),
-        (Some(3), Some(lost), LOSES, None),
+        (None, None, CONFLICT, Some(status(Some(3), Some(lost)))),
+        (Some(3), Some(lost), CONFLICT, None),
         // Another writer's error.
         (None, Some("server: no"), APPLIED, Some(status(Some(3), None))),
         (None, Some("server: no"), BROKEN, None),
@@ -84,7 +84,7 @@ fn what_differs_is_written() {
 }
 
 #[test]
-fn only_the_finalizer_of_what_is_deleted_is_removed() {
+fn only_our_finalizer_of_a_deleted_object_is_removed() {
     let others = "config.porch.kpt.dev/functionconfig-porch-server";
     for (finalizers, left) in [
         (&[FINALIZER][..], Some(json!([]))),
@@ -101,11 +101,11 @@ fn only_the_finalizer_of_what_is_deleted_is_removed() {
     }
     let mut kept = Object { observed: Some(3), ..ending(&[FINALIZER]) };
     kept.metadata.deletion_timestamp = None;
-    assert_eq!(next(&kept, APPLIED), None, "it is not deleted");
+    assert_eq!(next(&kept, APPLIED), None, "the object is not deleted");
 }
 
 #[test]
-fn patches_touch_nothing_else() {
+fn patches_change_no_other_fields() {
     let version = json!({"resourceVersion": "7"});
     for (write, expected) in [
         (status(Some(3), None), json!({"status": {"functionRunnerObservedGeneration": 3}})),

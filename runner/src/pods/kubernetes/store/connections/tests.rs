@@ -1,17 +1,17 @@
-//! Connections to pods close when they are idle, and open again when a call needs them.
+//! Tests that idle connections to pods are closed, and opened again for a call.
 
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::{advance, pause, resume, timeout};
+use tokio::time::{self, pause, resume, timeout};
 
 use super::*;
 use crate::pods::kubernetes::fake::{self, FakeRegistry};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pod that serves, on an address of this machine that no other test has.
+/// A pod that serves on a loopback address, which no other test uses.
 struct Setup {
     store: Store,
     listener: TcpListener,
@@ -27,20 +27,20 @@ impl Setup {
         let store = Store::new(connect, fake::images(FakeRegistry::default()).0, events);
         store.record_pod(&fake::pod("pod", 1, &json!({ "phase": "Running", "podIP": ip.to_string() })));
         let setup = Self { store, listener, uid: "pod".into(), ip };
-        setup.has_service(ip);
+        setup.put_service(ip);
         setup
     }
 
-    /// Creates a setup with a connection, like after a probe.
+    /// Creates a setup with an open connection, like after a probe.
     async fn probed(connect: Connect) -> (Self, TcpStream) {
         let setup = Self::new(connect).await;
-        setup.store.locate(&setup.uid).unwrap().unwrap().sender().await.unwrap();
+        setup.store.locate(&setup.uid).unwrap().sender().await.unwrap();
         let stream = setup.accepted().await;
         assert!(setup.store.connection(&setup.uid).is_some());
         (setup, stream)
     }
 
-    fn has_service(&self, ip: IpAddr) {
+    fn put_service(&self, ip: IpAddr) {
         let service = json!({
             "metadata": {
                 "name": "fn", "uid": "service", "resourceVersion": "1",
@@ -53,15 +53,15 @@ impl Setup {
     }
 
     async fn accepted(&self) -> TcpStream {
-        timeout(PATIENCE, self.listener.accept()).await.expect("it is dialled").unwrap().0
+        timeout(PATIENCE, self.listener.accept()).await.expect("no connection").unwrap().0
     }
 
-    /// Lets time pass, in which connections are looked at twice.
-    async fn pass(&self, time: Duration) {
+    /// Advances the time, and checks connections for idleness twice.
+    async fn advance(&self, by: Duration) {
         pause();
-        advance(time / 2).await;
+        time::advance(by / 2).await;
         self.store.close_idle();
-        advance(time / 2).await;
+        time::advance(by / 2).await;
         self.store.close_idle();
         resume();
     }
@@ -71,41 +71,41 @@ fn by_service() -> Connect {
     Connect::Service { suffix: "functions.svc.cluster.local".to_owned() }
 }
 
-/// Until the other side has closed it.
-async fn closed(mut stream: TcpStream) {
+/// Waits until the other side has closed the stream.
+async fn wait_until_closed(mut stream: TcpStream) {
     let rest = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
-    rest.expect("it is closed").unwrap();
+    rest.expect("the connection stays open").unwrap();
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_reopened_by_the_next_call() {
     let (it, stream) = Setup::probed(by_service()).await;
-    it.pass(IDLE / 10 * 9).await;
-    assert!(it.store.connection(&it.uid).expect("it is early").is_up());
+    it.advance(IDLE / 10 * 9).await;
+    assert!(it.store.connection(&it.uid).expect("closed too early").is_up());
 
-    it.pass(IDLE).await;
-    closed(stream).await;
-    let reopened = it.store.connection(&it.uid).expect("for the call to dial");
+    it.advance(IDLE).await;
+    wait_until_closed(stream).await;
+    let reopened = it.store.connection(&it.uid).expect("no connection");
     assert!(!reopened.is_up());
-    assert!(it.store.connection(&it.uid).is_some(), "and for those that come meanwhile");
+    assert!(it.store.connection(&it.uid).is_some(), "concurrent calls get the connection too");
     reopened.sender().await.unwrap();
     let stream = it.accepted().await;
     drop(reopened);
-    it.pass(IDLE).await;
-    closed(stream).await;
+    it.advance(IDLE).await;
+    wait_until_closed(stream).await;
 }
 
 #[tokio::test]
 async fn a_connection_with_a_call_stays() {
     let (it, _stream) = Setup::probed(by_service()).await;
     let held = it.store.connection(&it.uid).unwrap();
-    it.pass(IDLE * 3).await;
+    it.advance(IDLE * 3).await;
     assert!(held.is_up());
     assert!(Arc::ptr_eq(&held, &it.store.connection(&it.uid).unwrap()));
 }
 
 #[tokio::test]
-async fn what_was_lost_or_has_moved_is_probed_before_a_call_dials_it() {
+async fn calls_get_no_lost_connection_and_no_new_address_before_a_probe() {
     let (it, stream) = Setup::probed(by_service()).await;
     let lost = it.store.connection(&it.uid).unwrap();
     drop(stream);
@@ -117,23 +117,23 @@ async fn what_was_lost_or_has_moved_is_probed_before_a_call_dials_it() {
     timeout(PATIENCE, gone).await.unwrap();
     drop(lost);
     assert!(it.store.connection(&it.uid).is_none());
-    it.pass(IDLE * 2).await;
-    assert!(it.store.connection(&it.uid).is_none(), "idle or not");
+    it.advance(IDLE * 2).await;
+    assert!(it.store.connection(&it.uid).is_none(), "an idle time does not change this");
 
     let (it, stream) = Setup::probed(by_service()).await;
-    it.pass(IDLE).await;
-    closed(stream).await;
-    it.has_service("127.0.0.1".parse().unwrap());
-    assert!(it.store.connection(&it.uid).is_none(), "another Service");
-    it.has_service(it.ip);
+    it.advance(IDLE).await;
+    wait_until_closed(stream).await;
+    it.put_service("127.0.0.1".parse().unwrap());
+    assert!(it.store.connection(&it.uid).is_none(), "another address");
+    it.put_service(it.ip);
     assert!(it.store.connection(&it.uid).is_none());
 }
 
 /// The watch may be late, and another pod may have the address.
 #[tokio::test]
-async fn a_pods_own_address_is_probed_before_a_call_dials_it() {
+async fn calls_get_no_closed_connection_to_a_pods_own_address_before_a_probe() {
     let (it, stream) = Setup::probed(Connect::PodIp).await;
-    it.pass(IDLE).await;
-    closed(stream).await;
+    it.advance(IDLE).await;
+    wait_until_closed(stream).await;
     assert!(it.store.connection(&it.uid).is_none());
 }
