@@ -1,11 +1,11 @@
-//! Compiles the `.proto` files with protox, so that building needs cargo and nothing else.
+//! Compiles the `.proto` files with protox, so that the build needs only cargo.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=evaluator.proto");
     println!("cargo:rerun-if-changed=shard.proto");
     let descriptors = protox::compile(["evaluator.proto", "shard.proto"], ["."])?;
     tonic_prost_build::configure()
-        // Package bytes are large: keep them as slices of the buffer they arrived in.
+        // Packages are large: keep them as slices of the received buffer.
         .bytes(".")
         .build_transport(false)
         .compile_fds(descriptors)?;

@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(tags.contains(&highest));
         assert!(constraint.matches(&parse_version(highest).expect("the highest tag is a version")));
     }
-    let key = shard_key(reference, Some(tag), prefix);
+    let key = shard_key(reference, tag, prefix);
     let Ok(image) = Image::parse(reference, prefix) else {
         assert_eq!(key, reference);
         return;

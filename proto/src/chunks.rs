@@ -1,7 +1,7 @@
 //! A message as the slices it arrived in.
 //!
-//! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. To join them would copy the package
-//! once per hop and double its memory, so they stay separate and are addressed by offset.
+//! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. Joining them would copy the package
+//! once per hop and double its memory. So they stay separate and are addressed by offset.
 
 use std::ops::Range;
 
@@ -11,22 +11,22 @@ use bytes::{Buf, Bytes};
 /// no payload.
 #[derive(Clone, Debug, Default)]
 pub struct Chunks {
-    /// None of them is empty.
+    /// No part is empty.
     parts: Vec<Bytes>,
     len: usize,
 }
 
-/// What is left to read of a message.
+/// Reads a message from its beginning.
 #[derive(Debug)]
 pub struct Reader<'a> {
     parts: &'a [Bytes],
-    /// Bytes of the first part that were read.
+    /// Number of bytes of the first part that were read.
     read: usize,
     remaining: usize,
 }
 
 impl Chunks {
-    /// Appends a slice; an empty one is left out.
+    /// Appends a slice. Ignores an empty slice.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.len += part.len();
@@ -39,7 +39,7 @@ impl Chunks {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -49,7 +49,7 @@ impl Chunks {
         &self.parts
     }
 
-    /// The bytes of `range`, cut off at the end of the message. Shares the payload.
+    /// Returns the bytes of `range` up to the end of the message. Shares the payload.
     pub fn slice(&self, range: Range<usize>) -> Chunks {
         let mut out = Chunks::default();
         let mut start = 0;
@@ -64,12 +64,12 @@ impl Chunks {
         out
     }
 
-    /// Reads from the first byte on.
+    /// Returns a reader at the first byte.
     pub fn reader(&self) -> Reader<'_> {
         Reader { parts: &self.parts, read: 0, remaining: self.len }
     }
 
-    /// All bytes as one slice. Copies only if there is more than one part.
+    /// Returns all bytes as one slice. Copies only if there are several parts.
     pub fn contiguous(&self) -> Bytes {
         match &self.parts[..] {
             [one] => one.clone(),
@@ -102,18 +102,14 @@ impl Buf for Reader<'_> {
 
 impl From<Bytes> for Chunks {
     fn from(bytes: Bytes) -> Self {
-        let mut chunks = Chunks::default();
-        chunks.push(bytes);
-        chunks
+        std::iter::once(bytes).collect()
     }
 }
 
 impl FromIterator<Bytes> for Chunks {
     fn from_iter<I: IntoIterator<Item = Bytes>>(parts: I) -> Self {
         let mut chunks = Chunks::default();
-        for part in parts {
-            chunks.push(part);
-        }
+        parts.into_iter().for_each(|part| chunks.push(part));
         chunks
     }
 }
@@ -151,7 +147,7 @@ mod tests {
             reader.advance(start);
             prop_assert_eq!(reader.remaining(), joined.len() - start);
             prop_assert_eq!(&reader.copy_to_bytes(end - start)[..], &joined[start..end]);
-            // It shares the payload.
+            // The slice shares the payload.
             if let [first, ..] = slice.parts() {
                 let pointers = |part: &Bytes| part.as_ptr_range();
                 prop_assert!(chunks.parts().iter().map(pointers).any(|part| part.contains(&first.as_ptr())));

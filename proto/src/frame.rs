@@ -7,17 +7,17 @@ use crate::Chunks;
 /// Bytes before a message: one flag byte and a big-endian length of four.
 pub const PREFIX_LEN: usize = 5;
 
-/// Number of slices of a body that stay as they arrive, of any size.
+/// This many slices of a body, of any size, are stored as they arrive.
 const FREE_PARTS: usize = 64;
-/// Later slices of fewer bytes are joined up to this length. The memory accounts do not count what
-/// a slice takes besides its bytes: without this limit, a body sent byte by byte would take forty
-/// times its size.
+/// Later slices are joined until they have this many bytes. The memory limits count only the bytes
+/// of a slice, not its overhead: without joining, a body sent byte by byte would take forty times
+/// its size.
 const JOINED: usize = 4 * 1024;
 
-/// Why a body is not one whole message.
+/// Why a body is not one complete message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The announced length is above the limit. Returned before the message has arrived.
+    /// The announced length exceeds the limit. Returned before the message has arrived.
     #[error("message of {size} bytes is larger than the limit of {limit} bytes")]
     TooLarge {
         /// Announced size in bytes.
@@ -44,22 +44,22 @@ pub enum FrameError {
 pub struct FrameReader {
     limit: usize,
     body: Chunks,
-    /// Small slices that come after `body`.
+    /// Small slices that follow `body`, joined.
     small: BytesMut,
     /// Compression flag and message length, once the prefix has arrived.
     prefix: Option<(bool, usize)>,
 }
 
 impl FrameReader {
-    /// A reader that rejects messages longer than `limit` bytes.
+    /// Creates a reader that rejects messages longer than `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { limit, body: Chunks::default(), small: BytesMut::new(), prefix: None }
     }
 
-    /// Takes the next slice of the body.
+    /// Adds the next slice of the body.
     pub fn push(&mut self, data: Bytes) -> Result<(), FrameError> {
         self.keep(data);
-        // The prefix is in the first slices, which are never joined.
+        // The prefix is in `body`, because the first slices are never joined.
         if self.prefix.is_none() && self.body.len() >= PREFIX_LEN {
             let mut head = self.body.reader();
             let (flag, size) = (head.get_u8(), head.get_u32() as usize);
@@ -95,17 +95,17 @@ impl FrameReader {
         self.body.push(self.small.split().freeze());
     }
 
-    /// The length of the message without its prefix, once the prefix has arrived.
+    /// The length of the message without its prefix. `None` until the prefix has arrived.
     pub fn announced(&self) -> Option<usize> {
         self.prefix.map(|(_, size)| size)
     }
 
-    /// Bytes held so far.
+    /// Number of bytes held so far.
     pub fn held(&self) -> usize {
         self.body.len() + self.small.len()
     }
 
-    /// The whole body, prefix included, and whether its message is compressed.
+    /// Returns the whole body, with the prefix, and whether its message is compressed.
     pub fn finish(mut self) -> Result<(Chunks, bool), FrameError> {
         self.join();
         match self.prefix {
@@ -115,7 +115,7 @@ impl FrameReader {
     }
 }
 
-/// Puts the prefix of an uncompressed message before it. Does not copy the message.
+/// Adds the prefix of an uncompressed message. Does not copy the message.
 ///
 /// gRPC cannot express a message above `u32::MAX` bytes; `--max-request-body-size` keeps messages
 /// far below that.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_in_tiny_slices_is_held_in_few() {
+    fn tiny_slices_of_a_body_are_joined() {
         let message: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         let body = frame(Bytes::from(message).into()).contiguous();
         // Slices of a usual length stay as they are.
@@ -164,7 +164,7 @@ mod tests {
             assert!(held.parts().len() <= most, "{cut}: {}", held.parts().len());
             assert_eq!(held.contiguous(), body, "{cut}");
         }
-        // A large one between small ones keeps its place.
+        // Large slices between small slices keep their order.
         let parts: Vec<_> = (0..200).map(|n| vec![n; if n % 2 == 0 { 3 } else { 5000 }]).collect();
         let message = frame(parts.iter().cloned().map(Bytes::from).collect()).contiguous();
         let mut reader = FrameReader::new(message.len());

@@ -1,9 +1,9 @@
-//! The wire contract of Porch's function evaluator, and how our hops read and forward it.
+//! The wire contract of Porch's function evaluator, and how each hop reads and forwards messages.
 //!
 //! A package may be several MiB and crosses three hops, so no hop decodes it. [`Chunks`] holds a
-//! message as the slices it arrived in, [`FrameReader`] reads it from the HTTP/2 body, and [`peek`]
-//! reads the few bytes that routing needs. A hop forwards the same bytes, so unknown fields
-//! survive.
+//! message as the slices in which it arrived, [`FrameReader`] reads it from the HTTP/2 body, and
+//! [`peek`] reads the few bytes that routing needs. A hop forwards the same bytes, so unknown fields
+//! are kept.
 
 mod chunks;
 mod frame;

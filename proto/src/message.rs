@@ -1,4 +1,4 @@
-//! Writes the two messages around a package without copying the package.
+//! Encodes requests and responses without copying the package in them.
 
 use bytes::{Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -9,13 +9,13 @@ use crate::peek::{IMAGE_FIELD, RESOURCE_LIST_FIELD, TAG_FIELD};
 /// Field number of `EvaluateFunctionResponse.log`.
 const LOG_FIELD: u32 = 2;
 
-/// An `EvaluateFunctionRequest` in wire format; empty fields are left out, as proto3 has it.
+/// Encodes an `EvaluateFunctionRequest`. As in proto3, empty fields are left out.
 pub fn encode_request(resource_list: Chunks, image: &str, tag: &str) -> Chunks {
     let text = |text: &str| Bytes::copy_from_slice(text.as_bytes()).into();
     encode([(RESOURCE_LIST_FIELD, resource_list), (IMAGE_FIELD, text(image)), (TAG_FIELD, text(tag))])
 }
 
-/// An `EvaluateFunctionResponse` in wire format; empty fields are left out, as proto3 has it.
+/// Encodes an `EvaluateFunctionResponse`. As in proto3, empty fields are left out.
 pub fn encode_response(resource_list: Chunks, log: Bytes) -> Chunks {
     encode([(RESOURCE_LIST_FIELD, resource_list), (LOG_FIELD, log.into())])
 }
@@ -41,7 +41,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prost_reads_what_we_write(
+        fn prost_decodes_the_encoded_messages(
             list in prop::collection::vec(any::<u8>(), 0..300), image in ".{0,20}", tag in ".{0,5}",
         ) {
             let list = Bytes::from(list);

@@ -13,11 +13,11 @@ use crate::chunks::{Chunks, Reader};
 
 pub(crate) const RESOURCE_LIST_FIELD: u32 = 1;
 pub(crate) const IMAGE_FIELD: u32 = 2;
-/// `Tag` in `evaluator.proto`. Field 4, `exec_path`, is not read: that file says why.
+/// `Tag` in `evaluator.proto`. Field 4, `exec_path`, is not read: that file explains why.
 pub(crate) const TAG_FIELD: u32 = 3;
 
-/// Longest accepted image or tag, in bytes: far above the limits of registries (255 bytes of name,
-/// 128 of tag), low enough for a map key and an error text.
+/// Longest accepted image or tag, in bytes. It is far above the limits of registries (255 bytes of
+/// name, 128 of tag), and small enough for a map key and an error text.
 const MAX_NAME_BYTES: usize = 4096;
 
 /// The parts of an `EvaluateFunctionRequest` that a hop needs.
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_prost_wrote_however_it_is_cut(
+        fn finds_the_fields_that_prost_wrote_in_any_slices(
             list in prop::collection::vec(any::<u8>(), 0..400), image in ".{0,40}", tag in ".{0,10}",
             size in 1usize..500,
         ) {
@@ -128,7 +128,7 @@ mod tests {
         }
 
         #[test]
-        fn agrees_with_prost_on_noise(message in prop::collection::vec(any::<u8>(), 0..60), size in 1usize..9) {
+        fn agrees_with_prost_on_random_bytes(message in prop::collection::vec(any::<u8>(), 0..60), size in 1usize..9) {
             let peeked = peek(&cut(&message, size));
             if let (Ok(peeked), Ok(decoded)) = (peeked, EvaluateFunctionRequest::decode(&message[..])) {
                 prop_assert_eq!((peeked.image, peeked.tag), (decoded.image, decoded.tag));
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Also a known field of another wire type, as in Go's protobuf.
+    /// A known field of another wire type counts as unknown, as in Go's protobuf.
     #[test]
     fn unknown_fields_are_skipped_and_the_last_image_counts() {
         let group = [0x1b, 0x12, 1, b'x', 0x23, 0x08, 1, 0x24, 0x1c];
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_messages_are_refused() {
+    fn malformed_messages_are_rejected() {
         let long = [&[0x12, 0x81, 0x20][..], &[b'a'; 4097]].concat();
         let deep = [0x1b; 200];
         let cases: [(&[u8], PeekError); 11] = [
@@ -164,7 +164,8 @@ mod tests {
             (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], PeekError::Truncated),
             (&[0xff; 11], PeekError::Malformed),
             (&[0x02, 0], PeekError::Malformed),
-            // Groups: cut off, ended twice, ended by another field, nested too deep; no wire type.
+            // Groups: cut off, without a start, ended by another field, nested too deep. Last: an
+            // unknown wire type.
             (&[0x23], PeekError::Malformed),
             (&[0x24], PeekError::Malformed),
             (&[0x23, 0x1c], PeekError::Malformed),

@@ -162,8 +162,7 @@ impl Router {
             return Err(RouteError::NoImage);
         }
         self.options.allowed_images.check(&peeked.image, &peeked.tag)?;
-        let tag = (!peeked.tag.is_empty()).then_some(&*peeked.tag);
-        Ok(shard_key(&peeked.image, tag, &self.options.default_prefix).into_owned())
+        Ok(shard_key(&peeked.image, &peeked.tag, &self.options.default_prefix))
     }
 
     fn demand_of(&self, key: &str) -> Arc<Mutex<Demand>> {

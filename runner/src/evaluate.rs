@@ -111,8 +111,7 @@ struct Counted<'a> {
 impl Counted<'_> {
     /// Keeps the failure for the status page, under the router's name for the image.
     fn record_failure(&self, code: Code, text: &str) {
-        let tag = Some(&*self.asked.tag).filter(|tag| !tag.is_empty());
-        let image = shard_key(&self.asked.image, tag, &self.runner.default_prefix);
+        let image = shard_key(&self.asked.image, &self.asked.tag, &self.runner.default_prefix);
         self.runner.failures.note(&image, "", code_name(code), text);
     }
 }

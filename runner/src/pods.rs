@@ -72,8 +72,7 @@ impl PodRuntime {
         if !self.catalog.knows(&chosen) {
             return None;
         }
-        let tag = (!tag.is_empty()).then_some(tag);
-        let shard_key = ShardKey::from(&*shard_key(image, tag, &self.default_prefix));
+        let shard_key = ShardKey::from(shard_key(image, tag, &self.default_prefix));
         let ran = self.run(&ImageKey::from(chosen.as_str()), &shard_key, call).await;
         Some(match ran {
             Ok(reply) => wrap_failure(reply, image),

@@ -98,7 +98,7 @@ impl Fleet {
     pub fn image(&self, order: &[usize]) -> String {
         let wanted: Vec<_> = order.iter().map(|&index| self.runners[index].address().to_string()).collect();
         let starts = |image: &String| {
-            let preference = self.ring.preference(&shard_key(image, None, PREFIX));
+            let preference = self.ring.preference(&shard_key(image, "", PREFIX));
             let names = preference.iter().map(|&node| &*self.ring.nodes()[usize::from(node)]);
             names.take(wanted.len()).eq(wanted.iter().map(String::as_str))
         };

@@ -1,10 +1,11 @@
-//! Pauses between attempts. They double from the first to the last, so that a server that recovers
-//! is not asked too often, and may be spread at random, so that many clients do not ask in step.
+//! Pauses between attempts. Each pause is twice as long as the one before, up to a limit, so that a
+//! recovering server gets few requests. [`spread`] makes pauses random, so that many clients do not
+//! send their requests at the same time.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// The pauses of one row of failures.
+/// The pauses after consecutive failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -13,30 +14,25 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses that double from `first` to `last`.
+    /// The pauses grow from `first` to `last`.
     pub const fn new(first: Duration, last: Duration) -> Self {
         Self { first, last, next: first }
     }
 
-    /// The pause that follows a failure. The one after it is twice as long.
+    /// Returns the pause after a failure.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = pause.saturating_mul(2).min(self.last);
         pause
     }
 
-    /// Whether the pauses no longer grow.
-    pub fn is_longest(&self) -> bool {
-        self.next == self.last
-    }
-
-    /// Begins again with the first pause: an attempt has succeeded.
+    /// Begins again with the first pause, after a success.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
-/// `pause` times a random factor in `range`.
+/// Multiplies `pause` by a random factor in `range`.
 pub fn spread(pause: Duration, range: Range<f64>) -> Duration {
     pause.mul_f64(range.start + (range.end - range.start) * fastrand::f64())
 }
@@ -46,11 +42,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_last_until_an_attempt_succeeds() {
+    fn pauses_double_up_to_the_limit_and_a_success_resets_them() {
         let millis = Duration::from_millis;
         let mut backoff = Backoff::new(millis(100), millis(500));
         for expected in [100, 200, 400, 500, 500] {
-            assert_eq!(backoff.is_longest(), expected == 500);
             assert_eq!(backoff.next_pause(), millis(expected));
         }
         backoff.reset();

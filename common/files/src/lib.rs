@@ -32,8 +32,8 @@ pub trait FileSource: Send + 'static {
     /// Why the files cannot be used. Two errors are the same if their texts are.
     type Error: Display;
 
-    /// How many consecutive reads may fail before the error counts. Several files are not replaced
-    /// at the same moment, so one read may fail.
+    /// This many consecutive failed reads are ignored. Several files are not replaced at the same
+    /// moment, so one read may fail.
     const TOLERATED_FAILURES: u32 = 0;
 
     /// The name of the files in the log, in the plural.
@@ -127,8 +127,8 @@ impl<S: FileSource> WatchedFiles<S> {
         self.load(Arc::clone(&self.shared.reader).lock_owned().await).await;
     }
 
-    /// The last good value. If `enough` rejects it, the files are read first. If a read is in
-    /// progress, this waits for that read and reads again only if `enough` still rejects the value.
+    /// The last good value. If `enough` rejects it, reads the files first. If a read is in progress,
+    /// waits for that read, and reads again only if `enough` still rejects the value.
     pub async fn value_or_reload(&self, enough: impl Fn(&S::Value) -> bool) -> S::Value {
         if !enough(&self.value()) {
             let reader = Arc::clone(&self.shared.reader).lock_owned().await;

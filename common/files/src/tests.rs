@@ -1,4 +1,4 @@
-//! Changes of a real file, as people and kubelets make them: each is seen once, and none is lost.
+//! Changes of a real file, as by users and kubelets. Each change is noticed exactly once.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// A number in a file. It is the same as another one if its tens are.
+/// A number in a file. Two numbers are equivalent if they have the same tens.
 struct Number<const TOLERATED: u32> {
     path: PathBuf,
     parsed: Arc<AtomicUsize>,
@@ -46,7 +46,7 @@ impl<const TOLERATED: u32> FileSource for Number<TOLERATED> {
     }
 }
 
-/// A directory, a file in it that does not exist yet, and how often it was parsed.
+/// A directory, the path of a missing file in it, its source, and the number of parses.
 fn number<const TOLERATED: u32>() -> (TempDir, PathBuf, Number<TOLERATED>, Arc<AtomicUsize>) {
     let directory = tempdir().unwrap();
     let (path, parsed) = (directory.path().join("number"), Arc::<AtomicUsize>::default());
@@ -54,12 +54,12 @@ fn number<const TOLERATED: u32>() -> (TempDir, PathBuf, Number<TOLERATED>, Arc<A
 }
 
 #[tokio::test]
-async fn only_another_meaning_is_news_and_a_broken_file_changes_nothing() {
+async fn only_a_different_value_notifies_and_a_broken_file_changes_nothing() {
     let (_directory, path, source, parsed) = number::<0>();
     fs::write(&path, "10").unwrap();
     let files = WatchedFiles::read(source).unwrap();
     let mut values = files.subscribe();
-    // The file's content, whether that is news, and value, error and number of parses after it.
+    // The file's content, whether receivers are notified, and then value, error and parses.
     for (text, is_news, value, error, parses) in [
         ("10", false, 10, None, 1),
         ("12", false, 10, None, 2),
@@ -79,7 +79,7 @@ async fn only_another_meaning_is_news_and_a_broken_file_changes_nothing() {
     }
     fs::remove_file(&path).unwrap();
     files.reload().await;
-    assert_eq!((files.value(), files.last_error().is_some()), (30, true), "it vanished");
+    assert_eq!((files.value(), files.last_error().is_some()), (30, true), "a removed file keeps the value");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn files_are_read_when_they_are_first_needed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_config_maps_mount_is_followed() {
-    // Like a kubelet: the name leads to `..data`, and that to the version.
+    // Like a kubelet: the name links to `..data`, and `..data` links to the version.
     let (directory, path, source, _) = number::<0>();
     let version = |name: &str, text: &str| {
         let version = directory.path().join(name);
@@ -135,11 +135,11 @@ async fn a_config_maps_mount_is_followed() {
     assert_eq!(reports.recv().await, Some((false, 3 * INTERVAL)));
     version("..4", "20");
     assert_eq!(reports.recv().await, Some((true, 4 * INTERVAL)));
-    assert!(!values.has_changed().unwrap(), "as before it broke");
+    assert!(!values.has_changed().unwrap(), "the value is unchanged");
 }
 
 #[test]
-fn a_read_is_bounded() {
+fn the_size_of_a_read_is_limited() {
     let (_directory, path, ..) = number::<0>();
     let read = || read(&path, 3);
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::NotFound);

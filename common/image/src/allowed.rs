@@ -20,7 +20,7 @@ pub enum PatternError {
     /// Longer than any reference.
     #[error("a pattern of {length} bytes is too long: it may have {MAX_REFERENCE_LEN}")]
     TooLong { length: usize },
-    /// More than a call may be matched with.
+    /// More patterns than may be compared for each call.
     #[error("{count} patterns are too many: there may be {MAX_PATTERNS}")]
     TooMany { count: usize },
     /// No image matches it.
@@ -104,9 +104,9 @@ impl AllowedImages {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(parts))
     }
 
-    /// Whether a call for `image` with this text in its `tag` field may run. The field has its
-    /// usual meaning: a version is a literal tag, and a constraint may mean any tag. Other texts do
-    /// not count, and no text counts with a digest.
+    /// Whether a call for `image` with this text in its `tag` field may run. As for the
+    /// [shard key](crate::shard_key), a version is a literal tag. A constraint may mean any tag.
+    /// Other texts are ignored, and with a digest every text.
     ///
     /// # Errors
     /// A [`NotAllowed`], whose message is for the caller.
@@ -183,6 +183,6 @@ impl Pattern {
 /// Whether the part before the first slash may match registries that the user did not mean.
 fn is_unclear(first: &str) -> bool {
     let is_any = first.bytes().all(|byte| byte == b'*');
-    // A `**` continues after the host: `**.example.com` would match `x.org/a.example.com`.
+    // A `**` may continue after the host: `**.example.com` would match `x.org/a.example.com`.
     first.contains('*') && !is_any && (!looks_like_host(first) || first.contains("**"))
 }

@@ -1,9 +1,9 @@
 //! Version constraints as Porch's callers write them in the `tag` field.
 //!
 //! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language
-//! (`||`, hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so this module parses it. The
-//! versions are those of the crate. The meaning is that of v3.5.0 in all corner cases. One
-//! difference: a hyphen range may follow a space or a bare `||`, which the library misreads.
+//! (`||`, hyphen ranges, `!=`, a leading `v`, `=1.2` for `1.2.x`), so this module parses it. It uses
+//! the crate's versions. All corner cases match v3.5.0, with one difference: a hyphen range may
+//! follow a space or a bare `||`, which the library misreads.
 
 use semver::{BuildMetadata, Prerelease, Version};
 
@@ -26,11 +26,11 @@ struct Comparison {
     operator: &'static str,
     /// Numbers that are not written are 0.
     version: Version,
-    /// How many numbers are written before a wildcard or the end.
+    /// How many numbers the text has before a wildcard or its end.
     written: usize,
 }
 
-/// What may stand before a version. Nothing means `=`. Longer operators come first.
+/// The operators before a version. No operator means `=`. Longer operators come first.
 const OPERATORS: [&str; 12] = ["!=", ">=", "=>", "<=", "=<", "~>", "=", ">", "<", "~", "^", ""];
 
 impl Constraint {
@@ -42,8 +42,7 @@ impl Constraint {
         Some(Self { alternatives: constraint.split("||").map(parse_all).collect::<Option<_>>()? })
     }
 
-    /// Whether `version` is in the set. A prerelease is only if the alternative contains a
-    /// prerelease too.
+    /// Whether `version` is in the set. An alternative without a prerelease matches no prerelease.
     pub fn matches(&self, version: &Version) -> bool {
         self.alternatives.iter().any(|all| {
             let prereleases = all.iter().any(|comparison| !comparison.version.pre.is_empty());
@@ -108,8 +107,8 @@ fn parse_all(text: &str) -> Option<Vec<Comparison>> {
     }
 }
 
-/// `v1.2.3-pre+build` with parts left out or `x`: the version, how many of its numbers are written,
-/// and whether there is an `x`.
+/// Parses `v1.2.3-pre+build`, whose parts may be missing or `x`. Returns the version, how many
+/// numbers the text has, and whether it has an `x`.
 fn parse_partial(text: &str) -> Option<(Version, usize, bool)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
@@ -127,7 +126,7 @@ fn parse_partial(text: &str) -> Option<(Version, usize, bool)> {
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'x' | b'X' | b'*')) {
             return None;
         }
-        // After a wildcard, nothing counts.
+        // Numbers after a wildcard are ignored.
         has_wildcard |= matches!(part, "x" | "X" | "*");
         if !has_wildcard {
             *number = part.parse().ok()?;
@@ -182,7 +181,7 @@ impl Comparison {
             ("<=" | "=<", 3) => order.is_le(),
             ("<=" | "=<", 1) => first(1).is_le(),
             ("<=" | "=<", _) => first(2).is_le(),
-            // `^`: up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a
+            // `^`: the leftmost number that is not 0 may not change. `^*` matches only 0.0.0: a
             // corner case of the original.
             (_, written) => {
                 let kept = match (own.major, own.minor, written) {

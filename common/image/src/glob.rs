@@ -1,17 +1,17 @@
 //! Texts with wildcards: `*` matches any text without a `/`, `**` any text.
 
-/// Whether all of `text` matches `glob`. Takes at most about the square of the text's length times
-/// the length of the glob, whatever both contain.
+/// Whether all of `text` matches `glob`. The time is at most about the square of the text's length
+/// times the length of the glob.
 pub fn glob_matches(glob: &str, text: &str) -> bool {
-    // Nearly every pattern of a long list ends here.
+    // In a long list, this quick test rejects nearly every pattern.
     let (_, suffix) = glob.rsplit_once('*').unwrap_or(("", glob));
     text.ends_with(suffix) && find_match(glob.as_bytes(), text.as_bytes())
 }
 
-/// Lets each wildcard match as little as possible, and goes back to the last one of each kind for
-/// more: the wildcards before it cannot help.
+/// Each wildcard matches as little as possible. On a mismatch, the last wildcard of each kind
+/// matches one byte more. Earlier wildcards need not be extended.
 fn find_match(mut glob: &[u8], mut text: &[u8]) -> bool {
-    // The glob after the wildcard, and the text that it may still take a byte of.
+    // The glob after the wildcard, and the text whose first byte the wildcard may take next.
     let (mut last_star, mut last_double) = (None, None);
     loop {
         if let [b'*', b'*', rest @ ..] = glob {

@@ -1,9 +1,9 @@
-//! References of function images, and what depends on them.
+//! References of function images.
 //!
 //! If router and runner parsed a reference differently, one function would get two shards and two
-//! pools. Therefore they share this crate: the reference, the shard key on the ring, the constraint
-//! that chooses a tag, the name of a pod, and the list of images that may run. The crate is pure:
-//! no I/O, no clock, no logging.
+//! pools. Therefore they share this crate. It has the reference, the shard key on the ring, the
+//! constraint that chooses a tag, the name of a pod, and the list of images that may run. The crate
+//! is pure: no I/O, no clock, no logging.
 
 mod allowed;
 mod constraint;

@@ -9,8 +9,8 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-/// Longest text that is parsed, in bytes: far above the longest valid reference. It bounds error
-/// texts.
+/// Longest text that is parsed, in bytes. It is far above the longest valid reference, and limits
+/// error texts.
 pub const MAX_REFERENCE_LEN: usize = 1024;
 
 const MAX_NAME_LEN: usize = 255;
@@ -35,7 +35,7 @@ pub enum ReferenceError {
     Malformed { image: String, part: &'static str, text: String, accepted: &'static str },
 }
 
-/// What each part may be.
+// The accepted texts of each part, for error messages.
 const REGISTRY: &str =
     "host[:port], the host in letters, digits, '-' and '.', or an IPv6 address in brackets";
 const REPOSITORY: &str = "lowercase letters and digits, separated by '.', '_', '__' or '-'";
@@ -179,7 +179,7 @@ pub(crate) fn split_registry(name: &str, is_host: impl Fn(&str) -> bool) -> (&st
 pub(crate) fn repository(registry: &str, path: &str) -> String {
     let registry = registry.to_ascii_lowercase();
     let registry = if registry == "index.docker.io" { DOCKER_HUB } else { &registry };
-    // A pattern's `**` may be more than a single name.
+    // A pattern's `**` may match several parts.
     let is_single = !path.contains('/') && !path.contains("**");
     format!("{registry}/{}{path}", if registry == DOCKER_HUB && is_single { "library/" } else { "" })
 }
@@ -206,7 +206,7 @@ fn is_registry(registry: &str) -> bool {
 }
 
 fn is_port(port: &str) -> bool {
-    // Digits only: the integer parser takes a sign as well.
+    // Digits only: the integer parser also accepts a sign.
     port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 

@@ -68,7 +68,7 @@ fn patterns_match_part_by_part() {
 }
 
 #[test]
-fn the_tag_field_has_its_usual_meaning() {
+fn the_tag_field_overrides_the_tag() {
     let pinned = format!("ghcr.io/a/b@{DIGEST}");
     for (pattern, image, tag, allowed) in [
         ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v1.1", "", true),
@@ -153,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn matching_is_what_it_is_by_definition(glob in "([ab/]|[*]){0,9}", text in "[ab/]{0,9}") {
+    fn matching_agrees_with_a_simple_matcher(glob in "([ab/]|[*]){0,9}", text in "[ab/]{0,9}") {
         let expected = matches_plainly(glob.as_bytes(), text.as_bytes());
         prop_assert_eq!(glob_matches(&glob, &text), expected);
     }

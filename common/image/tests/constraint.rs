@@ -7,7 +7,7 @@ use porch_fn_image::{Constraint, parse_version};
 const TABLE: &str = include_str!("constraints.txt");
 
 #[test]
-fn constraints_mean_what_the_go_library_makes_of_them() {
+fn constraints_match_like_the_go_library() {
     let mut lines =
         TABLE.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_once('\t').unwrap());
     let (_, versions) = lines.next().unwrap();
@@ -48,7 +48,7 @@ fn versions_are_read_leniently() {
 }
 
 #[test]
-fn the_highest_tag_is_chosen_whatever_their_order() {
+fn the_highest_tag_is_chosen_in_any_order() {
     let highest = |constraint: &str, tags: &[&str]| {
         let constraint = Constraint::parse(constraint).unwrap();
         let forward = constraint.highest(tags.iter().copied()).map(str::to_owned);
@@ -66,7 +66,7 @@ fn the_highest_tag_is_chosen_whatever_their_order() {
 }
 
 #[test]
-fn constraints_are_bounded() {
+fn the_length_of_constraints_is_limited() {
     let long = "1 ".repeat(257);
     assert!(Constraint::parse(&long).is_none() && Constraint::parse(&long[..511]).is_some());
 }

@@ -19,7 +19,7 @@ fn is_dns_1035(name: &str) -> bool {
 
 /// With other names, a new version would not find the pods of the old one.
 #[test]
-fn names_are_those_of_every_version() {
+fn names_are_the_same_in_every_version() {
     let sha = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let long = format!("a.b/{}:v1.0.0-{}", "long-name-".repeat(9) + "end", "Alpha.".repeat(9));
     for (reference, slot, expected) in [

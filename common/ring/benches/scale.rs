@@ -1,6 +1,6 @@
-//! The ring of a cluster far larger than any we know of: 1,000 runners and 100,000 images. Prints
-//! figures, and fails if a rebuild takes longer than 50 ms. tests/simulation measures a whole
-//! router at that size.
+//! The ring of an unusually large cluster: 1,000 runners and 100,000 images. Prints figures, and
+//! fails if a rebuild takes longer than 50 ms. tests/simulation measures a whole router at that
+//! size.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

@@ -1,15 +1,15 @@
 //! Which runner serves which image.
 //!
-//! Every router, and every runner that knows its peers, computes the same answer from the set of
-//! runners, without shared state. The crate is pure (no I/O, no clock, no logging): golden vectors
+//! Every router, and every runner with peers, computes the same answer from the set of runners,
+//! without shared state. The crate is pure (no I/O, no clock, no logging): golden vectors
 //! pin the answer, and a simulation checks the load rule.
 //!
 //! * [`Ring`] turns an image's shard key into a preference order of runners.
 //! * [`spill`] computes how many runners of that order share a busy image, and which one gets a
 //!   request.
 //!
-//! Agreement is an optimisation, not a condition: any runner serves any image. While two views
-//! differ, locality suffers, and correctness does not.
+//! Agreement is only an optimisation: any runner serves any image. While two views differ, calls
+//! are less local but still correct.
 
 mod ring;
 pub mod spill;

@@ -16,8 +16,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// such change moves every image.
 pub const HASH_SCHEME: u32 = 1;
 
-/// Positions per runner. The same for every number of runners: a count that depended on that number
-/// would move every image on each membership change.
+/// Positions per runner. It does not depend on the number of runners: otherwise each membership
+/// change would move every image.
 pub const VIRTUAL_NODES: u16 = 256;
 
 /// Up to this many runners, a preference order lists all of them.
@@ -29,7 +29,7 @@ pub const SUCCESSORS: usize = 16;
 /// Largest number of runners on one ring: a preference order holds 16-bit indices.
 pub const MAX_NODES: usize = u16::MAX as usize;
 
-/// An immutable hash ring over a set of runners; a change of membership builds a new one.
+/// An immutable hash ring over a set of runners. A membership change builds a new ring.
 ///
 /// Memory is about 14 MB at 1,000 runners and 1.6 MB at 50, at most.
 #[derive(Debug)]
@@ -54,10 +54,9 @@ struct Point {
 struct PositionHasher(u64);
 
 impl Ring {
-    /// Builds the ring of these runners, which are named by their addresses as discovery gives
-    /// them: `host:port`, IPv6 in brackets. Duplicates count once and the order of the input does
-    /// not matter; two spellings of one address are two runners. Runners past [`MAX_NODES`] are
-    /// left out.
+    /// Builds the ring of these runners. Their names are the addresses from discovery: `host:port`,
+    /// IPv6 in brackets. Duplicates count once, and the order of the input does not matter. Two
+    /// spellings of one address are two runners. Runners past [`MAX_NODES`] are left out.
     pub fn new(nodes: impl IntoIterator<Item: Into<Arc<str>>>) -> Self {
         let mut nodes: Vec<Arc<str>> = nodes.into_iter().map(Into::into).collect();
         nodes.sort_unstable();
@@ -78,8 +77,9 @@ impl Ring {
         &self.nodes
     }
 
-    /// The runners for `key`, best first, as indices into [`nodes`](Self::nodes). All of them up to
-    /// [`FULL_LIST_NODES`] runners, else the first [`SUCCESSORS`]. Empty only when the ring is.
+    /// Returns the runners for `key`, best first, as indices into [`nodes`](Self::nodes). These are
+    /// all runners up to [`FULL_LIST_NODES`] runners, and else the first [`SUCCESSORS`]. Empty only
+    /// if the ring is empty.
     ///
     /// Without some of its runners, the order is that of a ring without those runners. So a caller
     /// skips an unhealthy runner and keeps the ring.
@@ -89,8 +89,8 @@ impl Ring {
         self.preferences.get(start..start + self.row_len).unwrap_or_default()
     }
 
-    /// Each point's position, in order, and its runner as an index into [`nodes`](Self::nodes), to
-    /// draw the ring. Each point owns the hashes after the previous point up to its own; the first
+    /// Returns each point's position, in order, and its runner as an index into
+    /// [`nodes`](Self::nodes), to draw the ring. Each point owns the hashes after the previous point up to its own; the first
     /// point also owns those after the last. Computed on each call, in about 20 ms at 1,000
     /// runners.
     pub fn points(&self) -> Vec<(u64, u16)> {
@@ -104,8 +104,8 @@ impl Ring {
     }
 }
 
-/// A number that is equal for rings of the same runners only; 0 for no runners. `nodes` are sorted.
-/// It has 48 bits, so that a metric, which is a 64-bit float, holds it exactly.
+/// Returns a number that identifies a set of runners, or 0 for no runners. `nodes` must be sorted.
+/// The number has 48 bits, so that a metric, which is a 64-bit float, holds it exactly.
 pub fn fingerprint(nodes: &[Arc<str>]) -> u64 {
     if nodes.is_empty() {
         return 0;

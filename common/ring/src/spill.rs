@@ -13,10 +13,10 @@
 
 use std::time::Duration;
 
-/// Requests in flight up to which nothing spills from a runner, even if the others are idle.
+/// A runner with fewer requests in flight is never full, even if the other runners are idle.
 const FLOOR: usize = 8;
 
-/// From this many requests of one image in flight, a sudden rise counts at once.
+/// With this many requests of one image in flight, or more, a sudden rise counts at once.
 const BURST: usize = 8;
 
 /// Time constant of the mean demand: about 20 calls of a typical function.
@@ -33,7 +33,7 @@ pub struct Limits {
 
 /// How busy one image is: requests in flight now, and their exponentially weighted mean over time.
 ///
-/// Times are durations since one fixed origin of the caller's choice. A time before the latest one
+/// Times are durations since a fixed origin that the caller chooses. A time before the latest time
 /// counts as the latest, so slightly unordered events do no harm.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Demand {
@@ -43,7 +43,7 @@ pub struct Demand {
 }
 
 impl Limits {
-    /// The limits for a request that arrives now, itself not counted yet.
+    /// Computes the limits for a request that arrives now. The counts do not include it yet.
     ///
     /// `in_flight` counts all requests of the runners, those of other routers included;
     /// `usable_nodes` counts the runners that this router would send to; `demand` is the image's
@@ -62,9 +62,9 @@ impl Limits {
 }
 
 impl Demand {
-    /// Counts a request of this image that starts. Returns the demand before it, in requests in
-    /// flight: their mean, or half of those in flight if that is more. With the mean alone, a cold
-    /// image that turns hot would overload its owner for seconds.
+    /// Counts the start of a request of this image. Returns the demand before it, in requests in
+    /// flight: their mean, or in a burst half of the current number if that is more. With the mean
+    /// alone, a cold image that turns hot would overload its owner for seconds.
     pub fn start(&mut self, now: Duration) -> f64 {
         self.advance(now);
         let in_flight = self.in_flight;
@@ -93,15 +93,15 @@ impl Demand {
     }
 }
 
-/// The runner for one request: of the image's first `limits.width` usable runners the first below
-/// `limits.cap`, else the least loaded.
+/// Chooses the runner for one request among the image's first `limits.width` usable runners: the
+/// first runner below `limits.cap`, or else the least loaded.
 ///
-/// Runners that `usable` rejects do not count towards the width: to skip a runner has the same
-/// effect as to remove it from the ring. For a second attempt, reject the first one's runner.
+/// Runners that `usable` rejects do not count towards the width. Skipping a runner has the same
+/// effect as removing it from the ring. For a second attempt, reject the runner of the first.
 ///
 /// `preference` and `nodes` come from one [`Ring`](crate::Ring): the key's preference order, and
 /// the number of runners. A truncated order may have fewer usable runners than `limits.width`. If
-/// they are all full, it is the least loaded of all usable runners.
+/// all of them are full, this chooses the least loaded of all usable runners.
 ///
 /// `load` returns the requests in flight on a runner.
 pub fn choose(
@@ -116,8 +116,8 @@ pub fn choose(
         return Some(node);
     }
     let is_cut_short = preference.len() < nodes && near().count() < limits.width;
-    // Equally loaded runners: the first after the owner. To begin at 0 would send all images to the
-    // ring's first runner.
+    // Of equally loaded runners, the first after the owner is chosen. If the search began at 0, all
+    // images would go to the ring's first runner.
     let owner = preference.first().copied().unwrap_or(0);
     let nodes = u16::try_from(nodes).unwrap_or(u16::MAX);
     let all = (owner..nodes).chain(0..owner).filter(|&node| is_cut_short && usable(node));

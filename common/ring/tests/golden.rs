@@ -26,7 +26,7 @@ const KEYS: [&str; 12] = [
 ];
 
 #[test]
-fn preference_orders_are_those_of_the_golden_file() {
+fn preference_orders_match_the_golden_file() {
     let mut text =
         String::from("# Written by golden.rs; see there. Tab separated: key, its runners best first.\n");
     writeln!(text, "scheme\t{HASH_SCHEME}").unwrap();

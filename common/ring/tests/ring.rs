@@ -26,7 +26,7 @@ fn order<'a>(ring: &'a Ring, key: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_fingerprint_is_that_of_the_runners() {
+fn a_fingerprint_depends_only_on_the_runners() {
     assert_eq!(fingerprint(&[]), 0);
     let three = runners(0, 3);
     let known = fingerprint(Ring::new(three.iter().rev().cloned()).nodes());
@@ -114,7 +114,7 @@ proptest! {
 
     /// So a successor is the owner after the runners before it were removed.
     #[test]
-    fn skipping_runners_is_removing_them(
+    fn skipping_runners_equals_removing_them(
         present in prop_oneof![
             prop::collection::vec(any::<bool>(), 1..20),
             // A truncated order.

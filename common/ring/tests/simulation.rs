@@ -135,7 +135,7 @@ fn the_width_rule_levels_load_without_spreading_cold_images() {
 /// A cold image jumps to 30 % of all traffic. The burst term has to spread it before the mean
 /// knows.
 #[test]
-fn a_cold_image_that_turns_hot_does_not_bury_its_owner() {
+fn a_cold_image_that_turns_hot_does_not_overload_its_owner() {
     let of_seed = |seed| {
         let mut simulation = Simulation::new(seed);
         let warm_up = Duration::from_secs(20);

@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_usable_runner_comes_once_and_skipping_is_removing(
+    fn every_usable_runner_comes_once_and_skipping_equals_removing(
         loads in prop::collection::vec(0_usize..20, 1..12),
         down in prop::collection::vec(any::<bool>(), 12),
         shuffle in any::<prop::sample::Index>(),

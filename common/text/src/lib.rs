@@ -1,9 +1,9 @@
-//! Texts that others wrote, in logs, errors, statuses and pages: each is cut to a limit.
+//! Cuts texts from outside to a limit, for logs, errors, statuses and pages.
 
 use std::borrow::Cow;
 
-/// The beginning of `text`, with `ellipsis` in place of the rest: `limit` bytes at most, cut
-/// between characters. A shorter text stays as it is.
+/// Cuts `text` between two characters and appends `ellipsis`, so that the result has at most `limit`
+/// bytes. Returns a text within the limit unchanged.
 pub fn cut<'a>(text: &'a str, limit: usize, ellipsis: &str) -> Cow<'a, str> {
     if text.len() <= limit {
         return text.into();

@@ -22,7 +22,7 @@ const QUOTA_FOR: Duration = Duration::from_mins(1);
 const MOST_REFUSALS: u32 = 5;
 /// How often to look for a pod to evict while calls wait.
 const EVICT_PAUSE: Duration = Duration::from_millis(100);
-/// How often to look for one while no call waits, but there are too many pods.
+/// How often to look for a pod to evict while no call waits, but there are too many pods.
 const EVICT_SURPLUS_PAUSE: Duration = Duration::from_secs(1);
 /// The owner gives up an eviction if it could not delete the pod this long after the notice.
 const DELETED_WITHIN: Duration = Duration::from_secs(5);
@@ -124,9 +124,9 @@ impl Function {
             // The quota may have room for the pods of other images.
             shared.quota = None;
             // Pods that other runners created a moment ago may not have been seen yet.
-            let alone = matches!(shared.owned, OwnedShards::All);
-            let told = alone || self.quota_refusals > 1;
-            self.start_failed(told.then_some(Rejection::PodFailed { reason }), None, shared);
+            let is_only_runner = matches!(shared.owned, OwnedShards::All);
+            let rejects = is_only_runner || self.quota_refusals > 1;
+            self.start_failed(rejects.then_some(Rejection::PodFailed { reason }), None, shared);
         }
     }
 
@@ -197,10 +197,10 @@ impl Tracked {
             return;
         }
         let (ends, before) = self.eviction;
-        let told = self.noticed.is_some() && self.push.is_none();
+        let has_notice = self.noticed.is_some() && self.push.is_none();
         let reclaim_after = self.pod.reclaim_after;
         let moved = reclaim_after != before && reclaim_after != self.pushed;
-        let objected = told && moved && !self.lapses_within(shared.config.notice(), shared.now);
+        let objected = has_notice && moved && !self.lapses_within(shared.config.notice(), shared.now);
         let failed = self.delete.is_none() && shared.reached(ends + DELETED_WITHIN);
         if objected {
             self.noticed = None;

@@ -1,6 +1,6 @@
 //! The input and output of the pool: the whole contract between the pure rules and the driver.
 //!
-//! The driver owes the pool:
+//! The driver must send the pool:
 //! - exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant;
 //! - exactly one answer for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`]
 //!   (`Unknown` or `Unreachable` when it gave up), and one [`Event::Checked`] for every
@@ -37,7 +37,7 @@ pub enum Event {
     Finished {
         /// The call.
         id: RequestId,
-        /// What the call showed about the pod.
+        /// What its end reveals about the pod.
         verdict: Verdict,
     },
     /// A pod was added or changed.
@@ -109,7 +109,7 @@ pub enum Event {
     Tick,
 }
 
-/// What a call showed about its pod.
+/// What the end of a call reveals about its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The pod answered, even if the function failed.

@@ -24,9 +24,9 @@ use crate::types::{Phase, Reason, Time};
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// The time that a pod has to answer a check.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// The same after a call that ended by its deadline.
+/// The time to answer a check after a call that ended by its deadline.
 const LATE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// A shorter call that ends by its deadline shows nothing about its pod.
+/// If a shorter call ends by its deadline, its pod is not suspected.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// A pod that could not be reached counts as silent after this long.
 const SILENT_AFTER: Duration = Duration::from_secs(3);

@@ -1,11 +1,11 @@
 //! Several pools against a model of the API server: the test of the rules that hold between
 //! runners.
 //!
-//! A history is one seed. It draws a configuration, then runs ten minutes or so of requests with
-//! everything that can go wrong (late and broken watches, lost answers, outages, skewed clocks,
-//! changing owners and versions, pods that start slowly, fail, die, hang in termination or are
-//! deleted by others), then lets the faults end and checks that every image works and, at the end,
-//! that nothing is left. Whatever must always hold is checked at every step.
+//! A history follows from one seed. It draws a configuration and runs about ten minutes of requests
+//! with many faults: late and lost watches, lost answers, outages, skewed clocks, changes of owners
+//! and versions. Pods start slowly, fail, die, hang in termination, or are deleted by others. Then
+//! the faults end. The model checks that every image works and that no pod or call is left. It
+//! checks the invariants at every step.
 
 mod actions;
 mod faults;
@@ -27,13 +27,13 @@ pub(crate) use world::run;
 use crate::function::Pool;
 use crate::shared::Totals;
 
-/// How often something happened in a history, to show that the histories are not empty.
+/// The number of events by kind, which proves that the histories contain them.
 pub(crate) type Counts = BTreeMap<String, u64>;
 
 // === impl Pool ===
 
 impl Pool {
-    /// Whether nothing is remembered: no pod, no call, no failure.
+    /// Whether the pool has no pod, no call and no failure left.
     pub(crate) fn is_empty(&self) -> bool {
         let shared = &self.shared;
         self.functions.is_empty()

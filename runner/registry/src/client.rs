@@ -3,6 +3,7 @@
 
 mod session;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,9 +12,8 @@ use futures_util::future::BoxFuture;
 use http::header::LINK;
 use http::{HeaderMap, Method};
 use moka::sync::Cache;
-use parking_lot::Mutex;
 use porch_fn_image::Image;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
 use self::session::{Session, texts};
@@ -21,13 +21,12 @@ use crate::auth::Challenge;
 use crate::credentials::CredentialFile;
 use crate::digest;
 use crate::error::{CONFIG, MANIFEST};
-use crate::failure::chain;
 use crate::lru;
 use crate::manifest::{ACCEPT, Document, choose, command, parse};
 use crate::platform::Platform;
-use crate::roots::{Roots, Trusted, trusted};
-use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long};
-use crate::transport::{Http, read_body};
+use crate::roots::Roots;
+use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page};
+use crate::transport::read_body;
 use crate::{Metadata, Registry, RegistryError};
 
 /// Timeout of a lookup.
@@ -41,25 +40,25 @@ const MAX_TAG_PAGE: usize = 2 << 20;
 /// Largest number of registries whose challenge is cached.
 const MAX_CHALLENGES: u64 = 256;
 
+/// Receives what each lookup asked for, whether the registry answered, and how long it took.
+pub type Report = Arc<dyn Fn(&'static str, bool, Duration) + Send + Sync>;
+
 /// Settings of the client.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// `--platform`: selects the entry of a multi-platform index.
     pub platform: Platform,
-    /// `--insecure-registries`: registries that speak plain HTTP, each `host` or `host:port`.
-    pub insecure: Vec<String>,
     /// The credentials for registries.
     pub credentials: CredentialFile,
-    /// The certificates that are trusted.
+    /// The certificates that are trusted, and the registries that speak plain HTTP.
     pub roots: Roots,
+    /// Called after each lookup.
+    pub report: Report,
 }
 
 /// Asks registries over HTTPS, through the proxies of the environment.
-#[derive(Debug)]
 pub struct Client {
     options: Options,
-    /// The HTTP clients, with the certificates that they trust.
-    http: Mutex<Option<(Arc<Trusted>, Http)>>,
     /// The last challenge of each registry.
     challenges: Cache<String, Challenge>,
 }
@@ -69,37 +68,27 @@ pub struct Client {
 impl Client {
     /// Creates a client. It reads no file and sends no request yet.
     pub fn new(options: Options) -> Self {
-        Self { options, http: Mutex::default(), challenges: lru(MAX_CHALLENGES) }
+        Self { options, challenges: lru(MAX_CHALLENGES) }
     }
 
-    /// Returns the HTTP clients for the currently trusted certificates.
-    async fn http(&self) -> Result<Http, RegistryError> {
-        let trusted = trusted(&self.options.roots).await;
-        let mut made = self.http.lock();
-        if let Some((_, http)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &trusted)) {
-            return Ok(http.clone());
-        }
-        let http = Http::new(&trusted, &self.options.insecure).map_err(|error| {
-            tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
-            RegistryError::Unreachable
-        })?;
-        *made = Some((trusted, http.clone()));
-        Ok(http)
-    }
-
-    async fn within<T>(
+    /// Limits the time of a lookup, and reports it.
+    async fn run<T>(
         &self,
+        what: &'static str,
         image: &Image,
         lookup: impl Future<Output = Result<T, RegistryError>>,
     ) -> Result<T, RegistryError> {
-        let (registry, repository) = (image.registry(), image.repository());
+        let (registry, repository, began) = (image.registry(), image.repository(), Instant::now());
         let lookup = async {
             timeout(LOOKUP_WITHIN, lookup).await.unwrap_or_else(|_| {
                 tracing::warn!(within = ?LOOKUP_WITHIN, "a registry did not answer in time");
                 Err(RegistryError::Unreachable)
             })
         };
-        lookup.instrument(tracing::info_span!("lookup", registry, repository)).await
+        let answer = lookup.instrument(tracing::info_span!("lookup", registry, repository)).await;
+        let has_answered = answer.as_ref().err().is_none_or(RegistryError::is_answer);
+        (self.options.report)(what, has_answered, began.elapsed());
+        answer
     }
 
     async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
@@ -113,8 +102,7 @@ impl Client {
             }
         }
         let Document::Manifest(config) = document else {
-            let reason = "it has indexes within indexes within indexes";
-            return Err(RegistryError::malformed(MANIFEST, reason));
+            return Err(RegistryError::malformed(MANIFEST, "its indexes are nested too deep"));
         };
         let path = format!("blobs/{}", digest::known(&config, CONFIG)?);
         let response = session.send(Method::GET, &path, "*/*", CONFIG).await?;
@@ -151,28 +139,34 @@ impl Client {
             let next = next_page(&session.url(&page)?, texts(response.headers(), &LINK))?;
             tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
             if tags.len() > MAX_TAGS {
-                return Err(too_long(MAX_TAGS, "tags"));
+                return Err(RegistryError::too_large(TAG_LIST, MAX_TAGS, "tags"));
             }
             match next {
                 Some(next) => page = next.into(),
                 None => return Ok(tags),
             }
         }
-        Err(too_long(MAX_PAGES, "pages"))
+        Err(RegistryError::too_large(TAG_LIST, MAX_PAGES, "pages"))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("challenges", &self.challenges).finish_non_exhaustive()
     }
 }
 
 impl Registry for Client {
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
-        self.within(image, self.fetch_metadata(image)).boxed()
+        self.run("metadata", image, self.fetch_metadata(image)).boxed()
     }
 
     fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
-        self.within(image, self.fetch_digest(image)).boxed()
+        self.run("digest", image, self.fetch_digest(image)).boxed()
     }
 
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
-        self.within(image, self.fetch_tags(image)).boxed()
+        self.run("tags", image, self.fetch_tags(image)).boxed()
     }
 }
 
@@ -183,18 +177,12 @@ async fn fetch_manifest(
 ) -> Result<(Document, Arc<str>), RegistryError> {
     let path = format!("manifests/{reference}");
     let response = session.send(Method::GET, &path, ACCEPT, MANIFEST).await?;
-    let announced = announced_digest(response.headers())?.map(str::to_owned);
+    let by_digest = Some(reference).filter(|reference| reference.contains(':'));
+    let digest = by_digest.or(announced_digest(response.headers())?).map(Arc::from);
     let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
-    if let Some(announced) = &announced {
-        digest::check(&body, announced, MANIFEST)?;
-    }
-    let digest = if reference.contains(':') {
-        digest::check(&body, reference, MANIFEST)?;
-        reference.to_owned()
-    } else {
-        announced.unwrap_or_else(|| digest::sha256(&body))
-    };
-    Ok((parse(&body)?, digest.into()))
+    let digest: Arc<str> = digest.unwrap_or_else(|| digest::sha256(&body).into());
+    digest::check(&body, &digest, MANIFEST)?;
+    Ok((parse(&body)?, digest))
 }
 
 /// The reference to request. A digest takes precedence over a tag.

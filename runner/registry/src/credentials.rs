@@ -60,7 +60,7 @@ impl CredentialSource {
         WatchedFiles::unread(self, None)
     }
 
-    /// The text of an error.
+    /// Describes a problem of the file to the user.
     fn problem(&self, problem: &str) -> String {
         match self {
             Self::Private(path) => format!(
@@ -100,8 +100,8 @@ impl FileSource for CredentialSource {
         match (self, content.config.helper) {
             (Self::Private(_), Some(helper)) => {
                 return Err(self.problem(&format!(
-                    "it leaves credentials to a program ({helper}), and there is none here: write the credentials \
-                     into auths, and remove {helper}"
+                    "it uses a credential helper ({helper}), which the runner cannot run: write the credentials into \
+                     auths, and remove {helper}"
                 )));
             }
             (Self::Private(_), None) if !content.config.has_auths => {
@@ -109,7 +109,7 @@ impl FileSource for CredentialSource {
             }
             (Self::Default(_), Some(helper)) => tracing::warn!(
                 helper,
-                "Docker's config.json leaves credentials to a program: only its auths are used"
+                "Docker's config.json uses a credential helper, which the runner cannot run: only its auths are used"
             ),
             _ => {}
         }

@@ -19,18 +19,18 @@ pub enum RegistryError {
          --registry-auth-secret-path"
     )]
     Unauthorized,
-    /// No connection, no answer in time, or an interrupted answer.
+    /// No connection, no answer in time, or the connection was lost during an answer.
     #[error(
         "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, firewall), and \
          retry; the runner's log has the cause"
     )]
     Unreachable,
-    /// A redirect or a token realm leads to an internal address that the registry may not name: see
+    /// A redirect or a token realm leads to an internal address. The registry may not use it: see
     /// `address_class`.
     #[error(
         "the image's registry leads the runner to a loopback, link-local or cluster address, and is at no address of \
          that kind itself: check its redirects and its token realm (the runner's log names the host), use a registry \
-         that is at such an address, or give the image's command in --image-metadata"
+         with such an address, or give the image's command in --image-metadata"
     )]
     InternalAddress,
     /// The TLS handshake with the registry fails.
@@ -47,8 +47,8 @@ pub enum RegistryError {
     CertificateTime,
     /// The certificate is for another host.
     #[error(
-        "the certificate of the image's registry is for another name: give the registry one for the host in the \
-         image's name, or write the image with a host that it is for"
+        "the certificate of the image's registry is for another host: give the registry a certificate for the host in \
+         the image's name, or use a host of the certificate in the image's name"
     )]
     CertificateName,
     /// The registry is overloaded, or limits our rate.
@@ -59,21 +59,13 @@ pub enum RegistryError {
         /// 429 or 5xx.
         status: u16,
     },
-    /// The response is not what the distribution and image specifications require.
+    /// The response exceeds a limit, or violates the distribution or image specification.
     #[error("the image's registry sent a malformed {what}: {reason}")]
     Malformed {
         /// `manifest`, `image configuration`, `tag list`, `token`.
         what: &'static str,
-        /// What is wrong with it, in our words.
+        /// What is wrong with it, without text of the registry.
         reason: String,
-    },
-    /// The response exceeds a size limit.
-    #[error("the image's registry sent a {what} of more than {limit} bytes, which is not read")]
-    TooLarge {
-        /// Like `what` of `Malformed`.
-        what: &'static str,
-        /// The bound in bytes.
-        limit: usize,
     },
     /// The index has no entry for this platform.
     #[error("the image is not there for {platform}: build it for that, or choose another with --platform")]
@@ -95,6 +87,15 @@ impl RegistryError {
     pub(crate) fn malformed(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Malformed { what, reason: reason.into() }
     }
+
+    pub(crate) fn too_large(what: &'static str, limit: usize, unit: &str) -> Self {
+        Self::malformed(what, format!("it has more than {limit} {unit}"))
+    }
+
+    /// Whether the registry answered, although without metadata. An unknown image is an answer.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self, Self::NotFound | Self::Platform { .. } | Self::NoCommand)
+    }
 }
 
 /// Parses a registry's JSON.
@@ -102,7 +103,7 @@ pub(crate) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) 
     serde_json::from_slice(bytes).map_err(|error| RegistryError::malformed(what, json_problem(&error)))
 }
 
-/// The error without serde's own words, which quote the JSON.
+/// The error without serde's own text, which quotes the JSON.
 pub(crate) fn json_problem(error: &serde_json::Error) -> String {
     let problem = match error.classify() {
         Category::Data => "a field is missing or of the wrong type",

@@ -1,7 +1,6 @@
 //! Reads a mounted file. The same problem always has the same error text, without content of the
 //! file.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -12,14 +11,7 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// The content of a file, or `None` if there is no such file. Blocks.
 pub(crate) fn read(path: &Path) -> Result<Option<Bytes>, String> {
-    // Opening a named pipe would block until it has a writer.
-    let is_file = fs::metadata(path).map(|found| found.is_file());
-    let content = match is_file {
-        Ok(false) => Err(ErrorKind::IsADirectory.into()),
-        Ok(true) => porch_fn_files::read(path, MAX_BYTES),
-        Err(error) => Err(error),
-    };
-    match content.map_err(|error| error.kind()) {
+    match porch_fn_files::read(path, MAX_BYTES).map_err(|error| error.kind()) {
         Ok(content) => Ok(Some(content)),
         Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(ErrorKind::IsADirectory) => Err("it is not a file".to_owned()),

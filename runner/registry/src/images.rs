@@ -175,7 +175,7 @@ impl Question for Metadata {
         let found = registry.metadata(image).await?;
         match known {
             Some(known) if known.digest == found.digest => return Ok(known),
-            Some(_) => tracing::info!(%image, "the tag stands for another image now"),
+            Some(_) => tracing::info!(%image, "the tag resolves to another image now"),
             None => {}
         }
         Ok(Arc::new(found))

@@ -20,6 +20,7 @@ mod roots;
 mod secret;
 mod tags;
 mod transport;
+mod verifier;
 
 use std::fmt;
 use std::hash::Hash;
@@ -31,7 +32,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use porch_fn_image::Image;
 
-pub use client::{Client, Options};
+pub use client::{Client, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use error::RegistryError;
 pub use images::{Images, ResolveError};

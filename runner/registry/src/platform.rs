@@ -30,14 +30,15 @@ impl Platform {
                 Ok(Self::new(os, architecture, variant))
             }
             _ => Err(format!(
-                "--platform {:?} is none: write os/architecture[/variant] in Go's names, as linux/amd64 or \
-                 linux/arm/v7",
+                "--platform {:?} is not a platform: write os/architecture[/variant] with Go's names, such as \
+                 linux/amd64 or linux/arm/v7",
                 text.chars().take(MAX_QUOTED).collect::<String>()
             )),
         }
     }
 
-    /// One spelling of each: `x86_64` is `amd64`, `arm64/v8` is `arm64`, `arm` is `arm/v7`.
+    /// Normalizes the spelling: `x86_64` becomes `amd64`, `arm64/v8` becomes `arm64`, and `arm`
+    /// becomes `arm/v7`.
     pub(crate) fn new(os: &str, architecture: &str, variant: &str) -> Self {
         let lower = str::to_ascii_lowercase;
         let (architecture, variant) = (lower(architecture), lower(variant));

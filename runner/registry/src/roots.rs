@@ -1,9 +1,6 @@
-//! Trusted certificates for registries: the system's roots and the user's CA.
-
-mod verifier;
+//! The HTTP clients for registries. They trust the system's roots and the user's CA.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use porch_fn_files::{FileSource, WatchedFiles};
@@ -12,11 +9,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use crate::file;
+use crate::transport::Http;
 
-pub(crate) use verifier::tls;
-
-/// The trusted roots, updated when the CA file changes. Until the file is read, only the system's
-/// roots are trusted.
+/// The HTTP clients, replaced when the CA file changes. Until the file is read, they trust only the
+/// system's roots.
 pub type Roots = WatchedFiles<CaFile>;
 
 /// The system's roots and an optional CA file.
@@ -25,21 +21,16 @@ pub struct CaFile {
     /// `--tls-secret-path`, with `--enable-private-registries-tls`.
     directory: Option<PathBuf>,
     system: RootCertStore,
-}
-
-/// The certificates that are trusted.
-#[derive(Debug)]
-pub struct Trusted {
-    roots: Arc<RootCertStore>,
-    /// The certificates of the CA file.
-    given: Vec<CertificateDer<'static>>,
-    /// Whether the CA file has been read, or none is configured.
-    is_complete: bool,
+    /// `--insecure-registries`: registries that speak plain HTTP, each `host` or `host:port`.
+    insecure: Vec<String>,
 }
 
 /// Trusts the system's roots, and `ca.crt` or else `ca.pem` of this directory. Blocks while it
 /// reads the system's roots from files.
-pub fn roots(directory: Option<PathBuf>) -> Roots {
+///
+/// # Errors
+/// When the HTTP clients cannot be created.
+pub fn roots(directory: Option<PathBuf>, insecure: Vec<String>) -> Result<Roots, String> {
     let mut system = RootCertStore::empty();
     let (found, _) = system.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if found == 0 {
@@ -47,20 +38,14 @@ pub fn roots(directory: Option<PathBuf>) -> Roots {
             "the system has no root certificates: install its ca-certificates, or set SSL_CERT_FILE"
         );
     }
-    let is_complete = directory.is_none();
-    let first = Trusted { roots: system.clone().into(), given: Vec::new(), is_complete };
-    WatchedFiles::unread(CaFile { directory, system }, Arc::new(first))
-}
-
-/// Returns the certificates that are trusted now. The `Arc` stays the same until they change.
-pub(crate) async fn trusted(roots: &Roots) -> Arc<Trusted> {
-    roots.value_or_reload(|trusted| trusted.is_complete).await
+    let first = Http::new(system.clone(), Vec::new(), &insecure, directory.is_none())?;
+    Ok(WatchedFiles::unread(CaFile { directory, system, insecure }, first))
 }
 
 impl FileSource for CaFile {
     /// The path and content of the CA file.
     type Content = Option<(PathBuf, Bytes)>;
-    type Value = Arc<Trusted>;
+    type Value = Http;
     type Error = String;
 
     fn name(&self) -> String {
@@ -79,18 +64,13 @@ impl FileSource for CaFile {
         Err(format!("{}: there is neither ca.crt nor ca.pem", directory.display()))
     }
 
-    fn parse(&self, content: &Self::Content) -> Result<Self::Value, String> {
+    fn parse(&self, content: &Self::Content) -> Result<Http, String> {
         let mut roots = self.system.clone();
         let given = content.as_ref().map(|(path, pem)| {
             add_certificates(&mut roots, pem).map_err(|problem| format!("{}: {problem}", path.display()))
         });
         let given = given.transpose()?.unwrap_or_default();
-        Ok(Arc::new(Trusted { roots: roots.into(), given, is_complete: true }))
-    }
-
-    /// Unchanged certificates keep their clients and connections.
-    fn is_same(&self, last: &Self::Value, new: &Self::Value) -> bool {
-        last.given == new.given && last.is_complete
+        Http::new(roots, given, &self.insecure, true)
     }
 }
 

@@ -36,13 +36,9 @@ pub(crate) fn next_page<'a>(
     let Some(target) = links.into_iter().find_map(next_link) else { return Ok(None) };
     let next = url.join(target).map_err(|_| malformed("the link to its next page is not a URL"))?;
     if !same_origin(&next, url) || !next.username().is_empty() || next.password().is_some() {
-        return Err(malformed("its next page is said to be at another place"));
+        return Err(malformed("the link to its next page leads to another host"));
     }
     Ok(Some(next))
-}
-
-pub(crate) fn too_long(limit: usize, of: &str) -> RegistryError {
-    RegistryError::malformed(TAG_LIST, format!("it has more than {limit} {of}, which are not read"))
 }
 
 /// The target of `<…>; rel="next"` among the links of one header.

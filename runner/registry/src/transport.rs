@@ -12,7 +12,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,12 +21,14 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Request, RequestBuilder, Response, Url};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
 use tokio::net::lookup_host;
 
 use crate::RegistryError;
 use crate::address_class::AddressClass;
-use crate::failure::{InternalAddress, log, was_closed, why};
-use crate::roots::{Trusted, tls};
+use crate::failure::{InternalAddress, chain, log, was_closed, why};
+use crate::verifier::tls;
 
 const USER_AGENT: &str = concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION"));
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -35,16 +36,18 @@ const MAX_REDIRECTS: usize = 5;
 
 /// The HTTP clients for one set of root certificates. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Http {
+pub struct Http {
     /// Connects to any address, and through the proxies of the environment.
     any: Client,
     /// One client per [`AddressClass`] of a registry. It uses no proxies and connects only to
     /// addresses that this class may lead to.
-    guarded: [Client; 4],
+    guarded: Arc<[Client]>,
     /// The proxies that `any` uses.
     proxies: Arc<Matcher>,
     /// The registries that speak plain HTTP: each `host`, for all of its ports, or `host:port`.
     insecure: Arc<[String]>,
+    /// Whether the user's CA file has been read, or none is configured.
+    pub(crate) has_ca: bool,
 }
 
 /// Resolves like the system, but returns only addresses that a registry of this class may lead to.
@@ -54,8 +57,14 @@ struct GuardedResolver(AddressClass);
 // === impl Http ===
 
 impl Http {
-    pub(crate) fn new(trusted: &Trusted, insecure: &[String]) -> Result<Self, Box<dyn Error>> {
-        let tls = tls(trusted)?;
+    /// Creates clients that trust `roots`, which include the certificates `given` by the user.
+    pub(crate) fn new(
+        roots: RootCertStore,
+        given: Vec<CertificateDer<'static>>,
+        insecure: &[String],
+        has_ca: bool,
+    ) -> Result<Self, String> {
+        let tls = tls(roots, given).map_err(|error| error.to_string())?;
         let builder = || {
             Client::builder()
                 .tls_backend_preconfigured(tls.clone())
@@ -63,13 +72,14 @@ impl Http {
                 .connect_timeout(CONNECT_WITHIN)
                 .user_agent(USER_AGENT)
         };
-        let [public, loopback, link_local, cluster] =
-            AddressClass::ALL.map(|class| builder().no_proxy().dns_resolver(GuardedResolver(class)).build());
+        let guarded = |class| builder().no_proxy().dns_resolver(GuardedResolver(class)).build();
+        let guarded = AddressClass::ALL.into_iter().map(guarded).collect::<Result<_, _>>();
         Ok(Self {
-            any: builder().build()?,
-            guarded: [public?, loopback?, link_local?, cluster?],
+            any: builder().build().map_err(|error| chain(&error))?,
+            guarded: guarded.map_err(|error| chain(&error))?,
             proxies: Arc::new(Matcher::from_system()),
             insecure: insecure.iter().map(|registry| registry.to_ascii_lowercase()).collect(),
+            has_ca,
         })
     }
 
@@ -98,7 +108,7 @@ impl Http {
         for _ in 0..=MAX_REDIRECTS {
             let client = self.client(request.url(), led_by)?;
             let mut sent = client.execute(copy(&request)?).await;
-            // The kept connection was closed before the registry answered.
+            // The registry closed a kept connection before it answered: send the request again.
             if sent.as_ref().is_err_and(was_closed) {
                 sent = client.execute(copy(&request)?).await;
             }
@@ -189,14 +199,14 @@ pub(crate) async fn read_body(
     what: &'static str,
     limit: usize,
 ) -> Result<Vec<u8>, RegistryError> {
-    let too_large = RegistryError::TooLarge { what, limit };
+    let too_large = || RegistryError::too_large(what, limit, "bytes");
     if response.content_length().is_some_and(|length| length > limit as u64) {
-        return Err(too_large);
+        return Err(too_large());
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(why)? {
         if body.len() + chunk.len() > limit {
-            return Err(too_large);
+            return Err(too_large());
         }
         body.extend_from_slice(&chunk);
     }

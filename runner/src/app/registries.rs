@@ -3,17 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use porch_fn_image::Image;
-use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Images, Metadata, Options, Platform, Registry, RegistryError,
-    roots,
-};
-use tokio::time::Instant;
+use porch_fn_registry::{Client, CredentialFile, CredentialSource, Images, Options, Platform, roots};
 
 use super::{AppError, Wiring};
-use crate::metrics::Metrics;
 use crate::pods::ImageCommands;
 use crate::pods::kubernetes::metadata::ImageSource;
 
@@ -43,7 +36,8 @@ impl Wiring<'_> {
             CredentialSource::default_place()
         };
         let credentials = source.watch();
-        let roots = roots(private_tls.then(|| flags.tls_secret_path.clone()));
+        let insecure = flags.insecure_registries.iter().cloned().collect();
+        let roots = roots(private_tls.then(|| flags.tls_secret_path.clone()), insecure)?;
         let report = |flag, is_set| {
             let metrics = Arc::clone(&self.metrics);
             move |usable| {
@@ -58,55 +52,16 @@ impl Wiring<'_> {
         let follow_roots = roots.clone().follow(every, report("tls-secret-path", private_tls));
         self.tasks.keep(span.clone(), follow);
         self.tasks.keep(span, follow_roots);
+        let metrics = Arc::clone(&self.metrics);
         let client = Client::new(Options {
             platform,
-            insecure: flags.insecure_registries.iter().cloned().collect(),
             credentials: credentials.clone(),
             roots,
+            report: Arc::new(move |what, has_answered, took| metrics.lookup(what, has_answered, took)),
         });
         let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
-        let client = CountedLookups { registry: client, metrics: Arc::clone(&self.metrics) };
         let images = Images::new(Arc::new(client), ttl);
         Ok((Arc::new(ImageSource { file, registries: images }), credentials))
-    }
-}
-
-/// A registry client that counts lookups. Cached answers need no lookup and are not counted.
-#[derive(Debug)]
-struct CountedLookups {
-    registry: Client,
-    metrics: Arc<Metrics>,
-}
-
-impl CountedLookups {
-    async fn count<T>(
-        &self,
-        what: &'static str,
-        lookup: BoxFuture<'_, Result<T, RegistryError>>,
-    ) -> Result<T, RegistryError> {
-        let began = Instant::now();
-        let answer = lookup.await;
-        self.metrics.lookup(what, answer.as_ref().err().is_none_or(is_answer), began.elapsed());
-        answer
-    }
-}
-
-/// Whether the registry answered. For example, an unknown image is an answer, not a failed lookup.
-fn is_answer(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::NotFound | RegistryError::Platform { .. } | RegistryError::NoCommand)
-}
-
-impl Registry for CountedLookups {
-    fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
-        self.count("metadata", self.registry.metadata(image)).boxed()
-    }
-
-    fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
-        self.count("digest", self.registry.digest(image)).boxed()
-    }
-
-    fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
-        self.count("tags", self.registry.tags(image)).boxed()
     }
 }
 
@@ -131,26 +86,16 @@ fn is_registry(item: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::future::ready;
-
     use super::*;
     use crate::metrics::tests::metrics;
 
-    #[tokio::test]
-    async fn only_an_error_of_the_registry_is_a_failed_lookup() {
+    #[test]
+    fn lookups_are_counted_by_their_result() {
         let (metrics, page) = metrics();
-        let registry = Client::new(Options {
-            platform: Platform::default(),
-            insecure: Vec::new(),
-            credentials: CredentialSource::Default(None).watch(),
-            roots: roots(None),
-        });
-        let lookups = CountedLookups { registry, metrics };
-        let failures = [RegistryError::NotFound, RegistryError::NoCommand, RegistryError::Unreachable];
-        for answer in [Ok(())].into_iter().chain(failures.map(Err)) {
-            assert_eq!(lookups.count("digest", ready(answer.clone()).boxed()).await, answer);
+        for has_answered in [true, true, false] {
+            metrics.lookup("digest", has_answered, Duration::ZERO);
         }
-        for (result, count) in [("answered", 3), ("failed", 1)] {
+        for (result, count) in [("answered", 2), ("failed", 1)] {
             let line = format!("_lookup_seconds_count{{what=\"digest\",result=\"{result}\"}} {count}\n");
             assert!(page().contains(&line), "{}", page());
         }

@@ -183,7 +183,7 @@ impl Installation {
     pub async fn owner(&self, image: &str) -> Pod {
         let pods = self.pods_of(RUNNERS).await;
         let ring = Ring::new(pods.iter().map(|pod| format!("{}:{PORT}", ip(pod))));
-        let owner = ring.owner(&shard_key(image, None, PREFIX)).expect("there are runners");
+        let owner = ring.owner(&shard_key(image, "", PREFIX)).expect("there are runners");
         let owner = pods.iter().find(|pod| format!("{}:{PORT}", ip(pod)) == owner);
         owner.expect("one of the runners").clone()
     }

@@ -63,7 +63,7 @@ pub(crate) fn is_limited(config: &Config, quota: Option<usize>) -> bool {
     config.capacity.is_some() || quota.is_some()
 }
 
-/// Makes something go wrong or change, for one runner or for all.
+/// Causes a fault or a change, for one runner or for all.
 pub(crate) type Fault = fn(&mut World, usize);
 
 const WATCH_GAP: Fault = World::lose_watch;
@@ -113,7 +113,7 @@ pub(crate) fn key(image: &ImageKey) -> ShardKey {
 // === impl World ===
 
 impl World {
-    /// The first entries of the agenda.
+    /// Adds the first entries to the agenda.
     pub(crate) fn open(&mut self) {
         for runner in 0..self.runners.len() {
             let owned = self.runners[runner].owned();
@@ -141,7 +141,7 @@ impl World {
         self.feed(runner, Event::Request { id, shard_key: key(&image), image, deadline });
     }
 
-    /// A burst of requests, and the time of the next.
+    /// Sends a burst of requests, and schedules the next burst.
     pub(crate) fn load(&mut self) {
         if self.faults_over {
             return;
@@ -179,7 +179,7 @@ impl World {
         (time > self.now).then_some(time)
     }
 
-    /// One fault or change, and the time of the next.
+    /// Causes a fault or change, and schedules the next one.
     pub(crate) fn cause_fault(&mut self) {
         if self.faults_over {
             return;

@@ -16,7 +16,7 @@ impl World {
         self.server.objects.values().nth(index).map(|object| object.pod.uid.clone())
     }
 
-    /// Somebody or something ends a pod.
+    /// A pod fails, terminates or vanishes.
     pub(crate) fn hit_pod(&mut self) {
         let Some(uid) = self.any_pod() else { return };
         match self.rng.between(0, 2) {
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// The calls on it end in silence or by their deadlines, if they are not cut off before.
+    /// Its calls end without an answer or by their deadlines, unless the runner disconnects before.
     pub(crate) fn hang(&mut self, uid: &Uid, hang: Hang) {
         let Some(object) = self.server.get_mut(uid) else { return };
         if object.truth != Truth::Dead && object.hang.is_none() {

@@ -19,8 +19,8 @@ const UNASKED: u64 = 1_800_000;
 // === impl World ===
 
 impl World {
-    /// The faults end, and so do the calls: one owner per image, one configuration, every watch on
-    /// its way back.
+    /// The faults and the calls end. Every image gets one owner, all runners get the same
+    /// configuration, and every watch returns.
     pub(crate) fn recover(&mut self) {
         self.faults_over = true;
         for id in self.calls.keys().copied().collect::<Vec<_>>() {
@@ -37,7 +37,7 @@ impl World {
             }
         }
         let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
-        // After everything that is still under way.
+        // All delayed events have arrived by then.
         let later = self.now.max(self.outage.1) + 60_000;
         for runner in 0..self.runners.len() {
             self.at(later, move |world| world.configure(runner));

@@ -1,4 +1,4 @@
-//! Time and order: the agenda of future events, and the course of a history.
+//! The agenda of future events, and the course of a history.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ pub(crate) struct World {
 
 /// True time at the start; leaves room for clocks that are behind.
 const START: u64 = 1_000_000_000;
-/// A history that has not ended by this time never ends.
+/// A history that has not ended by this time is a violation.
 const END: u64 = START + 24 * 3_600_000;
 
 /// Runs one history.

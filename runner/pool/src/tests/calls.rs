@@ -1,4 +1,4 @@
-//! Calls: which pod, in which order, and how they end.
+//! Calls: the choice of their pod, their order, and their end.
 
 use super::rig::{IMAGE, Rig, config, limits, other, seconds};
 use crate::config::{Config, ImageSettings, Limits};
@@ -10,16 +10,16 @@ fn warm(max_pods: u32, slots: &[u32]) -> Rig {
 }
 
 #[test]
-fn the_least_loaded_pod_is_taken_and_equals_take_turns_from_the_first() {
+fn a_call_gets_the_least_loaded_pod_and_equal_pods_take_turns() {
     let mut rig = warm(3, &[0, 1, 2]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u1; request 3 -> grant 3 u2");
     rig.run("served 2; request 4 -> grant 4 u1"); // the least loaded
-    rig.run("served 1; served 3; served 4; request 5 -> grant 5 u2"); // the turn goes on
+    rig.run("served 1; served 3; served 4; request 5 -> grant 5 u2"); // the round robin continues
     rig.run("served 5; request 6 -> grant 6 u0");
 }
 
 #[test]
-fn past_the_concurrency_of_a_pod_calls_queue_in_order() {
+fn calls_beyond_the_concurrency_of_a_pod_queue_in_order() {
     let limits = Limits { per_pod: 2, queue: 2, ..config().limits };
     let mut rig = Rig::with_pods(Config { limits, ..config() }, &[0]);
     rig.run("request 1 ..; request 2 ..; request 3; request 4; request 5 -> reject 5 QueueFull");
@@ -28,7 +28,7 @@ fn past_the_concurrency_of_a_pod_calls_queue_in_order() {
 }
 
 #[test]
-fn a_deadline_ends_the_wait_on_the_timer() {
+fn a_waiting_call_is_rejected_at_its_deadline() {
     let mut rig = Rig::new(config());
     rig.run("request 1 within 5 -> create 0; request 2 within 3");
     assert_eq!(rig.pool.next_timer(), Some(rig.now + seconds(3)));
@@ -37,7 +37,7 @@ fn a_deadline_ends_the_wait_on_the_timer() {
 }
 
 #[test]
-fn an_image_may_have_settings_of_its_own() {
+fn an_image_may_override_the_settings() {
     let own = Limits { max_pods: 2, waitlist: 1, ..config().limits };
     let own = ImageSettings { limits: own, recipe: config().recipe };
     let overrides = Lookup::by(move |image: &ImageKey| (*image == IMAGE.into()).then(|| own.clone()));
@@ -47,7 +47,7 @@ fn an_image_may_have_settings_of_its_own() {
 }
 
 #[test]
-fn every_error_says_what_to_do_and_nothing_that_changes() {
+fn errors_name_a_fix_and_are_deterministic() {
     let texts = [
         Rejection::QueueFull { limit: 1000 }.to_string(),
         Rejection::DeadlineExceeded.to_string(),
@@ -72,9 +72,9 @@ fn every_error_says_what_to_do_and_nothing_that_changes() {
 }
 
 #[test]
-fn a_pod_that_refuses_a_call_gets_no_more_than_it_had_for_a_while() {
+fn after_a_refusal_a_pod_gets_no_more_calls_for_a_while() {
     let mut rig = warm(1, &[0]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u0; request 3 -> grant 3 u0; full 3");
-    rig.run("request 4; served 1 -> grant 4 u0; request 5"); // it takes two
-    rig.run("pass 1 -> grant 5 u0; request 6 -> grant 6 u0"); // calls of others may have ended
+    rig.run("request 4; served 1 -> grant 4 u0; request 5"); // the pod takes two calls
+    rig.run("pass 1 -> grant 5 u0; request 6 -> grant 6 u0"); // calls of other runners may have ended
 }

@@ -17,13 +17,13 @@ fn with_two(config: Config) -> Rig {
 }
 
 #[test]
-fn the_pod_unused_for_longest_makes_place_after_a_notice() {
+fn the_pod_unused_for_longest_is_evicted_after_a_notice() {
     let mut rig = with_two(room_for(2));
     rig.run("serve f0; call 1 f2; pass 2; pass 2 -> delete f1 Evicted + grant 1; pods -> f0 f2");
 }
 
 #[test]
-fn a_call_that_gets_no_place_in_time_hears_why_and_a_pod_in_use_is_waited_for() {
+fn a_call_without_a_place_is_rejected_at_its_deadline_and_a_pod_in_use_stays() {
     let mut rig = Rig::serving(room_for(1));
     rig.run("call 1 f0 -> grant 1; call 2 f1 within 90; pass 90 -> reject 2 NoRoom");
     rig.run("call 3 f1; pass 100; served 1; pass 4 -> delete f0 Evicted + grant 3");
@@ -46,7 +46,7 @@ fn functions_that_wait_together_are_served_in_their_order() {
 }
 
 #[test]
-fn what_a_quota_allows_is_learned() {
+fn the_pool_learns_the_quota_from_refusals() {
     let mut rig = Rig { quota: 2, ..Rig::serving(config()) };
     rig.run("serve f0; serve f1; serve f2 4; pods -> f1 f2");
     // The quota is raised, and the pool tries again a minute later.
@@ -55,7 +55,7 @@ fn what_a_quota_allows_is_learned() {
 }
 
 #[test]
-fn a_quota_that_others_use_up_is_an_error() {
+fn a_quota_used_up_by_others_is_an_error() {
     let full = || Rig { quota: 0, ..Rig::serving(config()) };
     full().run("call 1 f0 -> reject 1 PodFailed exceeded quota");
     // With other runners, the call is rejected a second later: this runner may not have seen their
@@ -64,37 +64,37 @@ fn a_quota_that_others_use_up_is_an_error() {
 }
 
 #[test]
-fn a_replacement_and_a_warm_up_take_nobodys_place() {
+fn a_replacement_or_warm_up_evicts_no_pod() {
     let mut rig = with_two(room_for(2));
     rig.configure(Config { recipe: made("newer", 9000), ..room_for(2) });
     rig.run("warm; pass 600; pods -> f0 f1");
 }
 
 #[test]
-fn pods_to_be_kept_are_started_when_there_is_a_place_and_spared_last() {
+fn kept_pods_wait_for_a_free_place_and_are_evicted_last() {
     let mut rig = with_two(room_for(2));
     rig.configure(Config {
         kept_images: Arc::new([(image("f9"), "registry/f9:v1".into())].into()),
         limits: Limits { min_pods: 1, ttl: seconds(120), ..config().limits },
         ..room_for(2)
     });
-    rig.run("pass 60; pods -> f0 f1"); // nobody makes place for it
+    rig.run("pass 60; pods -> f0 f1"); // no pod is evicted for it
     // The pod of f0 is evicted, although it was used later.
     rig.run("pass 1900 ..; pods -> f9; serve f0; serve f1 5; pods -> f1 f9");
 }
 
 #[test]
-fn runners_make_place_for_each_other_and_spare_what_the_other_uses() {
+fn a_runner_asks_the_owner_to_evict_and_pods_in_use_stay() {
     Rig::serving(room_for(1)).run("serve f0; wanted f0; pass 4 -> delete f0 Evicted");
     let mut rig = Rig::serving(room_for(1));
-    rig.run("serve f0; disown; call 1 f1; pass 4"); // it is for the owner to delete
+    rig.run("serve f0; disown; call 1 f1; pass 4"); // only the owner may delete
     assert!(rig.server.unwrap().objects.values().all(|object| object.pod.place_wanted.is_some()));
     with_two(room_for(2)).run("call 1 f2; pass 1; used f0; pass 4 -> delete f1 Evicted + grant 1");
 }
 
 /// A memory quota that has room for three small pods, but not for the large one.
 #[test]
-fn a_pod_too_large_for_a_quota_takes_few_places_and_fails_its_call() {
+fn a_pod_too_large_for_the_quota_evicts_few_pods_and_fails_its_call() {
     let mut rig = Rig { refused: "f99", ..Rig::serving(config()) };
     (0..10).for_each(|function| rig.run(&format!("serve f{function}")));
     let lines = rig.act("call 99 f99").into_iter().chain(rig.pass(60)).collect::<Vec<_>>();

@@ -12,7 +12,7 @@ fn an_unused_pod_is_deleted_at_the_first_scan_past_its_reclaim_after() {
 }
 
 #[test]
-fn a_delete_carries_what_was_judged() {
+fn a_delete_names_the_judged_resource_version() {
     let mut rig = Rig::with_pods(config(), &[0]);
     let pod = Pod { resource_version: "77".into(), ..rig.pod_as("0 lapsing 1") };
     rig.step(Event::Seen(pod));
@@ -33,7 +33,7 @@ fn a_pod_in_use_or_wanted_is_not_collected() {
 }
 
 #[test]
-fn after_a_lost_answer_the_pod_is_judged_anew() {
+fn after_a_lost_answer_the_pod_is_judged_again() {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run("see 0 lapsing 1; pass 60 ..; deleted 0 Unreachable; request 1"); // it may be terminating
     rig.run("pass 5 -> push u0 +1800; cancel 1; pushed 0 Conflict");
@@ -41,7 +41,7 @@ fn after_a_lost_answer_the_pod_is_judged_anew() {
 }
 
 #[test]
-fn after_a_gap_one_scan_interval_passes_first() {
+fn after_a_watch_gap_nothing_is_deleted_for_one_scan_interval() {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run("see 0 lapsing 1; watch lost; pass 300; synced 0 lapsing 0; pass 59");
     rig.run("pass 61 -> delete u0 Expired");
@@ -50,7 +50,7 @@ fn after_a_gap_one_scan_interval_passes_first() {
 }
 
 #[test]
-fn an_error_about_one_image_is_no_gap_for_the_others() {
+fn an_error_about_one_image_does_not_delay_other_images() {
     for (deleted, expected) in [
         ("deleted 0 Unknown", "pass 59 about delete -> delete other Expired"),
         ("deleted 0 Unreachable", "pass 59 about delete"),

@@ -1,5 +1,4 @@
-//! Runs any steps in any order, with a clock that may go back. Nothing panics, and no call is
-//! answered twice.
+//! Runs random steps with a clock that may go back. No step panics, and no call is answered twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ fn draw_config(rng: &mut Rng) -> Config {
 }
 
 #[test]
-fn anything_may_happen() {
+fn no_order_of_events_panics_or_answers_twice() {
     let steps: Vec<_> = STEPS.split("; ").collect();
     for seed in 0..2000 {
         let mut rng = Rng::new(seed);
@@ -60,7 +59,7 @@ fn anything_may_happen() {
             };
             for line in lines.iter().filter(|line| line.starts_with("grant") || line.starts_with("reject")) {
                 let id = line.split(' ').nth(1).unwrap().to_owned();
-                assert!(answered.insert(id), "seed {seed}: {line} is an answer too many");
+                assert!(answered.insert(id), "seed {seed}: {line} is a second answer");
             }
         }
     }

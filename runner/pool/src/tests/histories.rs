@@ -1,7 +1,8 @@
-//! The property test: many histories of the model, and the proof that the model notices planted
-//! faults.
+//! The property test runs many histories of the model. A second test proves that the model notices
+//! planted faults.
 //!
-//! `POOL_HISTORIES` sets how many (tests/run has 100,000); `POOL_SEED` replays one, with a trace.
+//! `POOL_HISTORIES` sets the number of histories (100,000 in tests/run). `POOL_SEED` replays one
+//! history with a trace.
 
 use crate::model::{self, Counts, Mutant};
 

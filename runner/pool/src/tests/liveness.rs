@@ -1,4 +1,4 @@
-//! Pods that have served and do not answer any more.
+//! Pods that have served and stop answering.
 
 use super::rig::{NOTHING, Rig, config, limits, seconds};
 use crate::config::Config;
@@ -8,40 +8,40 @@ fn quiet() -> Rig {
 }
 
 #[test]
-fn a_pod_with_calls_is_asked_when_it_was_not_heard_of_for_a_second() {
+fn a_pod_with_calls_is_checked_after_a_second_without_an_answer() {
     let mut rig = quiet();
     rig.run("request 1 ..; pass 2 -> check u0"); // once
     rig.run("checked 0 1 true; pass 1 -> check u0"); // and again, while the call runs
-    rig.run("pass 1 ..; served 1; checked 0 2 false"); // it has answered the call since
-    rig.run("request 2 ..; pass 2 -> check u0; checked 0 2 false"); // of an earlier check
-    rig.run("checked 0 3 false -> cut u0 + probe u0; broken 2 ..; ready 0 ..; pass 10"); // nobody uses it
+    rig.run("pass 1 ..; served 1; checked 0 2 false"); // the call was answered after the check began
+    rig.run("request 2 ..; pass 2 -> check u0; checked 0 2 false"); // the answer to an earlier check
+    rig.run("checked 0 3 false -> cut u0 + probe u0; broken 2 ..; ready 0 ..; pass 10"); // an idle pod is not checked
 }
 
 #[test]
-fn a_silent_pod_is_replaced_at_once_and_comes_back() {
+fn a_silent_pod_is_replaced_at_once_and_may_serve_again() {
     let mut rig = quiet();
-    rig.run("request 1 ..; pass 2 ..; request 2 -> grant 2 u0"); // in use until it is known
+    rig.run("request 1 ..; pass 2 ..; request 2 -> grant 2 u0"); // in use until the check fails
     rig.run("checked 0 1 false -> cut u0 + probe u0; request 3 -> create 1; broken 1; broken 2");
     rig.run("created 1 ..; ready 1 -> grant 3 u1; request 4 -> grant 4 u1");
     rig.run("ready 0; request 5 -> grant 5 u0"); // it serves again
 }
 
 #[test]
-fn silence_on_the_wire_counts_at_once_and_other_losses_after_three_seconds() {
+fn a_silent_connection_counts_at_once_and_other_losses_after_three_seconds() {
     quiet().run("request 1 ..; silent 1 -> cut u0 + probe u0; request 2 -> create 1");
     quiet().run("request 1 ..; broken 1 -> probe u0; request 2; pass 2; pass 2 -> create 1");
 }
 
 #[test]
-fn a_call_that_ends_by_its_deadline_makes_its_pod_suspect() {
+fn a_call_that_ends_by_its_deadline_causes_a_check() {
     let mut rig = quiet();
     rig.run("request 1 ..; late 1 7 -> check u0; checked 0 1 true"); // the function is slow
-    rig.run("request 2 ..; pass 2 -> check u0; late 2 8 -> check u0"); // it has less time now
-    rig.run("checked 0 2 false; checked 0 3 true; counts -> 1 0 0 0"); // the answer to the last one counts
+    rig.run("request 2 ..; pass 2 -> check u0; late 2 8 -> check u0"); // the second check has less time
+    rig.run("checked 0 2 false; checked 0 3 true; counts -> 1 0 0 0"); // the answer to the last check counts
 }
 
-/// Two calls on pod 0 end by their deadlines, of these packages, after so many seconds each.
-/// Returns what happens to the pod.
+/// Two calls with these packages run on pod 0 for `seconds` each, until their deadlines. Returns
+/// the actions.
 fn two_late(packages: [u64; 2], seconds: u64, elsewhere: bool, in_a_row: bool) -> Vec<String> {
     let mut rig = Rig::with_pods(limits(2, 9), &[0, 1]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u1");
@@ -60,39 +60,39 @@ fn two_late(packages: [u64; 2], seconds: u64, elsewhere: bool, in_a_row: bool) -
 }
 
 #[test]
-fn two_packages_in_a_row_that_hang_while_others_are_answered_elsewhere_cost_the_pod() {
+fn a_pod_is_given_up_if_two_packages_in_a_row_hang_and_another_pod_serves() {
     assert_eq!(two_late([1, 2], 10, true, true), ["delete u0 Hung"]);
-    assert_eq!(two_late([1, 1], 10, true, true), NOTHING, "it may be the package");
-    assert_eq!(two_late([1, 2], 5, true, true), NOTHING, "they had little time");
-    assert_eq!(two_late([1, 2], 10, false, true), NOTHING, "it may be the function");
-    assert_eq!(two_late([1, 2], 10, true, false), NOTHING, "they may have been in each other's way");
+    assert_eq!(two_late([1, 1], 10, true, true), NOTHING, "the package may be the cause");
+    assert_eq!(two_late([1, 2], 5, true, true), NOTHING, "the calls had little time");
+    assert_eq!(two_late([1, 2], 10, false, true), NOTHING, "the function may be the cause");
+    assert_eq!(two_late([1, 2], 10, true, false), NOTHING, "the calls may have slowed each other down");
 }
 
 #[test]
-fn a_pod_of_another_runner_that_was_never_heard_of_holds_nobody_up() {
+fn a_pod_that_was_never_reached_does_not_delay_calls() {
     let mut rig = Rig::new(config());
     // The pod's node may have died with its owner.
     rig.run("see 0 running ..; request 1; pass 2; pass 2 -> create 1; ready 0 -> grant 1 u0");
 }
 
 #[test]
-fn waiters_for_a_lost_pod_wait_until_their_deadlines() {
+fn calls_for_a_lost_pod_wait_until_their_deadlines() {
     let mut rig = Rig::with_quiet_pods(Config { ready_timeout: seconds(20), ..limits(1, 2) }, &[0]);
     rig.run("disown; request 1 ..; silent 1 ..; request 2 within 100 -> create 1 + probe u0");
     rig.run("creation 1 Unreachable; pass 99 about reject; pass 2 about reject -> reject 2 DeadlineExceeded");
 }
 
 #[test]
-fn a_pod_that_is_pending_without_a_fault_outlives_those_who_wait_for_it() {
+fn a_pending_pod_stays_although_its_waiting_calls_are_rejected() {
     let patient = || Config { pending_timeout: seconds(300), ..config() };
     let mut rig = Rig::new(patient());
     rig.run("request 1 within 280 -> create 0; created 0 -> probe u0; see 0 ..");
-    rig.run("pass 61 -> reject 1 NotReady; request 2 within 100"); // it may still come
+    rig.run("pass 61 -> reject 1 NotReady; request 2 within 100"); // the pod may still become ready
     rig.run("pass 61 -> reject 2 NotReady");
     // The image is pulled. The pod's time to become ready starts now.
     rig.run("pass 120 ..; see 0 running ..; pass 59; ready 0; request 3 -> grant 3 u0");
 
     let mut rig = Rig::new(patient());
     rig.run("request 1 within 280 ..; created 0 ..; see 0 ..; pass 61 ..");
-    rig.run("pass 240 -> delete u0 Failed"); // not for ever
+    rig.run("pass 240 -> delete u0 Failed"); // the pending timeout has passed
 }

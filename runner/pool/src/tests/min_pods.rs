@@ -1,4 +1,4 @@
-//! Pods that are kept although nobody uses them.
+//! Pods that are kept although they are unused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,16 +56,16 @@ fn the_minimum_of_the_listed_images_is_started_up_to_the_limit() {
 }
 
 #[test]
-fn the_owner_alone_starts_pods() {
+fn only_the_owner_starts_kept_pods() {
     let mut rig = Rig::unsynced(keeping(1, 1));
     rig.run("disown; synced");
     assert_eq!(rig.configure(keeping(2, 2)), NOTHING);
-    rig.run("pass 3600; is empty"); // and the others need not know the image
+    rig.run("pass 3600; is empty"); // other runners need not know the image
     rig.run("own -> create 0 + create 1");
 }
 
 #[test]
-fn the_key_decides_who_owns_and_is_written_into_the_pod() {
+fn the_shard_key_decides_the_owner_and_is_written_into_the_pod() {
     let config =
         Config { kept_images: Arc::new([(IMAGE.into(), "registry/fn".into())].into()), ..keeping(2, 2) };
     let mut rig = Rig::unsynced(config.clone());
@@ -90,22 +90,22 @@ fn a_kept_pod_outlives_its_ttl_and_is_used_without_a_push() {
 }
 
 #[test]
-fn a_kept_pod_that_has_lapsed_already_is_pushed_and_not_deleted() {
+fn a_lapsed_kept_pod_is_pushed_and_not_deleted() {
     let mut rig = with_kept(keeping(1, 1), &[0]);
     rig.run("pass 59 ..; see 0 lapsing 1 -> push u0 +1800");
     for _ in 0..30 {
-        // as often as it takes, whatever scan comes in between
+        // The push is repeated, and no scan deletes the pod.
         rig.run("pushed 0 Conflict; pass 5 -> push u0 +1800");
     }
 
     // A pod without `reclaim_after`.
     let mut rig = with_kept(keeping(1, 1), &[]);
     rig.run("see 0 endless -> push u0 +1800 + probe u0; ready 0 ..; pushed 0 Unreachable ..");
-    rig.run("pass 5 -> push u0 +1800"); // again
+    rig.run("pass 5 -> push u0 +1800"); // the retry
 }
 
 #[test]
-fn of_more_pods_always_the_same_are_kept() {
+fn the_same_pods_are_always_kept() {
     let mut rig = with_kept(keeping(2, 3), &[0, 1, 2]);
     let (others, pushes) = live(&mut rig, 1900);
     assert_eq!(others, ["delete u2 Expired"]);
@@ -113,14 +113,14 @@ fn of_more_pods_always_the_same_are_kept() {
     assert_eq!(live(&mut rig, 3600).0, NOTHING);
     rig.run("counts -> 2 0 0 0");
 
-    // Under load there are more pods, and afterwards as many as before.
+    // Under load there are more pods. They lapse afterwards.
     rig.run("request 0 ..; request 1 ..; request 2 ..; request 3 ..; request 4 ..; created 2 ..; see 2 ..");
     rig.run("ready 2 ..; served 0; served 1; served 2; served 3; served 4; counts -> 3 0 0 0");
     assert_eq!(live(&mut rig, 1950).0, ["delete u2 Expired"]);
 }
 
 #[test]
-fn what_is_pushed_stays_the_one_to_be_kept_however_short_its_life() {
+fn a_pushed_pod_stays_kept_even_with_a_short_ttl() {
     let brief = Limits { ttl: seconds(60), ..keeping(1, 2).limits };
     let mut rig = Rig::unsynced(Config { limits: brief, ..keeping(1, 2) });
     rig.run("synced 0 lapsing 110, 1 lapsing 125 ..; ready 0 ..; ready 1 ..");
@@ -149,7 +149,7 @@ fn starts(config: Config, fate: &str) -> Vec<u64> {
 }
 
 #[test]
-fn failed_starts_are_repeated_for_ever_and_ever_more_slowly() {
+fn failed_starts_are_repeated_with_growing_pauses() {
     // A pod that dies as soon as it is ready counts as a failed start.
     for fate in ["refused N quota", "created N ..; ready N ..; gone N"] {
         let one = starts(keeping(1, 1), fate);

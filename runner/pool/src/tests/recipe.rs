@@ -6,8 +6,8 @@ use crate::event::Event;
 use crate::types::{ImageContent, Pod, PodRecipe};
 
 #[test]
-fn a_time_counts_only_where_its_part_differs() {
-    // Pairs of times, of the pod's part and of the owner's: earlier, equal, later.
+fn times_are_compared_only_for_parts_that_differ() {
+    // Pairs of the time in the pod and the owner's time: earlier, equal, later.
     let times = [(4000, 6000), (5000, 5000), (6000, 4000)];
     for (pod_written, own_written) in times {
         for (pod_resolved, own_resolved) in times {
@@ -29,7 +29,7 @@ fn a_time_counts_only_where_its_part_differs() {
 }
 
 #[test]
-fn what_is_not_known_is_no_difference_for_the_owner_and_the_oldest_in_a_pod() {
+fn unknown_content_never_differs_for_the_owner_and_is_oldest_in_a_pod() {
     let (silent, known) = (PodRecipe::of("v1", None), made_with("v1", 500, "new", 1));
     let content = ImageContent { digest: "old".into(), resolved: None };
     let timeless = PodRecipe { content: Some(content), ..made("v1", 500) };
@@ -37,7 +37,7 @@ fn what_is_not_known_is_no_difference_for_the_owner_and_the_oldest_in_a_pod() {
         (&made_with("v1", 500, "old", 9000), &made("v1", 100), false),
         (&made_with("v1", 500, "old", 9000), &made("v2", 500), true), // the configuration still counts
         (&made_with("v1", 500, "old", 9000), &made("v2", 499), false),
-        (&silent, &known, true), // its content may be any
+        (&silent, &known, true), // its content is unknown
         (&silent, &PodRecipe::of("v2", None), true),
         (&timeless, &made_with("v1", 100, "new", 1), true),
         (&known, &timeless, false),
@@ -63,7 +63,7 @@ fn a_rolling_upgrade_does_not_flap() {
 }
 
 #[test]
-fn a_pod_that_leaves_is_not_used_beside_one_of_newer_content() {
+fn a_leaving_pod_gets_no_calls_beside_a_pod_with_newer_content() {
     for (digest, resolved, other_is_used) in [("new", 2000, true), ("new", 1000, false), ("old", 2000, false)]
     {
         let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);

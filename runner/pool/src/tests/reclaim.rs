@@ -1,4 +1,4 @@
-//! `reclaim_after`: pushed when a pod is used, and pushed first when it is close.
+//! `reclaim_after`: a use pushes it, and waits for the push if it is close.
 
 use super::rig::{Rig, config, seconds};
 use crate::config::{Config, Limits};
@@ -11,14 +11,14 @@ fn lapsing(span: u64) -> Rig {
 }
 
 #[test]
-fn a_use_pushes_once_it_lags_behind_by_a_minute() {
+fn a_use_pushes_if_reclaim_after_lags_by_a_minute() {
     let mut rig = lapsing(1741);
     rig.run("request 1 -> grant 1 u0; served 1; pass 1; request 2 -> grant 2 u0 + push u0 +1800");
     rig.run("request 3 -> grant 3 u0; written 0; request 4 -> grant 4 u0"); // one push at a time
 }
 
 #[test]
-fn a_long_deadline_reserves_the_pod_for_as_long_but_for_an_hour_at_most() {
+fn a_long_deadline_reserves_the_pod_for_at_most_an_hour() {
     lapsing(1800).run("request 1 within 2400 -> grant 1 u0 + push u0 +2400");
     lapsing(1800).run("request 1 within 86400 -> grant 1 u0 + push u0 +3600");
 }
@@ -31,8 +31,8 @@ fn calls_in_flight_push_again_and_idle_pods_do_not() {
 }
 
 #[test]
-fn close_to_the_lapse_the_push_comes_first() {
-    lapsing(31).run("request 1 -> grant 1 u0 + push u0 +1800"); // 31 s are safe by every clock
+fn shortly_before_a_lapse_the_push_comes_first() {
+    lapsing(31).run("request 1 -> grant 1 u0 + push u0 +1800"); // 31 s are safe with any clock skew
     for span in [30, 0] {
         lapsing(span).run("request 1 -> push u0 +1800; request 2; written 0 -> grant 1 u0 + grant 2 u0");
     }
@@ -45,13 +45,13 @@ fn without_the_api_server_the_pod_is_used_anyway() {
     rig.run("request 1 ..; pushed 0 Unreachable -> grant 1 u0; request 2 -> grant 2 u0");
     rig.run("pass 4; pass 1 -> push u0 +1800; request 3 -> grant 3 u0"); // no call waits for the retry
     rig.run("pushed 0 Unreachable; served 1; served 2; served 3");
-    rig.run("pass 60; request 4 -> push u0 +1800"); // much later a call waits again
+    rig.run("pass 60; request 4 -> push u0 +1800"); // the waiver has ended
 
-    lapsing(10).run("request 1 ..; pass 60 -> grant 1 u0"); // an answer that never comes is the same
+    lapsing(10).run("request 1 ..; pass 60 -> grant 1 u0"); // a missing answer has the same effect
 }
 
 #[test]
-fn a_conflict_means_look_again() {
+fn after_a_conflict_the_push_is_repeated() {
     let mut rig = lapsing(10);
     rig.run("request 1 ..; pushed 0 Conflict; see 0 lapsing 10 -> push u0 +1800");
     rig.run("see 0 -> grant 1 u0; pushed 0 Conflict"); // another runner has pushed it
@@ -59,12 +59,12 @@ fn a_conflict_means_look_again() {
 }
 
 #[test]
-fn a_pod_that_is_gone_sends_the_call_elsewhere() {
+fn a_call_for_a_vanished_pod_gets_another_pod() {
     lapsing(10).run("request 1 ..; pushed 0 Gone -> create 1; gone 0"); // its name is not free yet
 }
 
 #[test]
-fn a_late_answer_does_not_hide_what_the_watch_has_shown_since() {
+fn a_late_answer_does_not_hide_a_newer_watch_event() {
     let mut rig = lapsing(1000);
     // The owner gives notice after the push, and its change overtakes the answer to the push.
     rig.run("request 1 -> grant 1 u0 + push u0 +1800; pass 1; see 0 lapsing 60 -> push u0 +1800");

@@ -12,10 +12,10 @@ fn replacing() -> Rig {
 }
 
 #[test]
-fn the_new_pod_comes_first_then_notice_then_the_delete() {
+fn a_replacement_starts_the_new_pod_then_gives_notice_then_deletes() {
     let mut rig = replacing();
     rig.run("request 1 -> grant 1 u0; created 1 -> probe u1; see 1; request 2 -> grant 2 u0");
-    // The old pod has calls, but gets no more, however loaded the new one is.
+    // The old pod has calls but gets no more, whatever the load of the new pod.
     rig.run("ready 1; request 3 -> grant 3 u1; request 4 ..; request 5 -> grant 5 u1");
     rig.run("served 1; served 2 -> push u0 +60"); // idle: notice is given
     rig.run("written 0 outdated lapsing 60; pass 125 about u0 -> delete u0 Replaced");
@@ -30,7 +30,7 @@ fn a_runner_that_uses_the_old_pod_objects_and_gets_notice_again() {
 }
 
 #[test]
-fn notice_makes_another_runner_push_what_it_uses_and_avoid_the_rest() {
+fn after_a_notice_another_runner_pushes_pods_in_use_and_avoids_idle_ones() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.run("disown; see 0 outdated; request 1 ..; request 2 ..");
     rig.run("see 0 outdated lapsing 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // the objection
@@ -38,11 +38,11 @@ fn notice_makes_another_runner_push_what_it_uses_and_avoid_the_rest() {
     for id in 10..25 {
         rig.run(&format!("request {id} -> grant {id} u1"));
     }
-    rig.run("request 25"); // it waits rather than uses the pod that is being replaced
+    rig.run("request 25"); // the call waits, because the other pod is being replaced
 }
 
 #[test]
-fn one_at_a_time_after_a_minute_of_ownership_and_not_while_a_pod_starts_or_there_are_too_many() {
+fn replacements_wait_for_ownership_starting_pods_and_surplus() {
     Rig::with_pods(config(), &[0]).run("see 0 outdated; disown; own; pass 59; pass 61 -> create 1");
 
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);

@@ -1,12 +1,12 @@
-//! A pool that runs scripts: each short step is an event, with the actions that it causes.
+//! Runs a pool with scripts. Each step of a script is an event and the expected actions.
 //!
 //! `request 3 -> grant 3 u0 + create 1` expects exactly these actions, `request 4` none, and
-//! `request 5 ..` any; `pass 60 about u0` looks only at lines with `u0`. Times are seconds from
-//! now, and pod `u0` is the one in slot 0. [`Rig::act`] and [`Rig::show`] list the words.
+//! `request 5 ..` any. `pass 60 about u0` compares only lines with `u0`. Times are seconds from now,
+//! and pod `u0` is the pod in slot 0. [`Rig::act`] and [`Rig::show`] define the words.
 //!
 //! [`Rig::serving`] has an API server that answers at once, and pods that start and end at once.
-//! Its functions have short names (`f0`). Its lines name no pods, and show no writes but deletes.
-//! `call 3 f1 -> grant 3` is a call of one of several functions.
+//! Its functions have short names (`f0`). Its lines name no pods, and contain no writes except
+//! deletes. `call 3 f1 -> grant 3` is a call of one of several functions.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub(crate) fn other(text: &str) -> Reason {
 // === impl Rig ===
 
 impl Rig {
-    /// A single runner that has listed the pods: there are none.
+    /// A single runner that has listed the pods and found none.
     pub(crate) fn new(config: Config) -> Self {
         let mut rig = Self::unsynced(config);
         rig.run("synced");

@@ -6,14 +6,14 @@ use crate::event::{Creation, Event};
 use crate::types::PodName;
 
 #[test]
-fn four_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
+fn four_calls_with_a_waitlist_of_two_start_two_pods() {
     let mut rig = Rig::new(limits(3, 2));
     rig.run("request 1 -> create 0; request 2; request 3 -> create 1; request 4; created 0 ..; created 1 ..");
     rig.run("ready 0 -> grant 1 u0 + grant 2 u0 + grant 3 u0 + grant 4 u0; ready 1; counts -> 2 0 4 0");
 }
 
 #[test]
-fn a_warm_pod_serves_at_once_and_one_more_is_started_for_calls_to_come() {
+fn a_ready_pod_serves_at_once_and_another_is_started_for_later_calls() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u0; request 3 -> grant 3 u0 + create 1");
     rig.run("request 4 -> grant 4 u0; request 5 -> grant 5 u0 + create 2; request 6 -> grant 6 u0");
@@ -21,7 +21,7 @@ fn a_warm_pod_serves_at_once_and_one_more_is_started_for_calls_to_come() {
 }
 
 #[test]
-fn a_loaded_pod_starts_no_other_while_one_is_idle() {
+fn no_pod_is_started_while_another_is_idle() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0, 1]);
     rig.run("request 0 ..; request 1 ..; request 2 ..; request 3 ..; request 4 ..; request 5 ..");
     // The fifth call has started slot 2. All calls on pod 1 end; pod 0 has three.

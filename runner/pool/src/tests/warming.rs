@@ -1,22 +1,22 @@
-//! Warm-ups: one pod, once, started by the owner alone.
+//! Warm-ups: only the owner starts a pod, and only one.
 
 use super::rig::{Rig, config};
 
 #[test]
-fn a_warm_up_starts_one_pod_and_is_content_with_one_that_is_there() {
+fn a_warm_up_starts_one_pod_unless_one_exists() {
     let mut rig = Rig::unsynced(config());
     rig.run("warm; synced -> create 0; warm; created 0 ..; ready 0 ..; warm; gone 0; is empty");
 }
 
 #[test]
-fn a_warm_up_survives_failures_and_is_given_up_in_the_end() {
+fn a_warm_up_is_given_up_after_five_failed_starts() {
     let mut rig = Rig::new(config());
     rig.run("warm -> create 0");
     for pause in [1, 2, 4, 8] {
         rig.run(&format!("refused 0 registry away; pass {}; pass 1 -> create 0", pause - 1));
     }
-    rig.run("refused 0 registry away; pass 3600; is empty; warm -> create 0"); // given up, and asked again
-    // A pod that fails, or a create without an answer, is an attempt like any other.
+    rig.run("refused 0 registry away; pass 3600; is empty; warm -> create 0"); // given up, then requested again
+    // A failed pod and a create without an answer count as attempts.
     rig.run("created 0 ..; failed 0 exit code 1 -> unprobe u0 + delete u0 Failed; gone 0");
     rig.run("pass 1 -> create 0; creation 0 Unreachable ..; pass 5 -> create 0; created 0 ..");
     rig.run("ready 0 ..; gone 0; pass 120 ..; is empty"); // it succeeded

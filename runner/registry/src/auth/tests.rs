@@ -1,4 +1,4 @@
-//! Challenges and tokens as registries write them, good and bad.
+//! Valid and malformed challenges and tokens.
 
 use super::{BearerChallenge, Challenge, parse_token};
 use crate::address_class::AddressClass;
@@ -50,7 +50,7 @@ fn tokens_are_read() {
 }
 
 #[test]
-fn an_error_about_a_token_has_nothing_of_it() {
+fn an_error_about_a_token_does_not_quote_it() {
     for (body, reason) in [
         ("{}", "it has neither token nor access_token"),
         (r#"{"token":"pl4nted\n"}"#, "it has characters that no token may have"),

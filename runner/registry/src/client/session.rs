@@ -22,8 +22,8 @@ use crate::transport::{Http, read_body, same_origin};
 /// The `client_id` that is sent to token servers.
 const CLIENT_ID: &str = "porch-fn";
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// The first attempt, one that answers the challenge, one for a new challenge, one with new
-/// credentials.
+/// The first attempt, an attempt that answers the challenge, one for a new challenge, and one with
+/// new credentials.
 const MAX_ATTEMPTS: usize = 4;
 
 /// One lookup at the registry of one image.
@@ -44,7 +44,7 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(super) async fn new(client: &'a Client, image: &'a Image) -> Result<Self, RegistryError> {
-        let http = client.http().await?;
+        let http = client.options.roots.value_or_reload(|http| http.has_ca).await;
         let base = Url::parse(&format!("http://{}/v2/{}/", image.registry(), path_of(image)));
         let mut base = base.map_err(|_| RegistryError::malformed("name", "it makes no URL"))?;
         // Neither setter fails: http and https are both special schemes, and the host is a
@@ -59,8 +59,9 @@ impl<'a> Session<'a> {
         Ok(Self { client, image, http, base, credential, token: None })
     }
 
-    /// Sends a request, and repeats it with the credentials that the registry demands. `path` has
-    /// checked parts and is relative to the image's repository. The response has status 200.
+    /// Sends a request, and repeats it with the credentials that the registry demands. Returns a
+    /// response with status 200. `path` is relative to the image's repository; the caller has
+    /// checked its parts.
     pub(super) async fn send(
         &mut self,
         method: Method,
@@ -233,14 +234,14 @@ impl<'a> Session<'a> {
         let malformed = |reason: &str| RegistryError::malformed(TOKEN, reason);
         let url = Url::parse(realm).map_err(|_| malformed("the realm is not a URL"))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(malformed("the realm names a user"));
+            return Err(malformed("the realm contains a user name"));
         }
         match url.scheme() {
             "https" => Ok(url),
             "http" if self.base.scheme() == "http" || self.http.is_insecure(&url) => Ok(url),
             _ => Err(malformed(
-                "its realm is not HTTPS, and credentials would be readable on their way; name the registry or the \
-                 realm's host in --insecure-registries if that is meant",
+                "its realm is not HTTPS, so credentials would be sent unencrypted; to allow that, name the registry \
+                 or the realm's host in --insecure-registries",
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! Docker config files as people write them: every spelling, every form, every mistake.
+//! Docker config files in all spellings and forms, and with mistakes.
 
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, Engine as _};
 use serde_json::json;
@@ -15,7 +15,7 @@ fn parse(config: &Value) -> Result<DockerConfig, String> {
     DockerConfig::parse(config.to_string().as_bytes())
 }
 
-/// The user found for the image, each entry having the user that is given with its key.
+/// Returns the user found for the image. `entries` are pairs of key and user.
 fn user_for(entries: &[(&str, &str)], reference: &str) -> Option<String> {
     let entry =
         |(key, user): &(&str, &str)| ((*key).to_owned(), json!({"username": user, "password": PLANTED}));
@@ -28,7 +28,7 @@ fn user_for(entries: &[(&str, &str)], reference: &str) -> Option<String> {
 }
 
 #[test]
-fn each_spelling_of_a_host_is_that_host() {
+fn all_spellings_of_a_host_match_it() {
     let docker_hub = "https://index.docker.io/v1/ https://index.docker.io/v1 https://index.docker.io \
                       http://index.docker.io/v1/ HTTPS://Index.Docker.IO/v2/ index.docker.io/v1/ docker.io docker.io/ \
                       https://registry-1.docker.io/v2/";
@@ -70,8 +70,8 @@ fn the_longest_path_wins_and_a_star_stands_for_a_part_of_one_label() {
         ("r.example.com/teams/x", Some("host")),
         ("r.example.com/team/project/x:v1", Some("project")),
         ("r.example.com/team/projects/x", Some("team")),
-        // Without scheme and slash `v1` is a repository, not the API's version. Of two spellings of
-        // one place the first counts.
+        // Without scheme and slash, `v1` is part of a repository, not the API's version. Of two
+        // spellings of one path, the first counts.
         ("r.example.com/v1/x", Some("v1")),
         ("a.example.com/x", Some("star")),
         ("a.b.example.com/x", None),
@@ -113,7 +113,7 @@ fn an_entry_is_read_in_each_of_its_forms() {
 }
 
 #[test]
-fn an_error_names_the_entry_and_has_nothing_of_it() {
+fn an_error_names_the_entry_and_quotes_no_value() {
     for (entry, expected) in [
         (json!(PLANTED), "it is not a JSON object, or a field of it is not a string"),
         (json!({"auth": [PLANTED]}), "it is not a JSON object, or a field of it is not a string"),
@@ -155,7 +155,7 @@ fn an_error_names_the_entry_and_has_nothing_of_it() {
 }
 
 #[test]
-fn files_that_leave_credentials_to_programs_are_known() {
+fn credential_helpers_are_found() {
     for (config, helper) in [
         (json!({"credsStore": "desktop"}), Some("credsStore")),
         (json!({"credHelpers": {"gcr.io": "gcloud"}}), Some("credHelpers")),

@@ -22,11 +22,11 @@ use crate::{Registry, RegistryError};
 const MAX_ENTRIES: usize = 10_000;
 /// Largest size of the answers of one kind in memory, in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// How long a failure is returned without a new lookup.
+/// How long a failure is cached.
 pub(super) const NEGATIVE_TTL: Duration = Duration::from_secs(10);
 /// Like [`NEGATIVE_TTL`], for a failure that may end soon.
 const TRANSIENT_TTL: Duration = Duration::from_secs(1);
-/// Largest number of changes that wait for a slow receiver.
+/// Largest number of changes that are kept for a slow receiver.
 const MAX_CHANGES: usize = 1024;
 
 pub(super) type Answer<V> = Result<Arc<V>, RegistryError>;
@@ -89,7 +89,9 @@ impl<V: Question> Answers<V> {
     }
 
     pub(super) fn entry(&self, image: &Image) -> Arc<AnswerEntry<V>> {
-        self.entries.get_with_by_ref(V::key(image), || Arc::new(AnswerEntry::new()))
+        let last = || Mutex::new(LastAnswer { known: None, confirmed: None, failed: None });
+        let new = || Arc::new(AnswerEntry { last: last(), asking: Arc::default() });
+        self.entries.get_with_by_ref(V::key(image), new)
     }
 
     /// The last answer, however old.
@@ -115,13 +117,13 @@ impl<V: Question> Answers<V> {
                 *last = LastAnswer { known: Some(Arc::clone(new)), confirmed, failed: None };
             }
             Err(error) => {
-                // With a previous answer, no caller waits for the registry to recover.
+                // With a previous answer, no caller needs the registry to recover soon.
                 let is_short = last.known.is_none() && is_transient(error);
                 let pause = if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL };
                 last.failed = Some((error.clone(), Instant::now() + pause));
             }
         }
-        // The cache reads the entry to weigh it.
+        // The cache locks the entry to weigh it.
         drop(last);
         // Inserting the entry again updates its weight.
         self.entries.insert(V::key(image).to_owned(), entry);
@@ -136,11 +138,6 @@ impl<V: Question> Answers<V> {
 // === impl AnswerEntry ===
 
 impl<V> AnswerEntry<V> {
-    fn new() -> Self {
-        let last = LastAnswer { known: None, confirmed: None, failed: None };
-        Self { last: Mutex::new(last), asking: Arc::default() }
-    }
-
     pub(super) fn known(&self) -> Option<Arc<V>> {
         self.last.lock().known.clone()
     }

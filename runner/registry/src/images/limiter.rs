@@ -1,7 +1,7 @@
 //! Limits concurrent lookups. Callers choose the registries, and some registries hang. So each
 //! registry and each domain has a limit, and half of all places are reserved for registries that
-//! have answered before. A lookup takes its registry's place first, so that while waiting it holds
-//! no place that another registry needs.
+//! have answered before. A lookup takes a place of its registry first. While it waits for that
+//! place, it holds no place that another registry needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,9 +68,14 @@ impl LookupLimiter {
 
     /// Waits for a place. Returns `None` if the registry is cooling down after a timeout.
     pub(super) async fn acquire(&self, registry: &str) -> Option<LookupPermit> {
-        let limit = self.registries.get_with_by_ref(registry, || Arc::new(RegistryLimit::new()));
-        // Nothing closes the semaphores. While the registry is cooling down, nobody waits here: the
-        // lookup that timed out has left its place, and nobody keeps it.
+        let new = || RegistryLimit {
+            places: Arc::new(Semaphore::new(MAX_PER_REGISTRY)),
+            has_answered: AtomicBool::default(),
+            ran_out_of_time: Mutex::default(),
+        };
+        let limit = self.registries.get_with_by_ref(registry, || Arc::new(new()));
+        // Nothing closes the semaphores. While the registry is cooling down, nobody waits here for
+        // long: the lookup that timed out has freed its place, and the waiting lookups end below.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
         if limit.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN) {
             return None;
@@ -99,18 +104,6 @@ fn domain(registry: &str) -> &str {
     &host[two..]
 }
 
-// === impl RegistryLimit ===
-
-impl RegistryLimit {
-    fn new() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(MAX_PER_REGISTRY)),
-            has_answered: AtomicBool::default(),
-            ran_out_of_time: Mutex::default(),
-        }
-    }
-}
-
 // === impl LookupPermit ===
 
 impl LookupPermit {
@@ -130,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_domain_is_that_of_its_owner() {
+    fn the_domain_is_the_last_two_labels_or_the_address() {
         for (registry, expected) in [
             ("ghcr.io", "ghcr.io"),
             ("a.b.example.com:5000", "example.com"),

@@ -1,5 +1,5 @@
-//! What is remembered of images and for how long, in front of a registry whose answers tests
-//! choose; time is paused.
+//! Tests of the cache: its content and how long it is kept. Each test sets the answers of a fake
+//! registry. Time is paused.
 
 mod lookups;
 
@@ -17,10 +17,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(1);
 const SHA256: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// How long a client waits.
+/// The client's timeout.
 const GIVES_UP: Duration = Duration::from_secs(20);
 
-/// A registry whose answers a test sets, and which counts what it is asked.
+/// A registry whose answers a test sets, and which counts its requests.
 #[derive(Debug, Default)]
 struct Fake(Mutex<State>);
 
@@ -52,7 +52,7 @@ impl Fake {
         self.0.lock().tags.insert(repository.to_owned(), tags);
     }
 
-    /// The requests since the last time, such as `2 metadata a.b/fn:v1`.
+    /// Takes the requests since the last call, such as `2 metadata a.b/fn:v1`.
     fn requests(&self) -> Vec<String> {
         let requests = std::mem::take(&mut self.0.lock().requests);
         requests.into_iter().map(|(request, count)| format!("{count} {request}")).collect()
@@ -72,7 +72,7 @@ impl Fake {
             state.at_once += 1;
             state.most_at_once = state.most_at_once.max(state.at_once);
             hangs = state.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
-            // Like the client, which gives up.
+            // Like the client, gives up after its timeout.
             if hangs { GIVES_UP } else { state.delay }
         };
         sleep(delay).await;
@@ -116,7 +116,7 @@ fn constraint(text: &str) -> Constraint {
     Constraint::parse(text).unwrap()
 }
 
-/// Lets tasks run until all of them wait, without time passing.
+/// Lets all tasks run until they wait. No time passes.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -124,7 +124,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tag_is_asked_for_again_by_its_digest() {
+async fn an_expired_tag_is_refreshed_by_its_digest() {
     let (fake, images) = images();
     let (fn_v1, mut changes) = (image("a.b/fn:v1"), images.changes());
     assert_eq!((images.known(&fn_v1), fake.requests()), (None, vec![]));
@@ -138,7 +138,7 @@ async fn a_tag_is_asked_for_again_by_its_digest() {
     ] {
         fake.set_digest("a.b/fn:v1", digest);
         advance(after).await;
-        assert_eq!(images.known(&fn_v1), before, "nobody was asked yet");
+        assert_eq!(images.known(&fn_v1), before, "no lookup has started");
         let known = images.metadata(&fn_v1).await.unwrap();
         assert_eq!(fake.requests(), requests);
         assert_eq!(changes.try_recv().ok(), is_new.then(|| fn_v1.clone()));
@@ -154,7 +154,7 @@ async fn a_tag_is_asked_for_again_by_its_digest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_digest_is_known_for_good() {
+async fn a_reference_with_a_digest_never_expires() {
     let (fake, images) = images();
     for text in [format!("a.b/fn@{SHA256}"), format!("a.b/fn:v1@{SHA256}")] {
         fake.set_digest(&text, SHA256);
@@ -168,7 +168,7 @@ async fn a_digest_is_known_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_outlives_a_registry_that_fails() {
+async fn a_failing_registry_does_not_remove_cached_metadata() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
     fake.set_digest("a.b/fn:v1", "one");
@@ -191,7 +191,7 @@ async fn what_is_known_outlives_a_registry_that_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_does_not_wait_for_a_slow_registry() {
+async fn cached_metadata_is_returned_while_the_registry_is_slow() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
     fake.set_digest("a.b/fn:v1", "one");
@@ -204,7 +204,7 @@ async fn what_is_known_does_not_wait_for_a_slow_registry() {
     let asked = Instant::now();
     assert!(Arc::ptr_eq(&images.metadata(&fn_v1).await.unwrap(), &known));
     assert_eq!(asked.elapsed(), PATIENCE);
-    // The answer comes all the same.
+    // The lookup continues in the background.
     let mut changes = images.changes();
     assert_eq!(changes.recv().await.unwrap(), fn_v1);
     assert_eq!(&*images.known(&fn_v1).unwrap().digest, "two");
@@ -212,10 +212,10 @@ async fn what_is_known_does_not_wait_for_a_slow_registry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_remembered_for_a_while() {
+async fn failures_are_cached_for_a_while() {
     for (error, remembered) in [
         (RegistryError::NotFound, NEGATIVE_TTL),
-        (RegistryError::TooLarge { what: "manifest", limit: 1 }, NEGATIVE_TTL),
+        (RegistryError::NoCommand, NEGATIVE_TTL),
         (RegistryError::Untrusted, NEGATIVE_TTL),
         (RegistryError::Credentials("no file".into()), SECOND),
         (RegistryError::Unreachable, SECOND),
@@ -247,7 +247,7 @@ async fn failures_are_remembered_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_are_bounded() {
+async fn the_size_of_the_cache_is_limited() {
     let (fake, images) = images();
     let all: Vec<Image> = (0..100).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
     for round in ["0", "1"] {
@@ -256,7 +256,7 @@ async fn bytes_are_bounded() {
             images.metadata(image).await.unwrap();
         }
         let kept: Vec<bool> = all.iter().map(|image| images.known(image).is_some()).collect();
-        // 64 MiB, less what the keys take; the least recently used are forgotten.
+        // 64 MiB less the size of the keys. The least recently used entries are evicted.
         assert_eq!(kept.iter().filter(|kept| **kept).count(), 63);
         assert!(kept[37..].iter().all(|kept| *kept));
         advance(TTL).await;
@@ -264,31 +264,31 @@ async fn bytes_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_did_not_prove_true_is_asked_for_again() {
+async fn distrusted_metadata_is_looked_up_again() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
     images.distrust(&fn_v1);
-    assert_eq!((images.known(&fn_v1), fake.requests()), (None, vec![]), "nobody asks for nothing");
+    assert_eq!((images.known(&fn_v1), fake.requests()), (None, vec![]), "an unknown image starts no lookup");
     fake.set_digest("a.b/fn:v1", "one");
     let known = images.metadata(&fn_v1).await.unwrap();
     fake.requests();
 
-    // The tag has moved on, and what it stood for was removed.
+    // The tag has moved, and its old content was removed.
     fake.set_digest("a.b/fn:v1", "two");
     images.distrust(&fn_v1);
-    assert_eq!(fake.requests(), [""; 0], "until somebody wants it");
+    assert_eq!(fake.requests(), [""; 0], "no lookup before the next question");
     assert_eq!(images.known(&fn_v1).unwrap(), known);
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
     assert_eq!(fake.requests(), ["1 digest a.b/fn:v1", "1 metadata a.b/fn:v1"]);
 
-    // It stands for the same still: then that holds as before.
+    // The digest has not changed, so the metadata is fresh again.
     images.distrust(&fn_v1);
     for _ in 0..100 {
         images.metadata(&fn_v1).await.unwrap();
     }
     assert_eq!(fake.requests(), ["1 digest a.b/fn:v1"]);
 
-    // A registry that fails leaves what was known, and the doubt.
+    // If the registry fails, the cached metadata stays, and stays distrusted.
     fake.set("a.b/fn:v1", Err(RegistryError::Unreachable));
     images.distrust(&fn_v1);
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
@@ -298,7 +298,7 @@ async fn what_did_not_prove_true_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_found_out_counts_as_an_answer_of_now() {
+async fn metadata_learned_from_other_runners_counts_as_fresh() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
     let found = |digest: &str, age: u32| {
@@ -309,14 +309,14 @@ async fn what_others_found_out_counts_as_an_answer_of_now() {
     images.learn(&fn_v1, found("two", 100));
     images.learn(&fn_v1, found("one", 200));
     assert_eq!(changes.try_recv().unwrap(), fn_v1);
-    assert!(changes.try_recv().is_err(), "the older one is nothing new");
+    assert!(changes.try_recv().is_err(), "older metadata is ignored");
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
     assert_eq!(fake.requests(), [""; 0]);
     fake.set_digest("a.b/fn:v1", "three");
     advance(TTL).await;
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "three");
     images.learn(&fn_v1, found("two", 100));
-    assert_eq!(&*images.known(&fn_v1).unwrap().digest, "three", "a registry said so since");
+    assert_eq!(&*images.known(&fn_v1).unwrap().digest, "three", "the registry has reported newer metadata");
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,7 +364,7 @@ async fn an_old_list_serves_while_one_lookup_refreshes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_match_is_remembered_for_a_while() {
+async fn no_match_is_cached_for_a_while() {
     let (fake, images) = images();
     let (fn_, two) = (image("a.b/fn"), constraint("2"));
     fake.set_tags("a.b/fn", Ok(&["v1"]));

@@ -1,11 +1,11 @@
-//! Manifests, indexes and image configurations, and texts that are none.
+//! Valid and malformed manifests, indexes and image configurations.
 
 use serde_json::json;
 
 use super::*;
 
 #[test]
-fn manifests_and_indexes_are_told_apart_by_their_fields() {
+fn fields_decide_between_manifest_and_index() {
     let (config, entry) =
         (json!({"digest": "sha256:c", "size": 7}), json!({"digest": "sha256:m", "size": 7}));
     let schema1 = "it is of Docker's schema 1, which is not read: push the image again";
@@ -47,7 +47,7 @@ fn chosen(platforms: &[&str], platform: &str) -> Result<usize, RegistryError> {
 }
 
 #[test]
-fn an_index_gives_what_runs_best() {
+fn the_best_entry_of_an_index_is_chosen() {
     for (platforms, platform, expected) in [
         (&["unknown/unknown", "linux/arm64", "linux/amd64"][..], "linux/amd64", Some(2)),
         (&["linux/arm64/v8"], "linux/arm64", Some(0)),

@@ -1,11 +1,11 @@
-//! Links between pages of tags, which a registry may make hostile.
+//! Links between pages of tags. A registry may send hostile links.
 
 use reqwest::Url;
 
 use super::next_page;
 
 #[test]
-fn a_next_page_is_only_at_the_same_place() {
+fn the_next_page_must_have_the_same_origin() {
     let first = Url::parse("https://r.example.com/v2/a/tags/list?n=1000").unwrap();
     let page = |query: &str| Some(format!("https://r.example.com/v2/a/tags/list{query}"));
     for (link, expected) in [

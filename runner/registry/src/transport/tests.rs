@@ -1,4 +1,5 @@
-//! Addresses, checked at the connection. `localhost` stands for a name that looks public.
+//! Addresses are checked when connecting. `localhost` replaces a public name that resolves to
+//! loopback.
 
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -6,9 +7,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::roots::{roots, trusted};
 
-/// Redirects `/` to `/there` on its address, with a user in the URL; the requests that came.
+/// Starts a server that redirects `/` to `/there`, with a user in the URL. Returns its address and
+/// requests.
 async fn server() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -29,15 +30,15 @@ async fn server() -> (String, Arc<Mutex<Vec<String>>>) {
     (address, seen)
 }
 
-async fn http() -> Http {
-    Http::new(&*trusted(&roots(None)).await, &[]).unwrap()
+fn http() -> Http {
+    Http::new(RootCertStore::empty(), Vec::new(), &[], true).unwrap()
 }
 
 #[tokio::test]
-async fn a_name_that_resolves_to_another_class_is_not_connected_to() {
+async fn a_name_that_resolves_to_a_forbidden_class_is_rejected() {
     let (address, seen) = server().await;
     let url = format!("http://{}/there", address.replace("127.0.0.1", "localhost"));
-    let http = http().await;
+    let http = http();
     for class in AddressClass::ALL {
         let sent = http.guarded[class as usize].get(&url).send().await.map_err(why);
         let expected =
@@ -48,14 +49,14 @@ async fn a_name_that_resolves_to_another_class_is_not_connected_to() {
 }
 
 #[tokio::test]
-async fn a_registry_is_where_it_is_connected_to() {
+async fn the_class_of_a_registry_follows_from_its_connection() {
     let (address, seen) = server().await;
     let name = "registry.invalid";
     let any = Client::builder().no_proxy().redirect(Policy::none()).resolve(name, address.parse().unwrap());
-    let tls = tls(&*trusted(&roots(None)).await).unwrap();
+    let tls = tls(RootCertStore::empty(), Vec::new()).unwrap();
     let any = any.tls_backend_preconfigured(tls).build().unwrap();
-    // Without proxies, whatever the environment has.
-    let http = Http { any, proxies: Arc::new(Matcher::builder().build()), ..http().await };
+    // Ignore the proxies of the environment.
+    let http = Http { any, proxies: Arc::new(Matcher::builder().build()), ..http() };
     let url = format!("http://{}/", address.replace("127.0.0.1", name));
     let request = |http: &Http| http.any.get(&url);
 
@@ -65,7 +66,7 @@ async fn a_registry_is_where_it_is_connected_to() {
     assert!(requests.len() == 2 && requests[1].starts_with("GET /there HTTP/1.1"), "{requests:?}");
     assert!(!requests[1].contains("authorization"), "{requests:?}");
 
-    // Behind a proxy the address is not that of the registry.
+    // Behind a proxy, the connection's address is not the registry's.
     let proxies = Arc::new(Matcher::builder().all(format!("http://{address}")).no("127.0.0.1").build());
     let http = Http { proxies, ..http };
     assert_eq!(http.send(request(&http), None).await.unwrap_err(), RegistryError::InternalAddress);

@@ -1,4 +1,4 @@
-//! What registries want to see, and credentials that change.
+//! Authentication at registries and token servers, and credentials that change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::server::{Reply, Seen, Server, basic};
 use crate::store::Store;
-use crate::{TempDir, client, image, options, with};
+use crate::{TempDir, client, client_with, image, options};
 
 fn login(password: &str) -> Value {
     json!({"username": "me", "password": password})
 }
 
-/// A registry that wants this password.
+/// Starts a registry that requires this password.
 async fn by_password(password: &Arc<Mutex<String>>) -> Server {
     let (store, wanted) = (Store::of_images(), Arc::clone(password));
     Server::start(move |seen| store.guarded(seen, &basic("me", &wanted.lock()), "Basic")).await
@@ -25,7 +25,7 @@ fn password(text: &str) -> Arc<Mutex<String>> {
     Arc::new(Mutex::new(text.to_owned()))
 }
 
-/// A registry that takes the tokens `t1-NAME`, and who gives them.
+/// A registry that accepts the tokens `t1-NAME`, and its token server.
 struct WithTokens {
     registry: Server,
     tokens: Server,
@@ -45,7 +45,7 @@ impl WithTokens {
         let realm = tokens.url("/token");
         let store = Store::of_images();
         let registry = Server::start(move |seen| {
-            // ghcr.io names a repository that does not exist.
+            // Like ghcr.io's, the challenge's scope names a repository that does not exist.
             let challenge =
                 format!("Bearer realm=\"{realm}\",service=\"it\",scope=\"repository:user/image:pull\"");
             let name = seen.path.split('/').nth(2).unwrap();
@@ -64,7 +64,7 @@ impl WithTokens {
 async fn a_token_is_fetched_once_per_lookup() {
     let it = WithTokens::start(|seen| seen.authorization() == Some(&basic("me", "pw"))).await;
     let file = TempDir::config(&it.registry, &login("pw"));
-    let client = with(file.credentials());
+    let client = client_with(file.credentials());
     client.metadata(&image(&it.registry, "a:v1")).await.unwrap();
     let asked = it.registry.take();
     assert_eq!((&*asked[0], asked.len()), ("GET /v2/", 3), "with credentials the challenge comes first");
@@ -82,7 +82,7 @@ async fn an_identity_token_is_exchanged_in_a_form() {
     .await;
     let file =
         TempDir::config(&it.registry, &json!({"auth": "PHRva2VuPjo=", "identitytoken": "id+ en&tity"}));
-    with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
+    client_with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
     let seen = it.tokens.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!((seen[0].path.as_str(), seen[0].authorization()), ("/token", None));
@@ -94,18 +94,18 @@ async fn an_identity_token_is_exchanged_in_a_form() {
 }
 
 #[tokio::test]
-async fn a_registry_token_is_shown_as_it_is() {
+async fn a_registry_token_is_sent_unchanged() {
     let it = WithTokens::start(|_| false).await;
     let file = TempDir::config(&it.registry, &json!({"registrytoken": "t1-a"}));
-    with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
+    client_with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
     assert_eq!(it.take(), (3, 0));
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_reported_and_not_tried_again() {
+async fn wrong_credentials_are_reported_and_not_sent_again() {
     let server = by_password(&password("right")).await;
     let file = TempDir::config(&server, &login("wrong"));
-    let (of_basic, wanted) = (with(file.credentials()), image(&server, "a:v1"));
+    let (of_basic, wanted) = (client_with(file.credentials()), image(&server, "a:v1"));
     for requests in [2, 1] {
         assert_eq!(of_basic.metadata(&wanted).await, Err(RegistryError::Unauthorized));
         assert_eq!(server.take().len(), requests, "the challenge is asked for once");
@@ -127,7 +127,7 @@ async fn rotated_credentials_are_read_at_the_first_refusal() {
     let wanted = password("old");
     let server = by_password(&wanted).await;
     let file = TempDir::config(&server, &login("old"));
-    let (client, image) = (with(file.credentials()), image(&server, "a:v1"));
+    let (client, image) = (client_with(file.credentials()), image(&server, "a:v1"));
     client.digest(&image).await.unwrap();
     server.take();
     let rotate = |password: &str| {
@@ -136,13 +136,13 @@ async fn rotated_credentials_are_read_at_the_first_refusal() {
 
     rotate("new");
     client.digest(&image).await.unwrap();
-    assert_eq!(server.take().len(), 1, "what works is not touched");
+    assert_eq!(server.take().len(), 1, "working credentials are not read again");
     *wanted.lock() = "new".into();
     for requests in [2, 1] {
         client.digest(&image).await.unwrap();
         assert_eq!(server.take().len(), requests);
     }
-    // Rotated to a wrong one.
+    // The new password is wrong.
     rotate("wrong");
     *wanted.lock() = "newer".into();
     assert_eq!(client.digest(&image).await, Err(RegistryError::Unauthorized));
@@ -156,12 +156,12 @@ async fn rotated_credentials_are_read_when_the_token_server_refuses() {
     let (credentials, image) = (file.credentials(), image(&it.registry, "a:v1"));
     credentials.reload().await;
     file.write(&json!({"auths": {it.registry.address.to_string(): login("new")}}).to_string());
-    with(credentials).digest(&image).await.unwrap();
+    client_with(credentials).digest(&image).await.unwrap();
     assert_eq!(it.take(), (2, 2));
 }
 
 #[tokio::test]
-async fn a_registry_that_always_wants_something_else_is_left() {
+async fn attempts_end_if_the_challenge_changes_every_time() {
     let times = AtomicUsize::new(0);
     let tokens = Server::start(|_| Reply::json(&json!({"token": "t"}))).await;
     let realm = tokens.url("");
@@ -175,7 +175,7 @@ async fn a_registry_that_always_wants_something_else_is_left() {
 }
 
 #[tokio::test]
-async fn credentials_do_not_go_out_in_clear() {
+async fn credentials_are_not_sent_unencrypted() {
     let tokens = Server::start(|_| Reply::json(&json!({"token": "t"}))).await;
     let realm = format!("Bearer realm=\"{}\"", tokens.url(""));
     let server = Server::start_tls("server.crt", "server.key", move |_| {
@@ -184,13 +184,13 @@ async fn credentials_do_not_go_out_in_clear() {
     .await;
     let (image, ca) = (image(&server, "a:v1"), TempDir::ca("ca.crt"));
     let client = |insecure: Vec<String>| {
-        Client::new(Options { roots: roots(Some(ca.path().to_owned())), insecure, ..options() })
+        Client::new(Options { roots: roots(Some(ca.path().to_owned()), insecure).unwrap(), ..options() })
     };
     let error = client(vec![]).digest(&image).await.unwrap_err();
     assert!(matches!(error, RegistryError::Malformed { what: "token", .. }), "{error}");
     assert!(error.to_string().contains("--insecure-registries"), "{error}");
     assert_eq!(tokens.take().len(), 0);
-    // The realm's host by name: then it is meant.
+    // The realm's host is an insecure registry, so plain HTTP is allowed.
     let found = client(vec![tokens.address.to_string()]).digest(&image).await;
     assert_eq!(found, Err(RegistryError::Unauthorized));
     assert!(!tokens.take().is_empty());
@@ -198,7 +198,7 @@ async fn credentials_do_not_go_out_in_clear() {
 
 /// Some registries are open, and answer 404 for private images.
 #[tokio::test]
-async fn credentials_are_shown_first_also_to_a_registry_without_a_challenge() {
+async fn credentials_are_sent_first_also_to_a_registry_without_a_challenge() {
     let basic_challenge = Reply::new(401, "").with("www-authenticate", "Basic realm=\"it\"");
     for (top, is_reported) in
         [(basic_challenge, true), (Reply::new(200, "{}"), false), (Reply::new(404, ""), false)]
@@ -214,26 +214,26 @@ async fn credentials_are_shown_first_also_to_a_registry_without_a_challenge() {
         .await;
         let (open, private) = (image(&server, "a:v1"), image(&server, "b:v1"));
         let file = TempDir::config(&server, &login("pw"));
-        let client = with(file.credentials());
+        let client = client_with(file.credentials());
         client.metadata(&private).await.unwrap();
         client.metadata(&open).await.unwrap();
         assert_eq!(client.digest(&image(&server, "b:v9")).await, Err(RegistryError::NotFound));
         assert_eq!((&*server.take()[0], server.seen().len()), ("GET /v2/", 0));
 
-        // Without credentials for it the registry is asked anonymously. An identity token is for a
-        // token server.
+        // Without credentials for this registry, requests are anonymous. An identity token is sent
+        // only to a token server.
         file.write(r#"{"auths": {"a.b": {"auth": "bWU6cHc="}}}"#);
-        for anonymous in [with(file.credentials()), crate::client()] {
+        for anonymous in [client_with(file.credentials()), crate::client()] {
             assert_eq!(anonymous.digest(&private).await, Err(RegistryError::NotFound));
             assert_eq!(server.take(), ["HEAD /v2/b/manifests/v1"]);
         }
         let identity = TempDir::config(&server, &json!({"identitytoken": "id"}));
-        assert_eq!(with(identity.credentials()).digest(&private).await, Err(RegistryError::NotFound));
+        assert_eq!(client_with(identity.credentials()).digest(&private).await, Err(RegistryError::NotFound));
         assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
 
-        // A file that cannot be used is reported if something may be hidden.
+        // An unusable file is reported if it could have credentials for the image.
         file.write("{");
-        let broken = with(file.credentials());
+        let broken = client_with(file.credentials());
         let error = broken.digest(&private).await.unwrap_err();
         assert_eq!(matches!(error, RegistryError::Credentials(_)), is_reported, "{error}");
         broken.digest(&open).await.unwrap();
@@ -241,12 +241,12 @@ async fn credentials_are_shown_first_also_to_a_registry_without_a_challenge() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_is_reported_while_there_was_no_good_one() {
+async fn an_unusable_file_is_reported_until_a_usable_one_was_read() {
     let server = by_password(&password("p")).await;
     let wanted = image(&server, "a:v1");
     let file = TempDir(tempfile::tempdir().unwrap());
     let (credentials, path) = (file.credentials(), file.file());
-    let (client, shown) = (with(credentials.clone()), path.display());
+    let (client, shown) = (client_with(credentials.clone()), path.display());
     let reported = |problem: &str| {
         Err(RegistryError::Credentials(format!(
             "the registry credentials of --registry-auth-secret-path {shown} cannot be used: {problem}; mount a \
@@ -262,8 +262,8 @@ async fn a_file_that_cannot_be_used_is_reported_while_there_was_no_good_one() {
         ("{}", "it has no auths"),
         (
             r#"{"auths": {}, "credsStore": "desktop"}"#,
-            "it leaves credentials to a program (credsStore), and there is none here: write the credentials into \
-             auths, and remove credsStore",
+            "it uses a credential helper (credsStore), which the runner cannot run: write the credentials into auths, \
+             and remove credsStore",
         ),
         (&" ".repeat((1 << 20) + 1), "it has more than 1048576 bytes"),
     ] {
@@ -273,7 +273,7 @@ async fn a_file_that_cannot_be_used_is_reported_while_there_was_no_good_one() {
     }
     assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
 
-    // A good one counts at once; a broken one after it does not.
+    // A usable file is used at once; a broken file after it is not.
     file.write(&json!({"auths": {server.address.to_string(): login("p")}}).to_string());
     client.digest(&wanted).await.unwrap();
     assert_eq!(credentials.last_error(), None);
@@ -287,11 +287,11 @@ async fn a_file_that_cannot_be_used_is_reported_while_there_was_no_good_one() {
 }
 
 #[tokio::test]
-async fn dockers_own_file_is_used_as_far_as_it_goes() {
+async fn the_default_docker_config_is_used_without_its_helpers() {
     let server = by_password(&password("pw")).await;
     let file = TempDir::config(&server, &login("pw"));
     let default = CredentialSource::Default(Some(file.file())).watch();
-    let (client, image) = (with(default.clone()), image(&server, "a:v1"));
+    let (client, image) = (client_with(default.clone()), image(&server, "a:v1"));
     let auths = json!({server.address.to_string(): login("pw")});
     file.write(&json!({"auths": auths, "credsStore": "desktop"}).to_string());
     client.digest(&image).await.unwrap();
@@ -300,7 +300,7 @@ async fn dockers_own_file_is_used_as_far_as_it_goes() {
     default.reload().await;
     assert_eq!(client.digest(&image).await, Err(RegistryError::Unauthorized));
     file.write("{");
-    let broken = with(CredentialSource::Default(Some(file.file())).watch());
+    let broken = client_with(CredentialSource::Default(Some(file.file())).watch());
     let error = broken.digest(&image).await.unwrap_err().to_string();
     assert!(
         error.contains("config.json cannot be used: ") && error.contains("--enable-private-registries"),

@@ -1,5 +1,5 @@
-//! What holds for a whole process: its environment, and all that it logs. Each test runs another
-//! one in a process of its own.
+//! Properties of a whole process: its environment and its log. Each test runs another test in its
+//! own process.
 
 use std::process::Stdio;
 
@@ -17,7 +17,7 @@ const IDENTITY: &str = "pl4ntedIdentity";
 const TOKEN: &str = "pl4ntedT0ken";
 const SIGNATURE: &str = "pl4ntedSignature";
 
-/// Runs this ignored test of ours with these variables, and returns all that it prints.
+/// Runs this ignored test with these variables, and returns its output.
 pub(crate) async fn run(test: &str, variables: &[(&str, String)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"] {
@@ -37,7 +37,7 @@ async fn no_log_at_any_level_has_a_secret() {
     for secret in ["pl4nted", &encoded] {
         assert_eq!(text.lines().find(|line| line.contains(secret)), None, "{secret}");
     }
-    // It was all there to see.
+    // The log was complete.
     for sign in
         ["TRACE hyper", "TRACE h2", "log: reqwest", "a registry was not reached", "credentials were not read"]
     {
@@ -45,7 +45,7 @@ async fn no_log_at_any_level_has_a_secret() {
     }
 }
 
-/// Prints what goes to `log` instead of `tracing`.
+/// Prints the records of the `log` crate.
 struct Printed;
 
 impl log::Log for Printed {
@@ -104,15 +104,14 @@ async fn logs_everything() {
     let insecure: Vec<_> = [&servers[0], &tokens, &storage].map(|server| server.address.to_string()).into();
     for (entry, found) in [
         (json!({"username": "me", "password": PASSWORD}), [true, true, true, false]),
-        // With an identity token there is nothing to show where Basic is wanted.
+        // An identity token cannot answer a Basic challenge.
         (json!({"identitytoken": IDENTITY}), [true, true, false, false]),
     ] {
         for (server, found) in servers.iter().zip(found) {
             let file = TempDir::config(server, &entry);
             let credentials = file.credentials();
             let client = Client::new(Options {
-                insecure: insecure.clone(),
-                roots: roots(Some(ca.path().to_owned())),
+                roots: roots(Some(ca.path().to_owned()), insecure.clone()).unwrap(),
                 credentials: credentials.clone(),
                 ..options()
             });
@@ -124,7 +123,7 @@ async fn logs_everything() {
             println!("{:?}", credentials.last_error());
         }
     }
-    // An error may name the URL that it is about, here with a signature.
+    // An error of reqwest may contain the URL, here with a signature.
     for place in ["http://127.0.0.1:1/x", "ftp://me:pl4nted@r.test/x", "http://[::pl4nted"] {
         let place = format!("{place}?sig={SIGNATURE}");
         let gone = Server::start(move |_| Reply::redirect(place.clone())).await;

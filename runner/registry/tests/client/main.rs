@@ -1,4 +1,4 @@
-//! The client against servers on loopback that do what registries do, and what they should not.
+//! Tests of the client against servers on loopback that behave like registries, well or badly.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,33 +11,41 @@ mod store;
 mod transport;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Client, CredentialFile, CredentialSource, Options, Platform, RegistryError, roots};
+use porch_fn_registry::{
+    Client, CredentialFile, CredentialSource, Options, Platform, RegistryError, Roots, roots,
+};
 use serde_json::{Value, json};
 
 use crate::server::{Server, fixture};
 
-/// No credentials, plain HTTP on loopback, linux/amd64.
+/// Options without credentials, with plain HTTP on loopback, for linux/amd64.
 fn options() -> Options {
     Options {
         platform: Platform::parse("linux/amd64").unwrap(),
-        insecure: vec!["127.0.0.1".into()],
         credentials: CredentialSource::Default(None).watch(),
-        roots: roots(None),
+        roots: plain(&["127.0.0.1"]),
+        report: Arc::new(|_, _, _| {}),
     }
+}
+
+/// The roots of a client that uses plain HTTP for these registries.
+fn plain(insecure: &[&str]) -> Roots {
+    roots(None, insecure.iter().map(|&registry| registry.to_owned()).collect()).unwrap()
 }
 
 fn client() -> Client {
     Client::new(options())
 }
 
-/// With these credentials.
-fn with(credentials: CredentialFile) -> Client {
+/// A client with these credentials.
+fn client_with(credentials: CredentialFile) -> Client {
     Client::new(Options { credentials, ..options() })
 }
 
-/// Of this registry, as `fn:v1`.
+/// An image of this registry; `rest` is, for example, `fn:v1`.
 fn image(server: &Server, rest: &str) -> Image {
     Image::parse(&format!("{}/{rest}", server.address), "").unwrap()
 }
@@ -46,11 +54,11 @@ fn malformed(what: &'static str, reason: &str) -> RegistryError {
     RegistryError::Malformed { what, reason: reason.into() }
 }
 
-/// A `config.json` of its own directory, or a CA's certificate in one.
+/// A directory with a `config.json` or a CA's certificate.
 struct TempDir(tempfile::TempDir);
 
 impl TempDir {
-    /// With this entry for the server.
+    /// A directory whose `config.json` has this entry for the server.
     fn config(server: &Server, entry: &Value) -> Self {
         let file = Self(tempfile::tempdir().unwrap());
         file.write(&json!({"auths": {server.address.to_string(): entry}}).to_string());

@@ -1,26 +1,26 @@
-//! Where a registry may send us to. A proxy plays all hosts, so the client has a process of its
-//! own.
+//! Hosts to which a registry may redirect the client. A proxy answers for all hosts, so the client
+//! runs in its own process.
 
 use porch_fn_image::Image;
 use porch_fn_registry::{Client, Options, Registry as _, RegistryError};
 use serde_json::json;
 
 use crate::children::run;
-use crate::options;
 use crate::server::{Reply, Seen, Server};
 use crate::store::Store;
+use crate::{options, plain};
 
-/// How the registry names the place.
+/// How the registry leads the client to the other host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Manifest,
     Blob,
     Realm,
-    /// The place sends us on to 127.0.0.2.
+    /// The manifest is redirected, and the other host redirects to 127.0.0.2.
     Back,
 }
 
-/// A registry, how it names which place, and whether it may.
+/// The registry, its way to the other host, that host, and whether this is allowed.
 type Case = (&'static str, Way, &'static str, bool);
 
 fn cases() -> Vec<Case> {
@@ -45,7 +45,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The repository of a case begins with its number.
+/// Finds the case by its number, with which the repository's path begins.
 fn case_of(seen: &Seen) -> (Case, String) {
     let path = seen.path.replace("%3A", "/").replace("%2F", "/").replace("/token?scope=repository/", "/v2/");
     let (number, rest) = path.strip_prefix("/v2/").unwrap().split_once('/').unwrap();
@@ -69,7 +69,7 @@ fn answer(store: &Store, seen: &Seen) -> Reply {
 }
 
 #[tokio::test]
-async fn a_registry_leads_to_public_places_and_to_those_of_its_kind() {
+async fn a_registry_may_redirect_only_to_public_addresses_and_its_own_class() {
     let store = Store::of_images();
     let proxy = Server::start(move |seen| answer(&store, seen)).await;
     // The proxy itself may be on loopback.
@@ -87,7 +87,7 @@ async fn a_registry_leads_to_public_places_and_to_those_of_its_kind() {
 #[tokio::test]
 #[ignore = "run by another test in a process of its own"]
 async fn all_cases() {
-    let options = Options { insecure: vec!["insecure.test".into(), "127.0.0.1:80".into()], ..options() };
+    let options = Options { roots: plain(&["insecure.test", "127.0.0.1:80"]), ..options() };
     for (number, case @ (registry, .., is_allowed)) in cases().into_iter().enumerate() {
         let image = Image::parse(&format!("{registry}/{number}/a:v1"), "").unwrap();
         let found = Client::new(options.clone()).metadata(&image).await.map(|found| found.command.len());

@@ -1,20 +1,22 @@
-//! What is asked of open registries, what their answers mean, and how much of them is read.
+//! Requests to open registries: their number, the meaning of the answers, and size limits.
 
 use std::sync::Arc;
 
-use porch_fn_registry::{Registry as _, RegistryError};
+use parking_lot::Mutex;
+use porch_fn_image::Image;
+use porch_fn_registry::{Client, Options, Registry as _, RegistryError};
 use serde_json::json;
 use tokio::time::{Duration, sleep};
 
 use crate::server::{Body, Reply, Server};
 use crate::store::{Store, sha256};
-use crate::{client, image, malformed};
+use crate::{client, image, malformed, options};
 
 const GIB: u64 = 1 << 30;
-/// What sockets and the server hold when the client has read its fill.
+/// Bytes that sockets and the server may hold when the client stops reading.
 const IN_FLIGHT: u64 = 16 << 20;
 
-/// An open registry of these images.
+/// Starts an open registry with these images.
 async fn open(store: Store) -> Server {
     Server::start(move |seen| store.answer(seen)).await
 }
@@ -28,7 +30,7 @@ async fn an_image_takes_two_requests_and_an_index_three() {
         [("sha256:none", "unknown", "unknown"), (&arm64, "linux", "arm64"), (&amd64, "linux", "amd64")];
     let of_index = store.index("team/fn", "multi", &platforms);
     let server = open(store).await;
-    // The digest beside a tag decides.
+    // A digest takes precedence over a tag.
     let by_digest = format!("team/fn:v1@{arm64}");
     for (name, digest, argument, requests) in [
         ("team/fn:v1", &amd64, "v1", 2),
@@ -45,7 +47,7 @@ async fn an_image_takes_two_requests_and_an_index_three() {
 }
 
 #[tokio::test]
-async fn one_index_within_another_is_followed_and_no_further_one() {
+async fn an_index_may_contain_one_nested_index() {
     let mut store = Store::default();
     let leaf = store.image("fn", "leaf");
     let one = store.index("fn", "one", &[(&leaf, "linux", "amd64")]);
@@ -53,12 +55,12 @@ async fn one_index_within_another_is_followed_and_no_further_one() {
     store.index("fn", "three", &[(&two, "linux", "amd64")]);
     let server = open(store).await;
     assert_eq!(client().metadata(&image(&server, "fn:two")).await.unwrap().command[1], "leaf");
-    let expected = malformed("manifest", "it has indexes within indexes within indexes");
+    let expected = malformed("manifest", "its indexes are nested too deep");
     assert_eq!(client().metadata(&image(&server, "fn:three")).await, Err(expected));
 }
 
 #[tokio::test]
-async fn a_digest_takes_one_request_without_a_body() {
+async fn the_digest_of_a_tag_takes_one_head_request() {
     let mut store = Store::default();
     let digest = store.image("fn", "v1");
     let server = open(store).await;
@@ -71,7 +73,7 @@ async fn a_digest_takes_one_request_without_a_body() {
 }
 
 #[tokio::test]
-async fn a_registry_that_does_not_tell_digests_is_asked_for_the_manifest() {
+async fn the_manifest_is_fetched_if_head_gives_no_digest() {
     for of_head in [200, 405] {
         let mut store = Store::default();
         let digest = store.image("fn", "v1");
@@ -92,7 +94,7 @@ async fn a_registry_that_does_not_tell_digests_is_asked_for_the_manifest() {
 }
 
 #[tokio::test]
-async fn content_of_another_digest_is_refused() {
+async fn content_with_a_wrong_digest_is_rejected() {
     for (changed, what) in [("/manifests/", "manifest"), ("/blobs/", "image configuration")] {
         let mut store = Store::default();
         let digest = store.image("fn", "v1");
@@ -114,7 +116,7 @@ async fn content_of_another_digest_is_refused() {
 }
 
 #[tokio::test]
-async fn no_digest_of_a_manifest_becomes_another_path() {
+async fn a_malformed_digest_never_becomes_part_of_a_path() {
     for digest in ["../../../secret?x=", "sha256:../..", "md5:00", ""] {
         let mut store = Store::default();
         store.manifest("fn", "v1", &json!({"schemaVersion": 2, "config": {"digest": digest}}));
@@ -129,7 +131,7 @@ async fn no_digest_of_a_manifest_becomes_another_path() {
 }
 
 #[tokio::test]
-async fn each_status_has_its_meaning() {
+async fn each_status_has_its_error() {
     for (status, expected) in [
         (404, RegistryError::NotFound),
         (401, RegistryError::Unauthorized),
@@ -143,6 +145,20 @@ async fn each_status_has_its_meaning() {
         assert_eq!(client().metadata(&image(&server, "fn:v1")).await, Err(expected));
         assert_eq!(server.take().len(), 1, "{status}");
     }
+}
+
+#[tokio::test]
+async fn an_unknown_image_counts_as_answered_and_a_lost_registry_as_failed() {
+    let server = open(Store::of_images()).await;
+    let reports = Arc::<Mutex<Vec<_>>>::default();
+    let reported = Arc::clone(&reports);
+    let report = Arc::new(move |what, has_answered, _| reported.lock().push((what, has_answered)));
+    let client = Client::new(Options { report, ..options() });
+    client.metadata(&image(&server, "a:v1")).await.unwrap();
+    client.digest(&image(&server, "a:v9")).await.unwrap_err();
+    let gone = Image::parse("127.0.0.1:1/a:v1", "").unwrap();
+    client.tags(&gone).await.unwrap_err();
+    assert_eq!(*reports.lock(), [("metadata", true), ("digest", true), ("tags", false)]);
 }
 
 #[tokio::test]
@@ -165,18 +181,15 @@ async fn tags_are_read_page_by_page() {
     assert_eq!(tags("none").await, Err(RegistryError::NotFound));
     assert_eq!(
         tags("away").await,
-        Err(malformed("tag list", "its next page is said to be at another place"))
+        Err(malformed("tag list", "the link to its next page leads to another host"))
     );
     server.take();
-    assert_eq!(
-        tags("circle").await,
-        Err(malformed("tag list", "it has more than 100 pages, which are not read"))
-    );
+    assert_eq!(tags("circle").await, Err(malformed("tag list", "it has more than 100 pages")));
     assert_eq!(server.take().len(), 100);
 }
 
 #[tokio::test]
-async fn a_body_of_a_gibibyte_is_refused() {
+async fn a_body_of_a_gibibyte_is_rejected() {
     for (at, what, limit) in [
         ("/manifests/", "manifest", 1 << 20),
         ("/blobs/", "image configuration", 2 << 20),
@@ -203,7 +216,7 @@ async fn a_body_of_a_gibibyte_is_refused() {
                 "tag list" => client.tags(&image).await.unwrap_err(),
                 _ => client.metadata(&image).await.unwrap_err(),
             };
-            assert_eq!(error, RegistryError::TooLarge { what, limit });
+            assert_eq!(error, malformed(what, &format!("it has more than {limit} bytes")));
             let most = if announced { IN_FLIGHT } else { limit as u64 + IN_FLIGHT };
             assert!(server.sent() <= most, "{what}: {} bytes", server.sent());
         }
@@ -211,7 +224,7 @@ async fn a_body_of_a_gibibyte_is_refused() {
 }
 
 #[tokio::test]
-async fn a_registry_that_hangs_is_unreachable_in_time() {
+async fn a_hanging_registry_is_unreachable_after_the_timeout() {
     let server = Server::start(|_| Reply { body: Body::Never, ..Reply::new(200, "") }).await;
     let (client, image) = (Arc::new(client()), image(&server, "fn:v1"));
     let lookup = tokio::spawn(async move { client.metadata(&image).await });

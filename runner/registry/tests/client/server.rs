@@ -1,4 +1,4 @@
-//! An HTTP server that answers as a test wants, and remembers what it was asked.
+//! An HTTP server whose answers a test sets, and which records its requests.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use tokio_rustls::TlsAcceptor;
 
 const CHUNK: usize = 64 << 10;
 
-/// One request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
-    /// With the query.
+    /// Path and query.
     pub(crate) path: String,
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
@@ -43,9 +43,9 @@ impl Seen {
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     Full(Bytes),
-    /// Zeros without an end.
+    /// Zeros, endlessly.
     Endless,
-    /// No answer at all.
+    /// Never answers.
     Never,
 }
 
@@ -83,7 +83,7 @@ struct State {
     sent: AtomicU64,
 }
 
-/// A server on loopback; it ends with this.
+/// A server on loopback, stopped on drop.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     state: Arc<State>,
@@ -95,7 +95,7 @@ impl Server {
         Self::bind(None, answer).await
     }
 
-    /// With `NAME.crt` and `NAME.key` of the fixtures.
+    /// Starts a TLS server with this certificate and key of the fixtures.
     pub(crate) async fn start_tls(
         certificate: &str,
         key: &str,
@@ -132,7 +132,7 @@ impl Server {
                             let _ = http.serve_connection(TokioIo::new(stream), service).await;
                         }
                         Some(tls) => {
-                            // A client that does not trust us ends the handshake.
+                            // A client that does not trust the certificate ends the handshake.
                             let Ok(stream) = tls.accept(stream).await else { return };
                             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                             let _ = http.serve_connection(TokioIo::new(stream), service).await;
@@ -152,13 +152,13 @@ impl Server {
         self.state.seen.lock().clone()
     }
 
-    /// Methods and paths since the last time.
+    /// Takes the methods and paths of the requests since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
         let seen = std::mem::take(&mut *self.state.seen.lock());
         seen.iter().map(|seen| format!("{} {}", seen.method, seen.path)).collect()
     }
 
-    /// Bytes of endless bodies.
+    /// Sent bytes of endless bodies.
     pub(crate) fn sent(&self) -> u64 {
         self.state.sent.load(Ordering::Relaxed)
     }

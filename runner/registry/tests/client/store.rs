@@ -1,4 +1,4 @@
-//! Images as a registry has them.
+//! The images of a test registry.
 
 use std::collections::HashMap;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::server::{Reply, Seen};
 
-/// What is under which path.
+/// Manifests and blobs by path.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     at: HashMap<String, Bytes>,
 }
 
 impl Store {
-    /// The images `a` and `b` with the tags `v1` and `v2`.
+    /// Has the images `a` and `b` with the tags `v1` and `v2`.
     pub(crate) fn of_images() -> Self {
         let mut store = Self::default();
         for (name, tag) in [("a", "v1"), ("a", "v2"), ("b", "v1"), ("b", "v2")] {
@@ -24,7 +24,7 @@ impl Store {
         store
     }
 
-    /// An image that runs `/function TAG`; its manifest's digest.
+    /// Adds an image with the command `/function TAG`, and returns its manifest's digest.
     pub(crate) fn image(&mut self, name: &str, tag: &str) -> String {
         let config = json!({"os": "linux", "config": {"Entrypoint": ["/function"], "Cmd": [tag]}});
         let config = Bytes::from(config.to_string());
@@ -34,7 +34,7 @@ impl Store {
         self.manifest(name, tag, &manifest)
     }
 
-    /// An index of these: `(digest, os, architecture)`.
+    /// Adds an index of these entries, `(digest, os, architecture)`, and returns its digest.
     pub(crate) fn index(&mut self, name: &str, tag: &str, entries: &[(&str, &str, &str)]) -> String {
         let entry = |(digest, os, architecture): &(&str, &str, &str)| json!({"digest": digest, "size": 1, "platform": {"os": os, "architecture": architecture}});
         let manifests: Vec<_> = entries.iter().map(entry).collect();
@@ -59,7 +59,7 @@ impl Store {
         if is_manifest { reply.with("docker-content-digest", sha256(bytes)) } else { reply }
     }
 
-    /// Answers like one that wants this in `Authorization`, and asks for it with this challenge.
+    /// Answers like a registry that requires this `Authorization` and sends this challenge.
     pub(crate) fn guarded(&self, seen: &Seen, authorization: &str, challenge: &str) -> Reply {
         if seen.authorization() == Some(authorization) {
             self.answer(seen)

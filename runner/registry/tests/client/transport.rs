@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use crate::server::{Reply, Server, basic};
 use crate::store::Store;
-use crate::{TempDir, client, image, malformed, options, with};
+use crate::{TempDir, client, client_with, image, malformed, options, plain};
 
 async fn tls_server(certificate: &str, key: &str) -> Server {
     let store = Store::of_images();
@@ -20,14 +20,14 @@ async fn plain_server() -> Server {
     Server::start(move |seen| store.answer(seen)).await
 }
 
-/// Over HTTPS, trusting what is in the directory.
+/// A client that uses HTTPS and trusts the CA in the directory.
 fn trusting(directory: &TempDir) -> (Client, Roots) {
-    let roots = roots(Some(directory.path().to_owned()));
-    (Client::new(Options { roots: roots.clone(), insecure: Vec::new(), ..options() }), roots)
+    let roots = roots(Some(directory.path().to_owned()), Vec::new()).unwrap();
+    (Client::new(Options { roots: roots.clone(), ..options() }), roots)
 }
 
 #[tokio::test]
-async fn a_registry_is_trusted_by_the_ca_that_was_given() {
+async fn a_registry_is_trusted_by_the_given_ca() {
     let server = tls_server("server.crt", "server.key").await;
     for (files, trusted) in [
         (&[][..], false),
@@ -52,7 +52,7 @@ async fn a_registry_is_trusted_by_the_ca_that_was_given() {
 }
 
 #[tokio::test]
-async fn a_changed_ca_counts_without_a_restart_and_a_broken_one_does_not() {
+async fn a_changed_ca_is_used_without_a_restart_and_a_broken_one_is_not() {
     let server = tls_server("server.crt", "server.key").await;
     let image = image(&server, "a:v1");
     let directory = TempDir::ca("other-ca.crt");
@@ -71,7 +71,7 @@ async fn a_changed_ca_counts_without_a_restart_and_a_broken_one_does_not() {
     roots.reload().await;
     assert!(roots.last_error().unwrap().ends_with("there is neither ca.crt nor ca.pem"));
     client.metadata(&image).await.unwrap();
-    // And what is no longer trusted is not, although a connection was open.
+    // A certificate that is no longer trusted is rejected, although a connection was open.
     directory.put("ca.crt", "other-ca.crt");
     roots.reload().await;
     assert_eq!(client.metadata(&image).await, untrusted);
@@ -79,8 +79,7 @@ async fn a_changed_ca_counts_without_a_restart_and_a_broken_one_does_not() {
 
 #[tokio::test]
 async fn a_certificate_that_is_its_own_ca_is_trusted_for_its_name_and_time() {
-    // The first is what webpki alone refuses, by a name that `verifier` knows. The last CA is not
-    // what the server calls itself.
+    // webpki alone rejects the first certificate. The last CA did not sign the certificate.
     for (certificate, ca, expected) in [
         ("self.crt", "self.crt", Ok(2)),
         ("self-other.crt", "self-other.crt", Err(RegistryError::CertificateName)),
@@ -97,7 +96,7 @@ async fn a_certificate_that_is_its_own_ca_is_trusted_for_its_name_and_time() {
 }
 
 #[tokio::test]
-async fn plain_http_is_for_the_registries_that_were_named() {
+async fn plain_http_is_used_only_for_insecure_registries() {
     let server = plain_server().await;
     let with_port = server.address.to_string();
     for (insecure, expected) in [
@@ -107,16 +106,15 @@ async fn plain_http_is_for_the_registries_that_were_named() {
         (&["127.0.0.1:1"], false),
         (&[], false),
     ] {
-        let insecure: Vec<_> = insecure.iter().map(|&registry| registry.to_owned()).collect();
-        let client = Client::new(Options { insecure: insecure.clone(), ..options() });
+        let client = Client::new(Options { roots: plain(insecure), ..options() });
         let found = client.metadata(&image(&server, "a:v1")).await.map(|_| ());
-        // TLS to what does not speak it: the text names --insecure-registries.
+        // The server does not speak TLS: the error names --insecure-registries.
         assert_eq!(found, if expected { Ok(()) } else { Err(RegistryError::Untrusted) }, "{insecure:?}");
     }
 }
 
 #[tokio::test]
-async fn a_redirect_takes_no_credentials_to_another_host() {
+async fn a_redirect_sends_no_credentials_to_another_host() {
     let storage = plain_server().await;
     let (store, place) = (Store::of_images(), storage.url(""));
     let server = Server::start(move |seen| {
@@ -126,14 +124,14 @@ async fn a_redirect_takes_no_credentials_to_another_host() {
     })
     .await;
     let file = TempDir::config(&server, &json!({"auth": "bWU6cHc="}));
-    with(file.credentials()).metadata(&image(&server, "a:v1")).await.unwrap();
+    client_with(file.credentials()).metadata(&image(&server, "a:v1")).await.unwrap();
     assert!(server.seen().iter().any(|seen| seen.authorization() == Some(&basic("me", "pw"))));
     let seen = storage.seen();
     assert_eq!((seen.len(), seen[0].authorization()), (1, None));
 }
 
 #[tokio::test]
-async fn a_refusal_elsewhere_does_not_mean_our_credentials() {
+async fn a_refusal_by_another_host_is_not_about_the_credentials() {
     let storage = Server::start(|_| Reply::new(403, "expired")).await;
     let (store, place) = (Store::of_images(), storage.url("/blob?signature=s"));
     let server = Server::start(move |seen| {
@@ -144,7 +142,7 @@ async fn a_refusal_elsewhere_does_not_mean_our_credentials() {
     assert_eq!(found, Err(malformed("image configuration", "it came with status 403")));
     assert_eq!((server.take().len(), storage.take().len()), (2, 1));
 
-    // Nor does a challenge elsewhere get them, even if the file has an entry for that place.
+    // A challenge by another host gets no credentials, although the file has an entry for it.
     let storage = Server::start(|_| Reply::new(404, "").with("www-authenticate", "Basic")).await;
     let place = storage.url("/");
     let server = Server::start(move |_| Reply::redirect(place.clone())).await;
@@ -154,20 +152,20 @@ async fn a_refusal_elsewhere_does_not_mean_our_credentials() {
         &json!({"auths": {server.address.to_string(): entry, storage.address.to_string(): entry}})
             .to_string(),
     );
-    let found = with(file.credentials()).digest(&image(&server, "a:v1")).await;
+    let found = client_with(file.credentials()).digest(&image(&server, "a:v1")).await;
     assert_eq!(found, Err(RegistryError::NotFound));
     assert!(!storage.seen().is_empty() && storage.seen().iter().all(|seen| seen.authorization().is_none()));
 }
 
 #[tokio::test]
-async fn redirects_end() {
+async fn the_number_of_redirects_is_limited() {
     let server = Server::start(|seen| Reply::redirect(format!("{}x", seen.path))).await;
     assert_eq!(client().metadata(&image(&server, "a:v1")).await, Err(RegistryError::Unreachable));
     assert_eq!(server.take().len(), 6);
 }
 
 #[tokio::test]
-async fn no_redirect_leads_from_https_to_plain_http() {
+async fn a_redirect_from_https_to_plain_http_is_rejected() {
     let plain = plain_server().await;
     let place = plain.url("");
     let server = Server::start_tls("server.crt", "server.key", move |seen| {
@@ -175,16 +173,17 @@ async fn no_redirect_leads_from_https_to_plain_http() {
     })
     .await;
     let (image, ca) = (image(&server, "a:v1"), TempDir::ca("ca.crt"));
-    let (client, roots) = trusting(&ca);
+    let (client, _) = trusting(&ca);
     assert_eq!(client.metadata(&image).await, Err(RegistryError::Unreachable));
     assert_eq!(plain.take().len(), 0);
-    let named = Client::new(Options { roots, insecure: vec![plain.address.to_string()], ..options() });
+    let roots = roots(Some(ca.path().to_owned()), vec![plain.address.to_string()]).unwrap();
+    let named = Client::new(Options { roots, ..options() });
     named.metadata(&image).await.unwrap();
     assert_eq!(plain.take().len(), 2);
 }
 
 #[tokio::test]
-async fn a_registry_that_is_not_there_is_unreachable() {
+async fn a_missing_registry_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -195,7 +194,7 @@ async fn a_registry_that_is_not_there_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_was_closed_is_no_failure() {
+async fn a_request_on_a_closed_kept_connection_is_repeated() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let image = Image::parse(&format!("{}/fn:v1", listener.local_addr().unwrap()), "").unwrap();
     let digest = format!("sha256:{}", "0".repeat(64));

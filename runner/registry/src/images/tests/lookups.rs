@@ -1,10 +1,10 @@
-//! Lookups: which are started, and how many run at once.
+//! Tests of the number of lookups, in all and at once.
 
 use super::*;
 use crate::images::limiter::{MAX_LOOKUPS, MAX_PER_DOMAIN, MAX_PER_REGISTRY};
 
 #[tokio::test(start_paused = true)]
-async fn many_first_calls_ask_once_for_each_image() {
+async fn concurrent_first_calls_share_one_lookup_per_image() {
     let (fake, images) = images();
     fake.0.lock().delay = SECOND;
     let all: Vec<Image> = (0..50).map(|index| image(&format!("a.b/fn-{index:02}:v1"))).collect();
@@ -29,10 +29,10 @@ async fn many_first_calls_ask_once_for_each_image() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_lookups_run_at_once() {
+async fn concurrent_lookups_are_limited() {
     let (fake, images) = images();
     fake.0.lock().delay = SECOND;
-    // Twice each, so that some find their turn taken.
+    // Two calls per image share one lookup.
     let ask = async |all: &[Image]| {
         let answers = join_all(all.iter().chain(all).map(|image| images.metadata(image))).await;
         assert!(answers.iter().all(|answer| *answer == Err(RegistryError::NotFound)));
@@ -52,10 +52,10 @@ async fn only_so_many_lookups_run_at_once() {
     assert_eq!(ask(&of_a_domain).await, MAX_PER_DOMAIN);
 }
 
-/// The first call of no registry elsewhere waits, be it known or new, and no caller waits for one
-/// lookup after the other.
+/// First calls to other registries, known or new, do not wait. No caller waits for several lookups
+/// in a row.
 #[tokio::test(start_paused = true)]
-async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
+async fn a_hanging_domain_does_not_delay_other_registries() {
     let (fake, images) = images();
     let hosts: Vec<_> = (0..16).map(|index| format!("r{index}.hung.example")).collect();
     fake.0.lock().hanging.clone_from(&hosts);
@@ -83,12 +83,12 @@ async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
         assert_eq!(fake.0.lock().most_at_once, MAX_PER_DOMAIN + 1);
     };
     tokio::join!(join_all(calls), others);
-    // The domain's registries take turns; each is asked until it runs out of time, and not again.
+    // The domain's registries take turns. Each gets lookups until its first timeout.
     assert!(began.elapsed() <= GIVES_UP * 16 / (MAX_PER_DOMAIN / MAX_PER_REGISTRY) as u32);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_hung_is_left_alone_for_a_moment() {
+async fn a_registry_cools_down_after_a_timeout() {
     let (fake, images) = images();
     let (hung, other) = (image("hung.one/fn:v1"), image("hung.one/other:v1"));
     fake.set_digest("hung.one/fn:v1", "one");
@@ -103,7 +103,7 @@ async fn a_registry_that_hung_is_left_alone_for_a_moment() {
     assert_eq!(images.metadata(&hung).await.unwrap(), known);
     assert_eq!((asked.elapsed(), fake.requests()), (Duration::ZERO, vec![]));
 
-    // It answers again.
+    // The registry answers again.
     fake.0.lock().hanging.clear();
     advance(SECOND).await;
     assert_eq!(images.metadata(&other).await, Err(RegistryError::NotFound));
@@ -112,7 +112,7 @@ async fn a_registry_that_hung_is_left_alone_for_a_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_refuses_at_once_is_asked_again() {
+async fn a_registry_that_refuses_connections_does_not_cool_down() {
     let (fake, images) = images();
     for index in 0..10 {
         let image = image(&format!("a.b/fn-{index}:v1"));
@@ -123,7 +123,7 @@ async fn a_registry_that_refuses_at_once_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_leaves_its_lookup() {
+async fn a_lookup_continues_after_its_caller_leaves() {
     let (fake, images) = images();
     fake.set_digest("a.b/fn:v1", "one");
     fake.0.lock().delay = SECOND;
@@ -136,7 +136,7 @@ async fn a_caller_that_goes_away_leaves_its_lookup() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lookup_that_panics_can_be_asked_again() {
+async fn a_lookup_can_be_repeated_after_a_panic() {
     let (fake, images) = images();
     fake.set_digest("a.b/fn:v1", "one");
     fake.0.lock().panics = true;

@@ -12,24 +12,22 @@ use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::Trusted;
-
-/// The TLS configuration of all requests. It names its crypto provider, because the process may
-/// have no default provider or another one.
-pub(crate) fn tls(trusted: &Trusted) -> Result<ClientConfig, Error> {
+/// The TLS configuration of all requests. It trusts `roots`, which include the certificates `given`
+/// by the user. It names its crypto provider, because the process may have no default provider or
+/// another one.
+pub(crate) fn tls(roots: RootCertStore, given: Vec<CertificateDer<'static>>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(default_provider());
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let roots = Arc::clone(&trusted.roots);
     let mut config = if roots.is_empty() {
         // webpki cannot create a verifier without roots. This configuration trusts no registry.
         builder.with_root_certificates(roots).with_no_client_auth()
     } else {
-        let webpki = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let webpki = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build();
         let webpki = webpki.map_err(|error| Error::General(error.to_string()))?;
-        let verifier = Verifier { webpki, given: trusted.given.clone() };
+        let verifier = Verifier { webpki, given };
         builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
