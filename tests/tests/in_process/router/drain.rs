@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use futures_util::future::join_all;
-use porch_fn_lifecycle::Drained;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Gate, soon};
 use porch_fn_tests::fleet::{Fleet, get};
@@ -57,7 +56,7 @@ async fn after_its_delay_a_drain_closes_the_port_and_finishes_what_it_has() {
 
     gate.open();
     soon("the held call", held).await.unwrap().unwrap();
-    assert_eq!(soon("the drain", drain).await.unwrap(), Drained::Finished);
+    assert!(soon("the drain", drain).await.unwrap());
     refused(admin).await;
 }
 
@@ -65,8 +64,7 @@ async fn after_its_delay_a_drain_closes_the_port_and_finishes_what_it_has() {
 async fn calls_that_do_not_finish_in_time_are_cut_off_and_cancelled_at_the_runner() {
     let Draining { fleet, held, .. } = Draining::with(&["--drain-delay=0s", "--drain-timeout=200ms"]).await;
     let started = Instant::now();
-    let drained = soon("the drain", fleet.router.drain()).await;
-    assert_eq!(drained, Drained::TimedOut);
+    assert!(!soon("the drain", fleet.router.drain()).await);
     assert!(started.elapsed() >= Duration::from_millis(200));
     let status = soon("the held call", held).await.unwrap().unwrap_err();
     assert_ne!(status.code(), Code::Ok);
@@ -88,7 +86,7 @@ async fn connections_without_calls_do_not_hold_up_a_drain() {
     let mut health = HealthClient::new(fleet.caller().await.channel());
     let mut watched = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     watched.message().await.unwrap();
-    assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
+    assert!(soon("the drain", fleet.router.drain()).await);
     drop((idle, watched));
 }
 
