@@ -1,7 +1,6 @@
 //! The server side of a unary call. Router, runner and wrapper-server use it. It applies limits,
 //! deadline and compression before the evaluator runs.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -36,14 +35,13 @@ pub struct Call {
     pub framed: Chunks,
     /// The message without prefix, inflated if it was compressed. A hop reads these bytes.
     pub message: Chunks,
-    /// When the caller stops waiting.
+    /// When the caller stops waiting for the answer.
     pub deadline: Instant,
-    /// The bytes that are charged for the call. The hop that reads its image assigns them to the
-    /// image.
+    /// The bytes that are charged for the call. The hop that reads the image assigns them to it.
     pub charge: Charge,
     /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
-    /// The call's place if [`Options::places`] is set. Hold it as long as any part of the call.
+    /// The call's place if [`Options::places`] is set. Keep it until all work of the call has ended.
     pub place: Option<Place>,
 }
 
@@ -58,8 +56,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// `count` places (zero counts as one), and the text for callers that get none. After a
-    /// refusal, the previous hop may send the call elsewhere.
+    /// Creates `count` places (zero counts as one). `refusal` is the error text for a call that gets
+    /// no place. The previous hop may send such a call elsewhere.
     pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
@@ -79,8 +77,8 @@ impl Call {
 
 /// What a server does with a call.
 pub trait Evaluate: Send + Sync + 'static {
-    /// Answers one call. The future is dropped at the deadline and when the caller disconnects. It
-    /// must then end everything that it started.
+    /// Answers one call. The future is dropped at the deadline and when the caller disconnects. The
+    /// drop must end everything that the future has started.
     fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
 }
 
@@ -93,8 +91,8 @@ pub trait Observe: fmt::Debug + Send + Sync {
 
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// Error texts for calls that take too long: grpc-go's text for the caller's own deadline, and
-/// texts that name our flags.
+/// Error texts for calls that take too long: grpc-go's text for the caller's own deadline, else a
+/// text that names our flag.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
 const DEFAULT_TIMEOUT_TEXT: &str =
     "no answer within --request-timeout, which bounds calls without a deadline";
@@ -149,8 +147,7 @@ impl<E: Evaluate> Server<E> {
             }
             reply.into_response()
         } else if path.starts_with("/grpc.health.v1.Health/") {
-            let Ok(response) =
-                self.health.clone().call(request).await.map_err(|never: Infallible| match never {});
+            let Ok(response) = self.health.clone().call(request).await;
             response.map(Body::from)
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
@@ -189,7 +186,7 @@ impl<E: Evaluate> Server<E> {
             };
             let mut headers = head.headers;
             if message.is_empty() {
-                // A router's probe: nobody's call.
+                // An empty message is a router's probe, which is not counted.
                 ended.observer = None;
             } else {
                 ended.request = Some(message.len());
@@ -238,8 +235,8 @@ impl<E: Evaluate> Server<E> {
     }
 }
 
-/// Counts a call while it is in flight, and records its end. A call that is dropped before it is
-/// answered counts as cancelled by its caller.
+/// Counts a call while it is in flight, and records its end. A call that is dropped without an
+/// answer counts as cancelled by its caller.
 struct Ended<'a> {
     calls: &'a AtomicUsize,
     observer: Option<&'a dyn Observe>,
@@ -313,7 +310,7 @@ fn too_large(size: Option<usize>, limit: usize) -> Reply {
 fn unknown_encoding() -> Reply {
     let mut reply = Reply::failed(
         Code::Unimplemented,
-        "grpc: the message is compressed in a way this server does not know; gzip and identity are accepted",
+        "grpc: the message is compressed in a way that this server does not know; it accepts gzip and identity",
     );
     reply.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip"));
     reply
