@@ -28,7 +28,7 @@ pub(crate) enum Attempt {
 }
 
 impl Attempt {
-    /// For the metrics.
+    /// The outcome for the metrics.
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::Answered(_) | Self::NotTaken(_) => Outcome::Answered,
@@ -38,7 +38,7 @@ impl Attempt {
         }
     }
 
-    /// The gRPC code that it ended with.
+    /// The gRPC code of the attempt.
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Answered(reply) | Self::NotTaken(reply) | Self::Shed(reply) => reply.code(),
@@ -47,11 +47,11 @@ impl Attempt {
     }
 }
 
-/// Prefix of trailers between router and runner. They are removed before the caller gets the reply.
+/// Prefix of the trailers that a runner sends to the router. The caller does not get them.
 const OWN_PREFIX: &str = "porch-fn-";
 
-/// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the
-/// deadline. `limit` bounds the answer in bytes. The runner's span gets `span` as its parent.
+/// Sends `call` to `runner`: the same bytes and metadata, except for the remaining time. `limit`
+/// bounds the answer in bytes. `span` becomes the parent of the runner's span.
 pub(crate) async fn attempt(
     runner: &Runner,
     call: &Call,
