@@ -128,7 +128,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         max_timeout: flags.max_timeout.into(),
         inflight: Some(inflight),
         places: None,
-        tell_load: false,
+        report_load: false,
         observer: Some(served),
         tracer: spans.as_ref().map(Spans::tracer),
     };

@@ -18,19 +18,14 @@ const PER_CALL: f64 = 0.2;
 const RESERVED_FOR: Duration = Duration::from_secs(10);
 
 /// A token bucket. All times are durations since the same origin.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct RetryBudget {
-    tokens: f64,
+    /// Retries that were made and are not earned back yet, at most [`RESERVE`].
+    spent: f64,
     updated: Duration,
     /// Reserved retries for the calls of lost runners, and when the reservation expires.
     reserved: usize,
     reserved_until: Duration,
-}
-
-impl Default for RetryBudget {
-    fn default() -> Self {
-        Self { tokens: RESERVE, updated: Duration::ZERO, reserved: 0, reserved_until: Duration::ZERO }
-    }
 }
 
 impl RetryBudget {
@@ -59,15 +54,15 @@ impl RetryBudget {
         let elapsed = now.saturating_sub(self.updated).as_secs_f64();
         self.earn(elapsed * PER_SECOND);
         self.updated = self.updated.max(now);
-        let granted = self.tokens >= 1.0;
+        let granted = self.spent <= RESERVE - 1.0;
         if granted {
-            self.tokens -= 1.0;
+            self.spent += 1.0;
         }
         granted
     }
 
-    fn earn(&mut self, tokens: f64) {
-        self.tokens = (self.tokens + tokens).min(RESERVE);
+    fn earn(&mut self, retries: f64) {
+        self.spent = (self.spent - retries).max(0.0);
     }
 }
 

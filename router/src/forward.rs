@@ -18,7 +18,7 @@ pub(crate) enum Attempt {
     Answered(Reply),
     /// The runner answered, but the answer is too large or there is no room for it. The caller gets
     /// this reply instead.
-    NotTaken(Reply),
+    AnswerRefused(Reply),
     /// The runner refused the call before it began, and sent the trailer for load shedding.
     Shed(Reply),
     /// There was no connection, or the stream was refused. The runner processed nothing.
@@ -31,7 +31,7 @@ impl Attempt {
     /// The outcome for the metrics.
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Self::Answered(_) | Self::NotTaken(_) => Outcome::Answered,
+            Self::Answered(_) | Self::AnswerRefused(_) => Outcome::Answered,
             Self::Shed(_) => Outcome::Shed,
             Self::NotSent => Outcome::NotSent,
             Self::Broken(_) => Outcome::Broken,
@@ -41,7 +41,7 @@ impl Attempt {
     /// The gRPC code of the attempt.
     pub(crate) fn code(&self) -> Code {
         match self {
-            Self::Answered(reply) | Self::NotTaken(reply) | Self::Shed(reply) => reply.code(),
+            Self::Answered(reply) | Self::AnswerRefused(reply) | Self::Shed(reply) => reply.code(),
             Self::NotSent | Self::Broken(_) => Code::Unavailable,
         }
     }
@@ -81,11 +81,11 @@ pub(crate) async fn attempt(
                 "grpc: received message larger than max ({size} vs. {limit}): the function's answer is above the \
                  router's --max-request-body-size; raise it on router and runners, and Porch's limit with it"
             );
-            Attempt::NotTaken(Reply::failed(Code::ResourceExhausted, &text))
+            Attempt::AnswerRefused(Reply::failed(Code::ResourceExhausted, &text))
         }
         Err(CallError::Refused(refused)) => {
             runner.answered(None);
-            Attempt::NotTaken(refused.into())
+            Attempt::AnswerRefused(refused.into())
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken { lost, error }) => {

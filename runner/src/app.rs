@@ -164,7 +164,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         inflight: Some(inflight),
         // No limit on concurrent calls: calls wait in the runtimes' queues instead.
         places: None,
-        tell_load: true,
+        report_load: true,
         observer: Some(served),
         tracer,
     };

@@ -55,7 +55,7 @@ pub struct Options {
 #[error("{0:?} is not an address: HOST:PORT is expected, with IPv6 in brackets")]
 pub struct AddressError(Arc<str>);
 
-/// Why there is no connection. Cloned to every call that waited for the same dial.
+/// Why there is no connection. Each call that waited for the dial gets a copy.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
     /// The name lookup failed, or no address accepted the connection.

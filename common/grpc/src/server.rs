@@ -112,7 +112,7 @@ pub struct Options {
     /// How many calls there may be at once. `None` sets no limit.
     pub places: Option<Places>,
     /// Whether answers report how many calls are in flight.
-    pub tell_load: bool,
+    pub report_load: bool,
     /// Records the calls that have ended.
     pub observer: Option<Arc<dyn Observe>>,
     /// Creates the spans of calls.
@@ -138,11 +138,11 @@ impl<E: Evaluate> Server<E> {
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
         if path == EVALUATE_FUNCTION_PATH {
-            let mut ended = Ended::new(&self.calls, self.options.observer.as_deref());
-            let mut reply = self.call(request, &mut ended).await;
-            ended.code = reply.code();
-            ended.response = reply.framed.len().checked_sub(PREFIX_LEN);
-            if self.options.tell_load {
+            let mut record = CallRecord::new(&self.calls, self.options.observer.as_deref());
+            let mut reply = self.call(request, &mut record).await;
+            record.code = reply.code();
+            record.response = reply.framed.len().checked_sub(PREFIX_LEN);
+            if self.options.report_load {
                 set_load(reply.status_headers_mut(), self.calls.load(Ordering::Relaxed).saturating_sub(1));
             }
             reply.into_response()
@@ -156,7 +156,7 @@ impl<E: Evaluate> Server<E> {
         }
     }
 
-    async fn call(&self, request: Request<Incoming>, ended: &mut Ended<'_>) -> Reply {
+    async fn call(&self, request: Request<Incoming>, record: &mut CallRecord<'_>) -> Reply {
         let (head, body) = request.into_parts();
         if head.method != Method::POST || !is_grpc(&head.headers) {
             let text = "not a gRPC call: POST with content-type application/grpc is expected";
@@ -168,7 +168,7 @@ impl<E: Evaluate> Server<E> {
             None if default_timeout <= max_timeout => (default_timeout, DEFAULT_TIMEOUT_TEXT),
             _ => (max_timeout, MAX_TIMEOUT_TEXT),
         };
-        let deadline = ended.started + time;
+        let deadline = record.started + time;
         let answer = async {
             let mut place = None;
             if let Some(Places { free, refusal }) = &self.options.places {
@@ -180,20 +180,20 @@ impl<E: Evaluate> Server<E> {
             let (framed, message, charge) = match self.read(&head.headers, body).await {
                 Ok(read) => read,
                 Err(reply) => {
-                    self.trace(&head.headers, ended);
+                    self.trace(&head.headers, record);
                     return reply;
                 }
             };
             let mut headers = head.headers;
             if message.is_empty() {
                 // An empty message is a router's probe, which is not counted.
-                ended.observer = None;
+                record.observer = None;
             } else {
-                ended.request = Some(message.len());
-                self.trace(&headers, ended);
-                ended.span.inject(&mut headers);
+                record.request = Some(message.len());
+                self.trace(&headers, record);
+                record.span.inject(&mut headers);
             }
-            let call = Call { headers, framed, message, deadline, charge, span: ended.span.clone(), place };
+            let call = Call { headers, framed, message, deadline, charge, span: record.span.clone(), place };
             // Boxed, so that a call needs little memory until its message is complete.
             Box::pin(self.evaluator.evaluate(call)).await
         };
@@ -202,9 +202,9 @@ impl<E: Evaluate> Server<E> {
     }
 
     /// Begins the span of a call.
-    fn trace(&self, headers: &HeaderMap, ended: &mut Ended<'_>) {
+    fn trace(&self, headers: &HeaderMap, record: &mut CallRecord<'_>) {
         if let Some(tracer) = &self.options.tracer {
-            ended.span = tracer.begin(headers, ended.started.elapsed());
+            record.span = tracer.begin(headers, record.started.elapsed());
         }
     }
 
@@ -237,7 +237,7 @@ impl<E: Evaluate> Server<E> {
 
 /// Counts a call while it is in flight, and records its end. A call that is dropped without an
 /// answer counts as cancelled by its caller.
-struct Ended<'a> {
+struct CallRecord<'a> {
     calls: &'a AtomicUsize,
     observer: Option<&'a dyn Observe>,
     started: Instant,
@@ -247,7 +247,7 @@ struct Ended<'a> {
     span: Span,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> CallRecord<'a> {
     fn new(calls: &'a AtomicUsize, observer: Option<&'a dyn Observe>) -> Self {
         calls.fetch_add(1, Ordering::Relaxed);
         let (started, span) = (Instant::now(), Span::default());
@@ -255,7 +255,7 @@ impl<'a> Ended<'a> {
     }
 }
 
-impl Drop for Ended<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
         self.span.ended(self.code);

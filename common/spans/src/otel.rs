@@ -77,13 +77,10 @@ impl Otel {
         let traces_timeout = timeouts.iter().find_map(|name| given(name)?.parse().ok());
         let admin_host = given("OTEL_EXPORTER_PROMETHEUS_HOST").and_then(|host| match host.as_str() {
             "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
-            host => host.parse().map_or_else(
-                |_| {
-                    warn("OTEL_EXPORTER_PROMETHEUS_HOST", host, "this is not an IP address and is ignored");
-                    None
-                },
-                Some,
-            ),
+            host => {
+                let why = "this is not an IP address and is ignored";
+                host.parse().inspect_err(|_| warn("OTEL_EXPORTER_PROMETHEUS_HOST", host, why)).ok()
+            }
         });
         Self {
             metrics: metrics != Some(false),
@@ -101,7 +98,7 @@ impl Otel {
         let name = self.service_name.as_deref().unwrap_or(name);
         let labels = [("service_name", name), ("service_version", version)];
         let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned()));
-        registry.register("target", "Whose metrics these are", Info::new(labels.to_vec()));
+        registry.register("target", "The service that these metrics belong to", Info::new(labels.to_vec()));
     }
 }
 

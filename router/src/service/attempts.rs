@@ -81,11 +81,11 @@ impl<'a> Attempts<'a> {
             self.router.metrics.record_attempt(outcome);
             self.last = Some(outcome);
             self.owner_failed |= spill.is_none() && outcome != Outcome::Answered;
-            if let Attempt::NotTaken(reply) = &attempt {
+            if let Attempt::AnswerRefused(reply) = &attempt {
                 self.note(&runner, code_name(reply.code()), &message_of(reply.status_headers()));
             }
             match attempt {
-                Attempt::Answered(reply) | Attempt::NotTaken(reply) => {
+                Attempt::Answered(reply) | Attempt::AnswerRefused(reply) => {
                     match reply.code() {
                         Code::Unavailable | Code::DeadlineExceeded => self.record_failure(&runner),
                         _ => runner.record_success(),

@@ -25,7 +25,7 @@ pub(super) type Place = (Option<Instant>, u64);
 
 /// Bytes held. Calls and answers have separate accounts, each with the same limit. So calls do not
 /// cause answers to be refused, and answers do not block calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ledger {
     limit: usize,
     calls: usize,
@@ -44,16 +44,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            calls: 0,
-            answers: 0,
-            waiting: 0,
-            pending: BTreeMap::new(),
-            places: 0,
-            images: HashMap::new(),
-            refused: [0; Why::ALL.len()],
-        }
+        Self { limit, ..Self::default() }
     }
 
     /// Adds a call that has sent headers of `bytes`. `lost` is notified if the call loses its

@@ -59,7 +59,7 @@ impl TestServer {
             max_timeout: Duration::from_mins(30),
             inflight: Some(Arc::clone(&inflight)),
             places: None,
-            tell_load: false,
+            report_load: false,
             observer: None,
             tracer: None,
         };
