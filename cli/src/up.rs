@@ -73,7 +73,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
     started.announce();
     // Ends when a task of the router or of a runner has ended unexpectedly.
     let apps = started.runners.iter_mut().chain([&mut started.router]);
-    let failed = select_all(apps.map(|app| Box::pin(app.failed())));
+    let failed = select_all(apps.map(|app| Box::pin(app.tasks.failed())));
     let code = signals.first(async { failed.await.0 }).await;
     signals.drain(started.drain()).await;
     Ok(code)

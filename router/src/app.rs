@@ -1,4 +1,4 @@
-//! Wires the router: the only place that knows all of its parts.
+//! Connects all parts of the router.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use porch_fn_admin::Admin;
-use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_discovery::{LiveMembership, SetupError};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
@@ -80,7 +80,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let admin_host = flags.server.address.or(otel.admin_host);
     let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
-    let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
+    let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
     let connector = connector(&flags, &gauges, &mut tasks)?;
     let acceptor = acceptor(&flags, &gauges, &mut tasks)?;
@@ -129,7 +129,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         max_timeout: flags.server.max_timeout.into(),
         inflight: Some(inflight),
         places: None,
-        tell_load: false,
+        report_load: false,
         observer: Some(served),
         tracer: spans.as_ref().map(Spans::tracer),
     };

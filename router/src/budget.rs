@@ -6,31 +6,26 @@
 
 use std::time::Duration;
 
-/// Maximum burst of retries after a time without retries.
+/// Maximum number of retries in a burst.
 const RESERVE: f64 = 1000.0;
 /// Retries per second that are always allowed.
 const PER_SECOND: f64 = 10.0;
 /// Retries per call.
 const PER_CALL: f64 = 0.2;
 
-/// How long a reservation for a lost runner is valid. All of its calls detect the loss at about the
+/// How long a reservation for a lost runner is valid. All of its calls notice the loss at about the
 /// same time.
 const RESERVED_FOR: Duration = Duration::from_secs(10);
 
-/// A token bucket. Times are durations since an origin of the caller's choice.
-#[derive(Debug, Clone, Copy)]
+/// A token bucket. All times are durations since the same origin.
+#[derive(Debug, Default)]
 pub(crate) struct RetryBudget {
-    tokens: f64,
+    /// Retries that were made and are not earned back yet, at most [`RESERVE`].
+    spent: f64,
     updated: Duration,
     /// Reserved retries for the calls of lost runners, and when the reservation expires.
     reserved: usize,
     reserved_until: Duration,
-}
-
-impl Default for RetryBudget {
-    fn default() -> Self {
-        Self { tokens: RESERVE, updated: Duration::ZERO, reserved: 0, reserved_until: Duration::ZERO }
-    }
 }
 
 impl RetryBudget {
@@ -39,7 +34,7 @@ impl RetryBudget {
         self.earn(PER_CALL);
     }
 
-    /// Reserves one retry for each of the `calls` that were in flight on a lost runner.
+    /// Reserves one retry for each of the `calls` in flight on a lost runner.
     pub(crate) fn reserve(&mut self, calls: usize, now: Duration) {
         if calls == 0 {
             return;
@@ -59,15 +54,15 @@ impl RetryBudget {
         let elapsed = now.saturating_sub(self.updated).as_secs_f64();
         self.earn(elapsed * PER_SECOND);
         self.updated = self.updated.max(now);
-        let granted = self.tokens >= 1.0;
+        let granted = self.spent <= RESERVE - 1.0;
         if granted {
-            self.tokens -= 1.0;
+            self.spent += 1.0;
         }
         granted
     }
 
-    fn earn(&mut self, tokens: f64) {
-        self.tokens = (self.tokens + tokens).min(RESERVE);
+    fn earn(&mut self, retries: f64) {
+        self.spent = (self.spent - retries).max(0.0);
     }
 }
 
@@ -80,16 +75,20 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_and_a_lasting_failure_does_not_double_the_load() {
+    fn a_burst_is_allowed_and_then_a_share_of_the_calls() {
         let mut budget = RetryBudget::default();
         assert_eq!(granted(&mut budget, 2000, Duration::ZERO), 1000);
-        assert_eq!(granted(&mut budget, 50, Duration::from_secs(1)), 10, "the floor");
+        assert_eq!(granted(&mut budget, 50, Duration::from_secs(1)), 10, "retries that are always allowed");
         for _ in 0..500 {
             budget.deposit();
         }
-        // 100 by share of calls; floating point may cost one.
+        // The calls allow 100; rounding may cost one.
         assert!((99..=100).contains(&granted(&mut budget, 500, Duration::from_secs(1))));
-        assert_eq!(granted(&mut budget, 5000, Duration::from_hours(1)), 1000, "the reserve is a cap");
+        assert_eq!(
+            granted(&mut budget, 5000, Duration::from_hours(1)),
+            1000,
+            "tokens never exceed the reserve"
+        );
     }
 
     #[test]
@@ -97,13 +96,17 @@ mod tests {
         let mut budget = RetryBudget::default();
         let s = Duration::from_secs;
         budget.reserve(5000, s(0));
-        assert_eq!(granted(&mut budget, 7000, s(0)), 6000, "beside what there is at any time");
-        // Two that are lost together.
+        assert_eq!(granted(&mut budget, 7000, s(0)), 6000, "the reservation and the reserve");
+        // Two runners are lost at the same time.
         budget.reserve(30, s(1));
         budget.reserve(20, s(1));
         assert_eq!(granted(&mut budget, 100, s(1)), 60);
         budget.reserve(1000, s(1));
-        assert_eq!(granted(&mut budget, 2000, s(1) + RESERVED_FOR), 100, "it is over, and time earns some");
+        assert_eq!(
+            granted(&mut budget, 2000, s(1) + RESERVED_FOR),
+            100,
+            "the reservation has expired; ten seconds earned 100"
+        );
         budget.reserve(0, s(20));
         assert_eq!(granted(&mut budget, 100, s(1) + RESERVED_FOR), 0);
     }

@@ -10,58 +10,58 @@ use porch_fn_grpc_client::conn;
 
 /// Port of runners when --runners names none.
 const DEFAULT_PORT: u16 = 9445;
-/// Timeout of one dial, and so the longest time that a call waits for a connection.
+/// Timeout of one dial. A call does not wait longer for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// The same with TLS, whose handshake costs CPU time on both sides.
+/// Timeout of one dial with TLS. The handshake costs CPU time on both sides.
 const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Routes function calls from Porch to the runner that keeps the function's pods warm.
 ///
-/// Point Porch at it with --function-runner=HOST:9445, and it at the runners' headless Service with
-/// --runners.
+/// Set Porch's --function-runner to this router (HOST:9445), and --runners to the runners' headless
+/// Service.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-router", version)]
 pub struct Flags {
     /// The flags that runners have too.
     #[command(flatten)]
     pub server: ServerFlags,
-    /// Where the runners are: dns:///HOST:PORT (a headless Service),
-    /// kubernetes:///NAMESPACE/SERVICE:PORT (its EndpointSlices), static:///A:PORT,B:PORT, or
-    /// HOST:PORT (means dns)
+    /// The runners: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT (its
+    /// EndpointSlices), static:///A:PORT,B:PORT (a list), or HOST:PORT (the same as dns:///HOST:PORT)
     // These texts appear in --help, which does not render Markdown.
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub runners: Target,
-    /// How to reach the API server from outside, for kubernetes:///; the service account when not
-    /// given
+    /// Kubeconfig file with the API server for kubernetes:///; if not set, the pod's service account
+    /// is used
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Port for the status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 takes any
-    /// and prints it
+    /// Port for the status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 chooses a
+    /// free port and prints it
     #[arg(long, value_name = "PORT", env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
     pub admin_port: u16,
-    /// Mutual TLS with the runners: the name in their certificates; when not given, the host of
-    /// dns:///, or SERVICE.NAMESPACE.svc of kubernetes:///, or each one's address of static:///
+    /// Mutual TLS with the runners: the name that the runners' certificates must contain; if not set,
+    /// HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's address for
+    /// static:///
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "NAME")]
     pub tls_server_name: Option<String>,
-    /// How often to ping each runner over HTTP/2; a runner that does not answer is unreachable, and
-    /// its calls move on
+    /// Interval of HTTP/2 pings to each runner; the calls of a runner that does not answer move to
+    /// other runners
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub keepalive_time: GoDuration,
-    /// How long a runner may take to answer a ping; sent bytes may be unacknowledged for this and
-    /// --keepalive-time
+    /// How long a runner may take to answer a ping; sent bytes must be acknowledged within
+    /// --keepalive-time and this together
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub keepalive_timeout: GoDuration,
-    /// How long connecting to a runner may take, name lookup included; 250ms when not given, and 1s
+    /// How long connecting to a runner may take, including the name lookup; if not set, 250ms, or 1s
     /// with mutual TLS
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     pub connect_timeout: Option<GoDuration>,
-    /// Age after which a caller's connection is asked to dial again, so that callers spread over
+    /// Age at which the router asks a caller to open a new connection, so that callers spread over
     /// routers; 0 means never
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub max_connection_age: GoDuration,
-    /// Routers that share the runners: how much of an image's demand this one sees
+    /// Number of routers that use the same runners; each one sees only its part of an image's calls
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub router_count: usize,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 details, 5 everything

@@ -1,13 +1,12 @@
-//! Errors with which the router itself fails a call. A runner's answer passes through unchanged and
-//! never comes here.
+//! The router's own errors. A runner's answer is passed on unchanged and is not one of them.
 
 use porch_fn_grpc::{Refused, Reply};
 use porch_fn_image::NotAllowed;
 use porch_fn_proto::PeekError;
 use tonic::Code;
 
-/// A failure of the router's own. The texts hold no names, addresses or times: Porch may commit
-/// them.
+/// An error with which the router itself fails a call. The texts contain no names, addresses or
+/// times, because Porch may commit them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// The message is not an `EvaluateFunctionRequest`.
@@ -22,7 +21,7 @@ pub enum RouteError {
     /// The image holds more than its share of bytes in flight.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// No runner was available in time. Holds the view's summary.
+    /// No runner was available in time. Contains the view's summary.
     #[error("no function runner is ready: {0}; see the router's /shards page and --runners")]
     NoRunner(String),
     /// Runners were ready, but each refused or reset the call's stream until the wait ended.

@@ -18,7 +18,7 @@ pub(crate) enum Attempt {
     Answered(Reply),
     /// The runner answered, but the answer is too large or there is no room for it. The caller gets
     /// this reply instead.
-    NotTaken(Reply),
+    AnswerRefused(Reply),
     /// The runner refused the call before it began, and sent the trailer for load shedding.
     Shed(Reply),
     /// There was no connection, or the stream was refused. The runner processed nothing.
@@ -28,30 +28,30 @@ pub(crate) enum Attempt {
 }
 
 impl Attempt {
-    /// For the metrics.
+    /// The outcome for the metrics.
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Self::Answered(_) | Self::NotTaken(_) => Outcome::Answered,
+            Self::Answered(_) | Self::AnswerRefused(_) => Outcome::Answered,
             Self::Shed(_) => Outcome::Shed,
             Self::NotSent => Outcome::NotSent,
             Self::Broken(_) => Outcome::Broken,
         }
     }
 
-    /// The gRPC code that it ended with.
+    /// The gRPC code of the attempt.
     pub(crate) fn code(&self) -> Code {
         match self {
-            Self::Answered(reply) | Self::NotTaken(reply) | Self::Shed(reply) => reply.code(),
+            Self::Answered(reply) | Self::AnswerRefused(reply) | Self::Shed(reply) => reply.code(),
             Self::NotSent | Self::Broken(_) => Code::Unavailable,
         }
     }
 }
 
-/// Prefix of trailers between router and runner. They are removed before the caller gets the reply.
+/// Prefix of the trailers that a runner sends to the router. The caller does not get them.
 const OWN_PREFIX: &str = "porch-fn-";
 
-/// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the
-/// deadline. `limit` bounds the answer in bytes. The runner's span gets `span` as its parent.
+/// Sends `call` to `runner`: the same bytes and metadata, except for the remaining time. `limit`
+/// bounds the answer in bytes. `span` becomes the parent of the runner's span.
 pub(crate) async fn attempt(
     runner: &Runner,
     call: &Call,
@@ -81,11 +81,11 @@ pub(crate) async fn attempt(
                 "grpc: received message larger than max ({size} vs. {limit}): the function's answer is above the \
                  router's --max-request-body-size; raise it on router and runners, and Porch's limit with it"
             );
-            Attempt::NotTaken(Reply::failed(Code::ResourceExhausted, &text))
+            Attempt::AnswerRefused(Reply::failed(Code::ResourceExhausted, &text))
         }
         Err(CallError::Refused(refused)) => {
             runner.answered(None);
-            Attempt::NotTaken(refused.into())
+            Attempt::AnswerRefused(refused.into())
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken { lost, error }) => {

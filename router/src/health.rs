@@ -1,10 +1,10 @@
-//! Decides whether a runner may be picked. A pure state machine; its inputs are the results of
-//! health checks and calls.
+//! Decides whether a runner may be picked. This is a pure state machine; its inputs are the results
+//! of health checks and calls.
 //!
 //! ```text
 //!            serving                    draining, unreachable
 //!   Starting ───────────► Healthy ◄───────────┬────────────────────┐
-//!    │                    │ │                 │ (cooldown over)    │ (and a probe is answered)
+//!    │                    │ │                 │ (cooldown over)    │ (ejection over, probe answered)
 //!    │ unavailable        │ └──────────────────────────────► Ejected
 //!    ▼                    ▼      serving      │  its calls fail
 //!   Unavailable ◄───── Unavailable ───► CoolingDown ──► Unavailable
@@ -19,10 +19,9 @@
 
 use std::time::Duration;
 
-/// How long a runner must be available without a break before it is healthy again.
+/// How long a runner must be available without interruption before it is healthy again.
 const COOLDOWN: Duration = Duration::from_secs(30);
-/// The maximum ejection time, after which the runner is probed. The first ejection lasts
-/// [`COOLDOWN`].
+/// The longest ejection. The first ejection lasts [`COOLDOWN`].
 const MAX_EJECTION: Duration = Duration::from_mins(5);
 /// After a runner was healthy for this long, its earlier ejections no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
@@ -35,11 +34,11 @@ const MAX_FAILED_PROBES: u32 = 2;
 /// Whether a runner may be picked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum HealthState {
-    /// Yes.
+    /// May be picked.
     Healthy,
-    /// Only when no runner is healthy.
+    /// May be picked only when no runner is healthy.
     CoolingDown,
-    /// Its calls fail. Picked only when all other runners are unavailable.
+    /// Its calls fail. May be picked only when all other runners are unavailable.
     Ejected,
     /// Unavailable: it has not answered a first health check yet.
     #[default]
@@ -61,27 +60,28 @@ pub(crate) enum Observation {
     Unreachable,
     /// The runner's calls fail or get no answer, although its health checks succeed.
     Failing,
-    /// It answered a probe.
+    /// The runner answered a probe.
     ProbeAnswered,
 }
 
 /// How a call failed, if the runner may be the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallFailure {
+pub(crate) enum CallFailure<'a> {
     /// The stream was refused or reset.
     Stream,
-    /// A call of the image with this hash was answered UNAVAILABLE or exceeded its deadline. The
-    /// function itself may be slow or may crash its pods, so failures of a single image do not
-    /// eject a runner.
-    Answer(u64),
+    /// A call of this image was answered UNAVAILABLE or exceeded its deadline. The function itself
+    /// may be slow or may crash its pods, so failures of a single image do not eject a runner.
+    Answer(&'a str),
 }
 
 /// Consecutive failures of one runner.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct ConsecutiveFailures {
     count: u32,
+    /// At least one was [`CallFailure::Stream`].
     stream: bool,
-    image: Option<u64>,
+    /// The image of the last [`CallFailure::Answer`].
+    image: Option<String>,
     several_images: bool,
 }
 
@@ -133,8 +133,8 @@ impl HealthState {
         }
     }
 
-    /// The state's name in the label of `porch_fn_router_shards`, a metric that the next version
-    /// removes.
+    /// The state's old name, for the labels of `porch_fn_router_shards`. The next version removes
+    /// that metric.
     pub(crate) fn as_old_str(self) -> &'static str {
         match self {
             Self::Healthy => "well",
@@ -148,7 +148,7 @@ impl HealthState {
 // === impl RunnerHealth ===
 
 impl RunnerHealth {
-    /// A runner without any observation. A runner that was listed before (`is_known`) cools down
+    /// A runner before its first observation. A runner that was listed before (`is_known`) cools down
     /// first.
     pub(crate) fn new(is_known: bool) -> Self {
         Self { is_known, ..Self::default() }
@@ -198,13 +198,13 @@ impl RunnerHealth {
     }
 
     /// Counts a failed call. Returns true if the runner must be ejected.
-    pub(crate) fn record_failure(&mut self, failure: CallFailure) -> bool {
+    pub(crate) fn record_failure(&mut self, failure: CallFailure<'_>) -> bool {
         let failures = &mut self.failures;
         failures.count = failures.count.saturating_add(1);
         match failure {
             CallFailure::Stream => failures.stream = true,
             CallFailure::Answer(image) => {
-                let before = failures.image.replace(image);
+                let before = failures.image.replace(image.to_owned());
                 failures.several_images |= before.is_some_and(|before| before != image);
             }
         }
@@ -253,7 +253,7 @@ mod tests {
     use super::HealthState::{CoolingDown, Draining, Ejected, Healthy, Starting, Unreachable};
     use super::*;
 
-    /// At each second: an observation, or time alone, and the state then.
+    /// Steps: the second, an observation or only the passage of time, and the state after it.
     type Script<'a> = &'a [(u64, Option<Observation>, HealthState)];
 
     const fn s(seconds: u64) -> Duration {
@@ -267,12 +267,12 @@ mod tests {
         let (draining, down) = (Observation::Draining, Observation::Unreachable);
         let scripts: [(&str, bool, Script<'_>); 6] = [
             (
-                "a new one is healthy at once",
+                "a new runner is healthy at once",
                 false,
                 &[(1, Some(down), Unreachable), (2, Some(serving), Healthy)],
             ),
             (
-                "one that was unavailable cools down",
+                "a runner that was unavailable cools down",
                 false,
                 &[
                     (0, Some(serving), Healthy),
@@ -283,7 +283,7 @@ mod tests {
                 ],
             ),
             (
-                "one that was here before does, anew after each break",
+                "a runner that was listed before cools down, again after each interruption",
                 true,
                 &[
                     (0, Some(serving), CoolingDown),
@@ -295,7 +295,7 @@ mod tests {
                 ],
             ),
             (
-                "an ejected one comes back with a probe alone, which is put off by one that failed",
+                "an ejected runner returns after an answered probe, and a failed probe extends the ejection",
                 false,
                 &[
                     (0, Some(serving), Healthy),
@@ -308,9 +308,9 @@ mod tests {
                     (130, Some(answered), Healthy),
                 ],
             ),
-            ("one that is unavailable is not ejected", true, &[(0, Some(failing), Starting)]),
+            ("an unavailable runner is not ejected", true, &[(0, Some(failing), Starting)]),
             (
-                "an outage does not shorten an ejection, here the second one",
+                "an outage does not shorten an ejection (here the second)",
                 true,
                 &[
                     (0, Some(serving), CoolingDown),
@@ -359,20 +359,20 @@ mod tests {
     }
 
     #[test]
-    fn five_consecutive_failures_are_the_runners_unless_one_image_may_be_what_fails() {
+    fn five_consecutive_failures_eject_a_runner_unless_all_are_of_one_image() {
         use CallFailure::{Answer, Stream};
         for (failures, expected) in [
             (&[Stream; 6][..], "....xx"),
-            (&[Answer(1); 9], "........."),
-            (&[Answer(1), Answer(2), Answer(1), Answer(1), Answer(1)], "....x"),
-            (&[Answer(1), Answer(1), Answer(1), Answer(1), Stream], "....x"),
+            (&[Answer("a"); 9], "........."),
+            (&[Answer("a"), Answer("b"), Answer("a"), Answer("a"), Answer("a")], "....x"),
+            (&[Answer("a"), Answer("a"), Answer("a"), Answer("a"), Stream], "....x"),
         ] {
             let mut runner = RunnerHealth::new(false);
             let ejects =
                 failures.iter().map(|&failure| if runner.record_failure(failure) { 'x' } else { '.' });
             assert_eq!(ejects.collect::<String>(), expected);
             runner.record_success();
-            assert!(!runner.record_failure(Stream), "a success begins the count anew");
+            assert!(!runner.record_failure(Stream), "a success resets the count");
         }
     }
 

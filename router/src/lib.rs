@@ -1,9 +1,9 @@
 //! The router: a stateless gRPC proxy that sends each function call to the runner which keeps that
 //! function's pods warm.
 //!
-//! The router reads a call's image from the raw frame and hashes it to an order of runners. The
-//! first runner that is healthy and not overloaded gets the identical bytes. If the connection is
-//! lost, the call moves to the next runner. `app.rs` connects the parts. The decisions are in small
+//! The router reads a call's image from the raw frame. The image's hash gives the order in which
+//! runners are preferred. The first runner that is healthy and not overloaded gets the same bytes. If
+//! the connection is lost, the call moves to the next runner. `app.rs` connects the parts. The decisions are in small
 //! pure modules: `health`, `budget` and the ring crate.
 
 mod app;

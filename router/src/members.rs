@@ -1,11 +1,10 @@
-//! Applies discovery's changes to the snapshot that calls read: the runners on the ring, with one
-//! prober for each.
+//! Applies discovery's changes to the snapshot that calls read, and runs one prober for each runner.
 //!
 //! Discovery's [`LiveMembership`] decides when an address joins, so that a rollout does not rebuild
-//! the ring for every pod. A runner leaves at once when discovery no longer lists it, unless its
-//! health stream says SERVING: then it stays for a while, because discovery may be wrong. Health
-//! never changes the ring. It only decides whether a member may be picked. A runner cools down when
-//! discovery lists it again, or when it becomes healthy again. The view counts both kinds together.
+//! the ring for every pod. A runner leaves at once when discovery no longer lists it. If its health
+//! stream reports SERVING, it stays for a while, because discovery may be wrong. Health never changes
+//! the ring; it only decides whether a member may be picked. A runner cools down when discovery lists
+//! it again, or when it becomes healthy again. The view counts both kinds together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,7 +61,7 @@ impl Members {
                     self.publish();
                     self.record_listed();
                 }
-                // Never an error: this task holds a sender.
+                // This is never an error, because this task holds a sender.
                 _ = changed.changed() => {
                     self.membership.retain_unlisted(|name| answers(runners, name));
                     self.publish();
@@ -122,7 +121,7 @@ impl Members {
         Ok(Member { runner, prober: self.probers.spawn(probing.instrument(span)) })
     }
 
-    /// Mirrors health states to gRPC health and metrics.
+    /// Copies the runners' health states to gRPC health and metrics.
     fn record_states(&self) {
         for (address, member) in &self.runners {
             self.health.set(&health_name(address), !member.runner.state().is_unavailable());
@@ -131,7 +130,7 @@ impl Members {
     }
 }
 
-/// Whether a member's health stream reports SERVING.
+/// Whether the runner `name` is a member that reported SERVING in its last health check.
 fn answers(runners: &BTreeMap<Arc<str>, Member>, name: &str) -> bool {
     runners.get(name).is_some_and(|member| !member.runner.state().is_unavailable())
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_admin::metrics::{add, gauge, histogram, in_seconds};
+use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_ring::fingerprint;
 use prometheus_client::encoding::EncodeLabelValue;
@@ -13,14 +14,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::Registry;
 use tonic::Code;
 
 use crate::health::HealthState;
 use crate::view::View;
-
-/// Histogram buckets, up to the default deadline. Warm calls take milliseconds, cold calls seconds.
-const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
 /// How one attempt at one runner ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -38,7 +36,7 @@ pub(crate) enum Spill {
     Load,
     /// The owner may not be picked.
     Unhealthy,
-    /// The owner was tried first and did not answer.
+    /// The owner was tried and did not answer.
     Failed,
 }
 
@@ -94,39 +92,41 @@ impl Outcome {
 impl Metrics {
     /// Registers all metrics in `registry`, with those of `inflight`.
     pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
-        let client = RpcMetrics::new(registry, Side::Client);
+        let client = RpcMetrics::new(registry, "rpc_client");
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
         inflight.register(registry);
         let metrics = Self {
             calls: add(registry, "calls", "Calls answered, by gRPC code"),
-            seconds: add_seconds(registry, "call", "Time from request to answer"),
+            seconds: in_seconds(registry, "call", "Time from request to answer", histogram()),
             attempts: add(registry, "attempts", "Attempts at runners, by outcome"),
             off_owner: add(registry, "off_owner", "Calls answered by another runner than the image's owner"),
             spills: add(
                 registry,
                 "spills",
-                "The same by why: load (the image is busy), unhealthy (the owner is not in use), failed (it was asked first)",
+                "Calls answered by another runner than the image's owner, by reason: load (the image is busy), unhealthy (the \
+                 owner may not be picked), failed (the owner was tried and did not answer)",
             ),
             retries: add(
                 registry,
                 "retries",
-                "Calls sent to another runner, by what became of the attempt before",
+                "Calls sent to another runner, by the outcome of the attempt before",
             ),
-            waited: add_seconds(
+            waited: in_seconds(
                 registry,
                 "runner_wait",
-                "Time that calls waited for a runner when there was none to send them to",
+                "Time that calls waited for a runner because none was available",
+                histogram(),
             ),
             ring_members: add(registry, "ring_members", "Runners on the ring, healthy or not"),
             ring_hash: add(
                 registry,
                 "ring_hash",
-                "A hash over the runners on the ring: must be the same on all routers",
+                "Hash of the runners on the ring; must be the same on all routers",
             ),
             ready: add(
                 registry,
                 "ready",
-                "1 once discovery has given a first answer: until then the router takes no calls",
+                "1 once discovery has answered; before that, the router is not ready",
             ),
             runners: add(registry, "runners", "Runners, by health state"),
             shards: add(
@@ -179,20 +179,4 @@ impl Metrics {
             self.shards.get_or_create(&[("state", state.as_old_str())]).set(gauge(count));
         }
     }
-}
-
-fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-fn add_seconds(registry: &mut Registry, name: &str, help: &str) -> Histogram {
-    let histogram = Histogram::new(SECONDS);
-    registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
-    histogram
-}
-
-fn gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

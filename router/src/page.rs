@@ -1,4 +1,4 @@
-//! The data of the router's pages.
+//! Collects the data of the router's pages.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::health::HealthState;
 use crate::service::Router;
 use crate::view::View;
 
-/// Collects the current data. `discovery_error` is discovery's last error, if there is one.
+/// The current data. `discovery_error` is discovery's last error, if there is one.
 pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String>) -> Known {
     let images = router.images(MAX_IMAGES).into_iter().map(|(key, in_flight)| ImageInfo {
         owner: view.ring.owner(&key).map(ToString::to_string).unwrap_or_default(),

@@ -1,14 +1,14 @@
 //! Checks the health of one runner for as long as the runner is a member.
 //!
-//! A gRPC health `Watch` costs nothing while nothing changes and reports a drain the moment it
-//! begins. It runs on the connection that the calls use, so what breaks the calls breaks it too.
+//! A gRPC health `Watch` stream needs no traffic while nothing changes, and reports a drain as soon as
+//! it begins. It uses the connection of the calls, so a broken connection ends the stream too.
 //!
-//! A health stream that ends while the connection lives is opened again at once: a proxy in between
-//! may limit how long streams live. The runner is unreachable only if the next stream fails, too.
+//! A health stream that ends on an open connection is opened again at once, because a proxy may limit
+//! how long streams last. The runner counts as unreachable only if the next stream fails too.
 //!
-//! Health checks do not detect a runner that takes calls and never answers. A runner that has calls
-//! but sends nothing is probed with an empty call. Every runner answers an empty call at once, at
-//! least with an error.
+//! Health checks do not detect a runner that accepts calls and never answers. A runner that has calls
+//! but sends nothing is probed with an empty call. Every runner answers an empty call at once, with
+//! an error.
 
 use std::time::Duration;
 
@@ -37,12 +37,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses between attempts to reach an unavailable runner: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// How often to look whether a cooldown is over or a probe is due.
+/// How often to check whether a cooldown is over or a probe is due.
 const TICK: Duration = Duration::from_secs(1);
 /// Largest answer to a probe, in bytes. The answer is an error text.
 const MAX_PROBE_ANSWER: usize = 1024 * 1024;
 
-/// Probes `runner`, one of those in `view`, until the future is dropped.
+/// Probes `runner`, which is in `view`, until the future is dropped.
 pub(crate) async fn probe(runner: &Runner, view: &ArcSwap<View>) {
     tokio::join!(check_health(runner), probe_calls(runner, view));
 }
@@ -80,8 +80,8 @@ async fn watch(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
         runner.observe(observed(message.status()));
         next = tokio::select! {
             next = statuses.message() => next?,
-            // A call got no answer, and the stream may report no change. A new stream reports the
-            // state anew.
+            // A call got no answer, but the stream may not report a change. A new stream reports the
+            // current state.
             () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
         };
     }
@@ -130,7 +130,7 @@ async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
         let probed = unary::call(&runner.connection, probe_headers(), &framed, MAX_PROBE_ANSWER, &free);
         match timeout(ANSWER, probed).await {
             Ok(Ok(_) | Err(CallError::TooLarge { .. })) => runner.probe_answered(),
-            // The health stream reports that it is unreachable.
+            // The connection is lost, which the health stream reports.
             _ if !runner.connection.is_up() => (),
             _ => runner.probe_failed(|| view.load().may_eject()),
         }

@@ -30,13 +30,13 @@ pub(crate) struct Runner {
     in_flight: AtomicUsize,
     /// Other routers' calls in flight on the runner, from its last answer, or [`UNKNOWN`].
     others: AtomicUsize,
-    /// A copy of the state in `record`. Every call reads the states of all runners, so the read
+    /// A copy of the state in `record`. Every call reads the states of all runners, and this read
     /// takes no lock.
     state: AtomicU8,
     record: Mutex<Record>,
     /// Notified when the runner has stalled, so that its calls in flight move to another runner.
     stalled: Notify,
-    /// Sent to when the state of any runner changes: wakes calls that wait for a runner.
+    /// Notified when the state of any runner changes. Wakes calls that wait for a runner.
     changed: Arc<watch::Sender<()>>,
     origin: Instant,
 }
@@ -45,22 +45,22 @@ pub(crate) struct Runner {
 #[derive(Debug, Default)]
 struct Record {
     health: RunnerHealth,
-    /// Discovery lists it.
+    /// Whether discovery lists the runner.
     listed: bool,
     calls: usize,
     failures: usize,
     /// Calls that were in flight on the runner when it was lost. Reset when the retry budget
     /// reserves them.
     lost: usize,
-    /// When it last reported its load. Older versions never do.
+    /// When the runner last reported its load. Older versions never report it.
     reported_at: Option<Instant>,
     /// When the runner last answered, or when a call was sent while no other was in flight.
     heard_at: Option<Instant>,
 }
 
 impl Runner {
-    /// A runner without a health check yet. A runner that was listed before (`is_known`) cools down
-    /// first.
+    /// A runner before its first health check. A runner that was listed before (`is_known`) cools
+    /// down first.
     ///
     /// # Errors
     /// [`AddressError`] when `address` is not `host:port`.
@@ -95,13 +95,13 @@ impl Runner {
         std::mem::replace(&mut self.record.lock().listed, listed)
     }
 
-    /// This router's calls in flight on it.
+    /// This router's calls in flight on the runner.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All routers' calls in flight on the runner. Without a recent report, this assumes that each
-    /// of the `routers` has as many calls as this router.
+    /// All routers' calls in flight on the runner. Without a recent report, this assumes that each of
+    /// the `routers` has as many calls in flight as this router.
     pub(crate) fn load(&self, routers: usize) -> usize {
         let own = self.in_flight();
         match self.others.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ impl Runner {
         (record.calls, record.failures)
     }
 
-    /// Whether it may be picked.
+    /// Whether the runner may be picked.
     pub(crate) fn state(&self) -> HealthState {
         HealthState::ALL[usize::from(self.state.load(Ordering::Relaxed))]
     }
@@ -127,7 +127,7 @@ impl Runner {
         self.update(|health, now| health.observe(observation, now));
     }
 
-    /// Ends the cooldown and drops the reported load when their time is over.
+    /// Ends the cooldown, and drops the reported load, when their time is over.
     pub(crate) fn tick(&self) {
         self.update(RunnerHealth::tick);
         let record = self.record.lock();
@@ -184,7 +184,7 @@ impl Runner {
 
     /// Records a failure that the runner may have caused. Ejects the runner after several
     /// consecutive failures, if `may_eject` allows it.
-    pub(crate) fn record_failure(&self, failure: CallFailure, may_eject: impl FnOnce() -> bool) {
+    pub(crate) fn record_failure(&self, failure: CallFailure<'_>, may_eject: impl FnOnce() -> bool) {
         let enough = self.record.lock().health.record_failure(failure);
         if enough && may_eject() {
             self.observe(Observation::Failing);
@@ -216,7 +216,7 @@ impl Runner {
         }
     }
 
-    /// Completes when the runner stalls after this call.
+    /// Completes when the runner stalls after the call of this method.
     pub(crate) fn stalled(&self) -> impl Future<Output = ()> {
         self.stalled.notified()
     }
@@ -241,7 +241,7 @@ impl Runner {
             // The call that noticed the loss is no longer in `in_flight`.
             record.lost = self.in_flight() + 1;
         }
-        // Stored before the lock is released, so that the last change wins here too.
+        // Stored while the lock is held, so that the copy always has the last change.
         self.state.store(state as u8, Ordering::Relaxed);
         drop(record);
         let (runner, reason) = (&self.address, state.as_str());

@@ -1,8 +1,7 @@
-//! One call through the router: image, attempts, waiting for a runner.
+//! One call through the router: finds its image, makes attempts, and waits for a runner.
 
 mod attempts;
 
-use std::hash::RandomState;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +31,8 @@ use crate::view::View;
 const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// How long a call waits when no runner is available.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
-/// Such a call ends this long before its deadline, so that the caller receives the reason instead
-/// of `DEADLINE_EXCEEDED`.
+/// A call that waits ends this long before its deadline, so that the caller receives the reason
+/// instead of `DEADLINE_EXCEEDED`.
 const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
 /// Pause before the next round of attempts when all ready runners reset the call's stream.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -56,8 +55,8 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) options: Options,
-    /// Recent failures of this router: calls that the router failed, and failed attempts after
-    /// which a call moved to another runner. Runners report their own failures.
+    /// Recent failures of this router: its own errors, and failed attempts after which a call moved to
+    /// another runner. Runners report their own failures.
     pub(crate) failures: Failures,
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
@@ -66,7 +65,6 @@ pub(crate) struct Router {
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
     origin: Instant,
-    hasher: RandomState,
 }
 
 /// How long a call waited for a runner: the sum of finished waits, and the start of the current
@@ -92,7 +90,6 @@ impl Router {
             budget: Mutex::default(),
             metrics,
             origin: Instant::now(),
-            hasher: RandomState::new(),
         }
     }
 
@@ -108,7 +105,7 @@ impl Router {
     }
 
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
-        // Taken out of the call to free the memory of an inflated message.
+        // Takes the message out of the call, which frees the memory of an inflated message.
         let key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
         call.span.text(span::IMAGE, &key);
         self.route_to(&key, call).await.inspect_err(|error| self.note(&key, error))
@@ -177,8 +174,8 @@ impl Router {
 impl Evaluate for Router {
     async fn evaluate(&self, call: Call) -> Reply {
         let (began, deadline) = (Instant::now(), call.deadline);
-        // The guard also counts a call that is dropped at its deadline or because the caller has
-        // left.
+        // The guard also counts a call that is dropped, at its deadline or because the caller has
+        // disconnected.
         let mut code = guard(None, |code| {
             let dropped = if Instant::now() < deadline { Code::Cancelled } else { Code::DeadlineExceeded };
             self.metrics.record_call(code.unwrap_or(dropped), began.elapsed());

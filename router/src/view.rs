@@ -1,6 +1,6 @@
-//! One immutable snapshot of ring and runners, which calls read.
+//! An immutable snapshot of the ring and its runners.
 //!
-//! Calls read the snapshot without a lock; the membership task replaces it as a whole. Successive
+//! Calls read the snapshot without a lock. The membership task replaces it as a whole. Successive
 //! snapshots share the [`Runner`] objects, so a runner keeps its connection, load and health.
 
 use std::sync::Arc;
@@ -87,17 +87,17 @@ mod tests {
     use super::*;
     use crate::health::Observation;
 
-    fn serving(place: u16, returned: bool) -> Arc<Runner> {
+    fn serving(place: u16, is_known: bool) -> Arc<Runner> {
         let second = Duration::from_secs(1);
         let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
         let address = format!("10.0.0.{place}:9445").into();
-        let runner = Runner::new(address, returned, options, None, Arc::default()).unwrap();
+        let runner = Runner::new(address, is_known, options, None, Arc::default()).unwrap();
         runner.observe(Observation::Serving);
         Arc::new(runner)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn runners_that_came_back_to_discovery_and_to_health_count_together() {
+    async fn cooldowns_after_discovery_and_after_health_checks_count_together() {
         let runners = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
         let ring = Ring::new(runners.iter().map(|runner| runner.address.clone()));
         let view = View::new(ring, runners);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use percent_encoding::percent_decode_str;
-use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_admin::{Admin, JSON, Page};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
@@ -113,7 +113,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let admin_host = flags.server.address.or(otel.admin_host);
     let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
-    let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
+    let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let health = Health::new();
     let (signal, drain) = drain::channel();
     let tracer = spans.as_ref().map(Spans::tracer);
@@ -164,7 +164,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         inflight: Some(inflight),
         // No limit on concurrent calls: calls wait in the runtimes' queues instead.
         places: None,
-        tell_load: true,
+        report_load: true,
         observer: Some(served),
         tracer,
     };

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_admin::metrics::{add, gauge, histogram, in_seconds};
+use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_pool::FunctionStats;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tonic::Code;
-
-/// Buckets from a warm call (milliseconds) over a cold start (seconds) to the default deadline.
-const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
 /// Labels and their values.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -121,7 +119,7 @@ impl Drop for Stage {
 impl Metrics {
     /// Registers all metrics in `registry`, including those of `inflight`.
     pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
-        let client = RpcMetrics::new(registry, Side::Client);
+        let client = RpcMetrics::new(registry, "rpc_client");
         let r = registry.sub_registry_with_prefix("porch_fn_runner");
         inflight.register(r);
         let metrics = Self {
@@ -251,27 +249,8 @@ impl Metrics {
     }
 }
 
-fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-fn in_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
-    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
-    metric
-}
-
 fn seconds<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Histograms<N> {
     in_seconds(registry, name, help, Family::new_with_constructor(histogram as fn() -> _))
-}
-
-fn histogram() -> Histogram {
-    Histogram::new(SECONDS)
-}
-
-fn gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

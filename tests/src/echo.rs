@@ -37,7 +37,7 @@ pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
         max_timeout: Duration::MAX,
         inflight: None,
         places: None,
-        tell_load: true,
+        report_load: true,
         observer: None,
         tracer: None,
     };

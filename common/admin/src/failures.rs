@@ -1,11 +1,10 @@
 //! The last failures, for status pages. Only a few are kept, because each contains a caller's
-//! input. Equal failures share one entry, so that one frequent failure does not displace the
-//! others.
+//! input. Equal failures share one entry, so that a frequent failure does not displace the others.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use porch_fn_text::cut;
 use serde::{Deserialize, Serialize};
 
@@ -19,18 +18,18 @@ const MAX_IMAGE: usize = 300;
 /// Calls that failed in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The last time, in milliseconds since 1970, by the clock of the reporting process.
+    /// When the last of them failed, in milliseconds since 1970, by the clock of the reporting process.
     pub at_ms: u64,
-    /// How many there were.
+    /// The number of these calls.
     pub count: u64,
-    /// On the status page, `router` or `runner`.
+    /// `router` or `runner`. Set on the status page only.
     pub by: String,
     /// The runner where the call failed, if another server reports the failure.
     pub shard: String,
     /// The image, cut to a maximum length; empty when it is not known.
     pub image: String,
-    /// A gRPC code's name, or `BROKEN`, `NOT_SENT`, `SHED` for an attempt after which the call
-    /// moved on.
+    /// The name of a gRPC code; or `BROKEN`, `NOT_SENT` or `SHED` if the call was then sent to another
+    /// runner.
     pub code: String,
     /// The first line of the message, cut to a maximum length.
     pub text: String,
@@ -56,7 +55,7 @@ impl Failures {
             code: code.to_owned(),
             text: cut(first_line(text), MAX_TEXT, "").into_owned(),
         };
-        let mut failures = self.lock();
+        let mut failures = self.0.lock();
         let same = failures.iter().position(|known| {
             let Failure { image, shard, code, text, .. } = known;
             (image, shard, code, text) == (&failure.image, &failure.shard, &failure.code, &failure.text)
@@ -73,16 +72,11 @@ impl Failures {
 
     /// All recorded failures, the latest last.
     pub fn all(&self) -> Vec<Failure> {
-        self.lock().iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Failure>> {
-        // The data is consistent whenever a panic is possible, so a poisoned lock is used.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().iter().cloned().collect()
     }
 }
 
-/// Now, in milliseconds since 1970.
+/// The current time, in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
@@ -98,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_failures_are_one_entry_which_moves_to_the_end() {
+    fn equal_failures_share_one_entry_that_moves_to_the_end() {
         let failures = Failures::default();
         for (at_ms, image) in [(1, "a"), (2, "b"), (3, "a")] {
             failures.note_at(at_ms, image, "", "INTERNAL", "boom");
@@ -113,11 +107,11 @@ mod tests {
         ] {
             failures.note_at(4, image, shard, code, text);
         }
-        assert_eq!(failures.all().len(), 6, "any difference makes another entry");
+        assert_eq!(failures.all().len(), 6, "a failure that differs in one field gets its own entry");
     }
 
     #[test]
-    fn number_and_texts_are_bounded() {
+    fn the_number_of_entries_and_their_texts_are_bounded() {
         let failures = Failures::default();
         for number in 0..1000 {
             failures.note_at(1, &number.to_string(), "", "INTERNAL", "other");

@@ -1,7 +1,8 @@
-//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of
-//! each server. Read-only, HTTP/1.1, no secrets.
+//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and the server's
+//! own pages. It speaks HTTP/1.1, changes nothing and shows no secrets.
 
 pub mod failures;
+pub mod metrics;
 pub mod rpc_metrics;
 
 use std::collections::VecDeque;
@@ -26,15 +27,15 @@ use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
-/// Maximum connections at once. One more closes the oldest connection, and connections without a
-/// request first. So probes are always served.
+/// Maximum connections at once. A new connection above the limit closes the oldest connection that
+/// has sent no request, or else the oldest of all. So probes are always served.
 const MAX_CONNECTIONS: usize = 256;
-/// Minimum time that each connection is kept, so that a burst of others does not close it before
-/// its request arrives. With [`MAX_CONNECTIONS`], 2,560 connections are accepted per second.
+/// Minimum time that each connection is kept, so that a burst of new connections does not close it
+/// before its request arrives. With [`MAX_CONNECTIONS`], 2,560 connections are accepted per second.
 const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection, which serves one request, may take.
+/// How long a connection may last. It serves one request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Content type of `/metrics`.
@@ -44,11 +45,11 @@ pub const JSON: &str = "application/json";
 /// Content type of pages for people.
 pub const HTML: &str = "text/html; charset=utf-8";
 
-/// With this policy, a browser loads and runs nothing for a page. A page for people has its own
-/// policy.
+/// The Content-Security-Policy with which a browser loads and runs nothing. A page for people has
+/// its own policy.
 const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
-/// A page of the server, created for each request.
+/// A page of the server. Its content is created for each request.
 pub struct Page {
     /// Its path.
     pub path: &'static str,
@@ -57,11 +58,11 @@ pub struct Page {
     /// Its Content-Security-Policy. With `None` a browser loads and runs nothing.
     pub policy: Option<HeaderValue>,
     /// Creates the content for a request's query, which may be empty. An error means that the query
-    /// is not valid. The server then answers 400 with the error's text, in the same content type.
+    /// is not valid: the server answers 400 with the error's text, in the same content type.
     pub content: Content,
 }
 
-/// See [`Page::content`].
+/// The type of [`Page::content`].
 pub type Content = Box<dyn Fn(&str) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
 /// The content of the admin port.
@@ -72,7 +73,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Serves probes from `health`, metrics from `registry` unless it is `None`, and `pages`.
+    /// Serves probes from `health`, metrics from `registry` if there is one, and `pages`.
     pub fn new(health: Health, registry: impl Into<Option<Registry>>, pages: Vec<Page>) -> Arc<Self> {
         Arc::new(Self { health, registry: registry.into(), pages })
     }
@@ -135,8 +136,8 @@ fn respond(
     response
 }
 
-/// Serves the admin port until the future is dropped, also during a drain, when probes and metrics
-/// matter most.
+/// Serves the admin port until the future is dropped. It continues during a drain, when probes and
+/// metrics matter most.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();
@@ -146,13 +147,13 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
         match accepted {
             Ok((stream, peer)) => {
                 make_room(&mut open).await;
-                let (admin, asked) = (Arc::clone(&admin), Arc::new(AtomicBool::new(false)));
-                let served = connection(stream, admin, Arc::clone(&asked));
+                let (admin, requested) = (Arc::clone(&admin), Arc::new(AtomicBool::new(false)));
+                let served = connection(stream, admin, Arc::clone(&requested));
                 let span = tracing::debug_span!("admin", %peer);
                 let task = connections.spawn(served.instrument(span));
-                open.push_back(Open { since: Instant::now(), asked, task });
-                // Lets a request that has arrived already be read before the next connection is
-                // accepted.
+                open.push_back(Open { since: Instant::now(), requested, task });
+                // The connection's task can read a request that has arrived already, before the next
+                // connection is accepted.
                 yield_now().await;
             }
             Err(error) => {
@@ -163,22 +164,22 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     }
 }
 
-/// A connection, and whether it has received a request.
+/// An open connection, and whether it has received a request.
 struct Open {
     since: Instant,
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-/// Closes the oldest connections until there is room for one more. Waits until the oldest may be
-/// closed.
+/// Closes connections until there is room for one more. Waits if the connection to close is younger
+/// than [`GRACE`].
 async fn make_room(open: &mut VecDeque<Open>) {
     loop {
         open.retain(|open| !open.task.is_finished());
         if open.len() < MAX_CONNECTIONS {
             return;
         }
-        let silent = open.iter().position(|open| !open.asked.load(Ordering::Relaxed)).unwrap_or(0);
+        let silent = open.iter().position(|open| !open.requested.load(Ordering::Relaxed)).unwrap_or(0);
         let may_end = open[silent].since + GRACE;
         if Instant::now() < may_end {
             sleep_until(may_end).await;
@@ -188,9 +189,9 @@ async fn make_room(open: &mut VecDeque<Open>) {
     }
 }
 
-async fn connection(stream: TcpStream, admin: Arc<Admin>, asked: Arc<AtomicBool>) {
+async fn connection(stream: TcpStream, admin: Arc<Admin>, requested: Arc<AtomicBool>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        asked.store(true, Ordering::Relaxed);
+        requested.store(true, Ordering::Relaxed);
         let admin = Arc::clone(&admin);
         async move {
             let uri = request.uri();
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_the_answer_is_not_kept_for_ever() {
+    async fn a_client_that_does_not_read_the_answer_is_disconnected() {
         let page = Page {
             path: "/large",
             content_type: JSON,
@@ -240,12 +241,12 @@ mod tests {
         peer.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         timeout(CONNECTION_TIMEOUT * 2, connection(stream, admin, Arc::default())).await.expect("it ends");
-        // It was asked, and had begun to answer.
+        // The request was read, and the answer had begun.
         assert_eq!(peer.read_u8().await.unwrap(), b'H');
     }
 
     #[tokio::test]
-    async fn probes_get_through_beside_clients_that_say_nothing() {
+    async fn probes_are_answered_despite_many_silent_clients() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, Vec::new())));
@@ -261,23 +262,27 @@ mod tests {
             read.expect("an answer in time").unwrap();
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }
-        // The first of them were ended for it.
+        // The oldest silent connections were closed.
         assert_eq!(silent[0].read(&mut [0]).await.unwrap_or_default(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_of_clients_leaves_each_the_time_to_ask() {
+    async fn a_burst_of_clients_closes_no_connection_before_its_minimum_time() {
         let since = Instant::now();
         let mut tasks = JoinSet::new();
         let mut open: VecDeque<_> = (0..MAX_CONNECTIONS)
-            .map(|_| Open { since, asked: Arc::default(), task: tasks.spawn(std::future::pending::<()>()) })
+            .map(|_| Open {
+                since,
+                requested: Arc::default(),
+                task: tasks.spawn(std::future::pending::<()>()),
+            })
             .collect();
-        open[0].asked.store(true, Ordering::Relaxed);
+        open[0].requested.store(true, Ordering::Relaxed);
         make_room(&mut open).await;
         assert_eq!(since.elapsed(), GRACE);
         // Connections with a request are kept longer than connections without one.
         assert_eq!(open.len(), MAX_CONNECTIONS - 1);
-        assert!(open[0].asked.load(Ordering::Relaxed));
+        assert!(open[0].requested.load(Ordering::Relaxed));
     }
 
     #[tokio::test]
@@ -297,13 +302,13 @@ mod tests {
                 async { content }.boxed()
             }),
         };
-        let people = Page {
+        let for_people = Page {
             path: "/",
             content_type: HTML,
             policy: Some(HeaderValue::from_static("script-src 'self'")),
             content: Box::new(|_| async { Ok("<p>".to_owned()) }.boxed()),
         };
-        let admin = Admin::new(health.clone(), registry, vec![page, people]);
+        let admin = Admin::new(health.clone(), registry, vec![page, for_people]);
         assert_eq!(get(&admin, "/healthz").await.0, 200);
         assert_eq!(get(&admin, "/readyz").await.0, 503);
         health.set("", true);
@@ -315,7 +320,7 @@ mod tests {
         assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards /\n".to_owned()));
         assert_eq!(admin.answer(&Method::POST, "/metrics", "").await.status(), 405);
         assert_eq!(get(&Admin::new(health, None, Vec::new()), "/metrics").await.0, 404);
-        // Only a page that says so may run anything.
+        // Only a page with its own policy may run anything.
         for (path, policy) in [
             ("/", "script-src 'self'"),
             ("/shards", NOTHING.to_str().unwrap()),

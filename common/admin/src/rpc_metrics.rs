@@ -2,7 +2,7 @@
 //! dashboards work. They are the names of OpenTelemetry's gRPC instrumentation (`rpc.server.*`,
 //! `rpc.client.*`), as its Prometheus exporter writes them.
 //!
-//! Milliseconds and buckets are OpenTelemetry's own. Labels are bounded: there is one method.
+//! Units and buckets are OpenTelemetry's. Labels are bounded, because there is only one method.
 
 use std::time::Duration;
 
@@ -21,15 +21,6 @@ use tonic::Code;
 const BUCKETS: [f64; 15] =
     [0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0];
 
-/// The side that counts the calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// Incoming calls.
-    Server,
-    /// Outgoing calls.
-    Client,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 #[allow(clippy::struct_field_names, reason = "the labels' names are OpenTelemetry's")]
 struct Labels {
@@ -45,22 +36,20 @@ type Histograms = Family<Labels, Histogram>;
 #[derive(Debug)]
 pub struct RpcMetrics {
     duration: Histograms,
-    /// Of requests, and of answers.
+    /// Sizes of requests, and of answers.
     sizes: [Histograms; 2],
-    /// How many requests a call has, and how many answers.
+    /// The number of requests of a call, and of answers.
     counts: [Histograms; 2],
 }
 
 // === impl RpcMetrics ===
 
 impl RpcMetrics {
-    /// Registers the metrics of one side in `registry`, which must have no prefix.
-    pub fn new(registry: &mut Registry, side: Side) -> Self {
+    /// Registers the metrics in `registry`, which must have no prefix. `prefix` is `rpc_server` for
+    /// incoming calls and `rpc_client` for outgoing calls.
+    pub fn new(registry: &mut Registry, prefix: &str) -> Self {
         let family = || Histograms::new_with_constructor(|| Histogram::new(BUCKETS));
-        let registry = registry.sub_registry_with_prefix(match side {
-            Side::Server => "rpc_server",
-            Side::Client => "rpc_client",
-        });
+        let registry = registry.sub_registry_with_prefix(prefix);
         let milliseconds = Unit::Other("milliseconds".to_owned());
         let duration = family();
         registry.register_with_unit("duration", "Duration of calls", milliseconds, duration.clone());
@@ -79,9 +68,7 @@ impl RpcMetrics {
         });
         Self { duration, sizes, counts }
     }
-}
 
-impl RpcMetrics {
     /// Awaits an outgoing call and counts it, also if the future is dropped. `framed` is the
     /// request.
     pub async fn client(
@@ -131,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_labels_are_those_of_the_original() {
+    fn names_and_labels_are_those_of_porchs_runner() {
         let mut registry = Registry::default();
-        let metrics = RpcMetrics::new(&mut registry, Side::Server);
+        let metrics = RpcMetrics::new(&mut registry, "rpc_server");
         metrics.ended(Code::NotFound, Some(300), None, Duration::from_millis(7));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
@@ -154,11 +141,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_that_go_out_are_counted_however_they_end() {
+    async fn outgoing_calls_are_counted_however_they_end() {
         use futures_util::FutureExt;
 
         let mut registry = Registry::default();
-        let metrics = RpcMetrics::new(&mut registry, Side::Client);
+        let metrics = RpcMetrics::new(&mut registry, "rpc_client");
         let framed = porch_fn_proto::frame(bytes::Bytes::from_static(b"request").into());
         let later = Instant::now() + Duration::from_mins(1);
         let unsent = metrics.client(&framed, later, async { Err(CallError::NotSent) }).await;

@@ -2,12 +2,12 @@
 //!
 //! The C library blocks a thread, so this module uses hickory. A wrong answer would empty or halve
 //! the ring, so this module works around three properties of hickory:
-//! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a
-//!   [`Lookup`] tells the two apart.
-//! - Along a search list it reports the last name's error, so a failure followed by "no such name"
-//!   looks like an empty answer. We walk the list ourselves: an answer is empty only if no name of
-//!   it failed.
-//! - Its cache is cleared before each lookup: it would hide changes until the TTL ends.
+//! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse). A
+//!   [`Lookup`] holds the two results apart.
+//! - For a search list, hickory reports only the last name's error. A failure followed by "no such
+//!   name" would look like an empty answer. So this module walks the list itself. An answer is empty
+//!   only if no lookup of the list failed.
+//! - hickory's cache would hide changes until the TTL ends. It is cleared before each lookup.
 
 #[cfg(test)]
 mod fake;
@@ -28,7 +28,7 @@ use hickory_resolver::{Hosts, TokioResolver};
 
 /// A resolver over `/etc/hosts`, `/etc/resolv.conf` (servers, search list, `ndots`) and DNS.
 ///
-/// Both files are read once.
+/// Both files are read once, when the resolver is created.
 #[derive(Debug)]
 pub(crate) struct DnsResolver {
     resolver: TokioResolver,
@@ -50,7 +50,7 @@ pub(crate) struct Lookup {
 /// The addresses of one family of one name. `None`: the name does not exist.
 type Records = Option<Vec<IpAddr>>;
 
-/// Why a lookup gave no answer.
+/// The error text for a lookup that no DNS server answered.
 pub(crate) fn no_answer(host: &str) -> String {
     format!(
         "no DNS server answered for {host:?}; check the servers in /etc/resolv.conf and the network to them"
@@ -116,7 +116,7 @@ impl DnsResolver {
                         *addresses = Some(records.unwrap_or_default());
                     }
                     Err(error) => {
-                        tracing::debug!(%name, %error, "one of the two lookups failed");
+                        tracing::debug!(%name, %error, "the lookup of one address family failed");
                         failure.get_or_insert(error);
                     }
                 }

@@ -1,8 +1,8 @@
 //! A Service's endpoints, by watching its EndpointSlices.
 //!
-//! Any change publishes the whole set. Every few minutes all objects are listed again, so that a
-//! missed change is repaired soon. If a Role allows no EndpointSlices, the older `endpoints` are
-//! followed instead: older Roles allow only those.
+//! Each change publishes the whole set. Every few minutes the watcher lists all objects again, which
+//! repairs a change that the watch missed. If the Role does not allow EndpointSlices, the watcher
+//! follows the older `Endpoints` object: the Role of Porch's own runner allows only that.
 
 mod endpoints;
 #[cfg(test)]
@@ -31,14 +31,15 @@ use crate::publish::Publisher;
 /// random, so that processes do not list at the same moment.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// After a failure, a watch that has lived for this long counts as a success.
-const LIVED: Duration = Duration::from_secs(5);
+/// After a failure, discovery counts as working when it has run without an error for this long
+/// since a list. This is longer than [`TIMEOUT`]: a watch request without an answer fails before.
+const LIVED: Duration = Duration::from_secs(12);
 
 const RIGHTS: &str =
     "grant this process's account get, list and watch on endpointslices.discovery.k8s.io in namespace";
 
-/// Follows the endpoints of the Service `name` for ever. They have this `port`: the Service's own
-/// ports are ignored.
+/// Publishes the endpoints of the Service `name` until the future is dropped. All of them get
+/// `port`: the Service's own ports are ignored.
 pub(super) async fn follow(namespace: String, name: String, port: u16, client: Client, publisher: Publisher) {
     let proven = BTreeSet::new();
     let mut watcher = Watcher { namespace, name, port, client, publisher, proven, warned: false };
@@ -68,7 +69,7 @@ struct Watcher {
 
 impl Watcher {
     /// Follows the endpoints until it is time to list again. Each round tries EndpointSlices first,
-    /// because the rights may have been granted since.
+    /// because the rights may have been granted meanwhile.
     async fn round(&mut self) -> Result<(), FollowError> {
         let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
         match self.follow(slices, of_slice).await {
@@ -104,15 +105,12 @@ impl Watcher {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut follower = Follower::new(api, selection, TIMEOUT, |_| ());
         let mut known = BTreeMap::new();
-        let (mut hint, mut check) = (None, resync);
+        let (mut hint, mut works_at) = (None, resync);
         loop {
             let change = tokio::select! {
                 change = follower.next() => change?,
-                () = sleep_until(check), if self.publisher.failing.is_some() => {
-                    if follower.is_watching() {
-                        self.publisher.record_success(hint.clone());
-                    }
-                    check = Instant::now() + LIVED;
+                () = sleep_until(works_at), if self.publisher.failing.is_some() => {
+                    self.publisher.record_success(hint.clone());
                     continue;
                 }
                 () = sleep_until(resync) => return Ok(()),
@@ -120,7 +118,7 @@ impl Watcher {
             match change {
                 Change::Listed(objects) => {
                     known = objects.iter().map(|object| (object.name_any(), candidates_of(object))).collect();
-                    check = Instant::now() + LIVED;
+                    works_at = Instant::now() + LIVED;
                 }
                 Change::Applied(object) => drop(known.insert(object.name_any(), candidates_of(&object))),
                 Change::Deleted(object) => drop(known.remove(&object.name_any())),
@@ -130,15 +128,15 @@ impl Watcher {
             let candidates: Vec<_> = known.values().flatten().copied().collect();
             self.publisher.publish(endpoints_of(&candidates, self.port, &mut self.proven));
             hint = if known.is_empty() { self.missing().await } else { None };
-            // After a failure, a successful list does not prove that watches work.
+            // After a failure, a list does not prove that watches work.
             if self.publisher.failing.is_none() {
                 self.publisher.record_success(hint.clone());
             }
         }
     }
 
-    /// Returns a hint if the Service does not exist, because this looks like a Service without
-    /// endpoints. `None` if the Service exists or the request failed.
+    /// Returns a hint if the Service does not exist: its endpoints look like those of a Service
+    /// without pods. Returns `None` if the Service exists or the request failed.
     async fn missing(&self) -> Option<Arc<str>> {
         let Self { namespace, name, .. } = self;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);

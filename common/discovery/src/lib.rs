@@ -8,11 +8,11 @@
 //! How answers are interpreted:
 //! - A request that fails (no answer, SERVFAIL, refused, forbidden) changes nothing: the last good
 //!   set stays.
-//! - An empty answer, or "no such name", is an answer. This is what a Service without ready pods
-//!   returns.
+//! - An empty answer, or "no such name", is an answer: a Service without ready pods has no other.
 //! - DNS: IPv4 and IPv6 are looked up side by side. If the lookup of one family fails, its last
-//!   good addresses stay. A server with both is two endpoints.
-//! - EndpointSlices: one family for all, IPv4 if any pod has it, so that each pod is one endpoint.
+//!   good addresses stay. A server with both families is two endpoints.
+//! - EndpointSlices: all endpoints are of one family, IPv4 if any pod has it. So each pod is one
+//!   endpoint.
 
 mod dns;
 mod kubernetes;

@@ -5,11 +5,11 @@
 //! Leaving is never delayed.
 //!
 //! ```text
-//!             listed                    COALESCE later, with all that arrived meanwhile
+//!             listed                    after COALESCE, with all that arrived meanwhile
 //!  unknown ───────────────► Arriving ────────────────────────────────────► Joined
 //!     ▲                        │              ▲                              │
-//!     │ FORGET_AFTER           │ left         │ COOLDOWN later, then         │ left
-//!     │                        ▼              │ gathered like an arrival     │
+//!     │ FORGET_AFTER           │ left         │ after COOLDOWN, then         │ left
+//!     │                        ▼              │ collected like an arrival    │
 //!     └────────────────────── Gone ◄──────────┼──────────────────────────────┘
 //!                              │    left      │
 //!                              └─────────► CoolingDown
@@ -17,9 +17,9 @@
 //! ```
 //! While no address has joined, new addresses join at once, because calls wait for them.
 //!
-//! The cooldown is meant for a single address that flaps. If half of all addresses cool down, the
-//! cause is a different one. Sending all calls to the few others would overload them, so addresses
-//! that cool down are then usable as well. See [`cooling_down_count`].
+//! The cooldown is meant for a single address that flaps. If half of all addresses cool down, there
+//! is another cause, and the other half alone would be overloaded. So addresses that cool down are
+//! then usable as well. See [`cooling_down_count`].
 //!
 //! If discovery no longer lists an address but its server passes health checks, the address stays
 //! for a while. In this case discovery is more often wrong than the server. See
@@ -54,9 +54,8 @@ const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 /// How long an address that passes health checks stays when discovery lists only other addresses.
 const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether servers that cool down are used like healthy ones. This is so if they outnumber the
-/// healthy servers, or if there are equally many and more than one. If one of two servers cools
-/// down, that server may be the one that flaps.
+/// Whether servers that cool down are used like healthy servers: if there are more of them than
+/// healthy servers, or equally many and more than one. If one of two servers cools down, it may flap.
 pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
     healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
 }

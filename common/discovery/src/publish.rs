@@ -1,4 +1,4 @@
-//! Publishes discovery's results: complete sets of servers, and the last error.
+//! Publishes what discovery found: the complete set of servers, and the last error.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -16,13 +16,13 @@ const RETRY_TO: Duration = Duration::from_secs(10);
 /// The servers of a target at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whether there was an answer, possibly an empty one. After it, a router may serve. Without
-    /// one `endpoints` is empty.
+    /// Whether there was an answer, possibly an empty one. A router serves only after an answer.
+    /// Before the first answer, `endpoints` is empty.
     pub is_answered: bool,
     /// `host:port`, with IPv6 addresses in brackets; sorted, without duplicates.
     pub endpoints: Arc<[String]>,
-    /// The last error: there was no answer, or the target does not exist. A change of only this
-    /// field does not notify receivers.
+    /// The last error: a request failed, or the target does not exist. A change of only this field
+    /// does not notify receivers.
     pub last_error: Option<Arc<str>>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Publisher {
     /// The target, for the log.
     pub(super) label: String,
     sender: Arc<watch::Sender<Snapshot>>,
-    /// The pauses of a series of failures.
+    /// The pauses while requests fail; `None` after a success.
     pub(super) failing: Option<Backoff>,
 }
 
@@ -41,7 +41,7 @@ impl Publisher {
         Self { label, sender, failing: None }
     }
 
-    /// Ends a series of failures. `hint` is the reason why there are no endpoints, if it is known.
+    /// Records that requests succeed. `hint` says why there are no endpoints, if this is known.
     pub(super) fn record_success(&mut self, hint: Option<Arc<str>>) {
         if self.failing.take().is_some() {
             info!(discovery = %self.label, "discovery works again");
@@ -54,7 +54,7 @@ impl Publisher {
         self.set_error(hint);
     }
 
-    /// Counts a failure; the last set stays. Returns the pause before the next attempt.
+    /// Records a failed request; the last set stays. Returns the pause before the next attempt.
     pub(super) fn record_failure(&mut self, error: &dyn Display) -> Duration {
         let backoff = self.failing.get_or_insert_with(|| {
             let kept = self.sender.borrow().endpoints.len();

@@ -1,7 +1,7 @@
 //! Targets of discovery: the values of `--runners` and `--peers`.
 //!
-//! The forms are gRPC's target names, which users know. A target is checked completely here. So a
-//! misspelt target prevents the start of the process and does not lead to an empty ring.
+//! The forms are gRPC's target names, which users know. A target is checked completely here. So the
+//! process refuses to start with a misspelt target, instead of serving with an empty ring.
 
 #[cfg(test)]
 mod tests;
@@ -51,7 +51,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// A target that is not valid. The text is one line and lists the accepted forms.
+/// An invalid target. The text is one line and lists the accepted forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TargetError(String);
@@ -62,8 +62,8 @@ fn wrong(part: &str, problem: &str) -> TargetError {
 }
 
 impl Target {
-    /// The name that the servers' certificates must contain: the name that was looked up, as in
-    /// gRPC. `None` means that each certificate contains the server's own address.
+    /// The name that the servers' certificates must contain: the name that is looked up, as in gRPC.
+    /// `None` means that each certificate must contain its server's address.
     pub fn server_name(&self) -> Option<String> {
         match self {
             Self::Static(_) => None,

@@ -29,7 +29,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two lookups of a name. The TTL does not count: that of cluster DNS is often 30 s,
 /// which is too long for a new runner to wait for calls.
 const LOOKUP_PAUSE: Duration = Duration::from_secs(5);
-/// The same while the name has no addresses, because no call can be served then.
+/// Pause while the name has no addresses. It is shorter, because no call can be served then.
 const EMPTY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why discovery cannot start. The user can fix it.
@@ -48,18 +48,18 @@ pub enum SetupError {
     },
 }
 
-/// Watches a target. DNS names use the target's DNS server or the system's. A Service needs an API
-/// server: `kubeconfig` names it, or else the service account. `program` is the client's name
-/// there.
+/// Watches a target. A DNS name is looked up at the target's DNS server, or at the system's. A
+/// Service is watched at the API server of `kubeconfig`, or else of the pod's service account.
+/// `program` is the client's name there.
 ///
 /// Returns the task, which the caller must spawn, and the snapshots. The receiver is notified of
-/// the first answer, even an empty one, and then of each change of the set. A static list or an IP
-/// address has its answer from the start and never changes.
+/// the first answer, even of an empty one, and then of each change of the set. A static list and an
+/// IP address are answered from the start and never change.
 ///
-/// The task ends when no receiver is left. Receivers keep the last snapshot.
+/// The task ends when the last receiver is dropped.
 ///
 /// # Errors
-/// [`SetupError`]. It is not an error if a server does not answer.
+/// [`SetupError`]. A server that does not answer is not an error here.
 pub async fn watch(
     target: Target,
     kubeconfig: Option<&Path>,

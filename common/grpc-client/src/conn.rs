@@ -1,10 +1,9 @@
-//! One HTTP/2 connection to one peer, dialled on demand and shared by every call to it.
+//! One HTTP/2 connection to one peer. It is dialled on demand and shared by all calls to the peer.
 //!
-//! A router must know whether a request was sent before its connection failed, and when a
-//! connection went down. hyper-util's pooling client hides both, so this module holds hyper's own
-//! handle.
+//! A router must know whether a request was sent before the connection failed, and when the
+//! connection was lost. hyper-util's pooling client hides both, so this module uses hyper's handle of
+//! the connection.
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,7 +22,7 @@ use porch_fn_grpc::serve::Stream;
 use porch_fn_grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
 use porch_fn_tls::Connector;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -56,14 +55,11 @@ pub struct Options {
 #[error("{0:?} is not an address: HOST:PORT is expected, with IPv6 in brackets")]
 pub struct AddressError(Arc<str>);
 
-/// Why there is no connection. Cloned to every call that waited for the same dial.
+/// Why there is no connection. Each call that waited for the dial gets a copy.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
-    /// The name lookup failed.
-    #[error("no address found")]
-    Lookup(#[source] Arc<std::io::Error>),
-    /// No address accepted the connection.
-    #[error("connection refused or unreachable")]
+    /// The name lookup failed, or no address accepted the connection.
+    #[error("connection refused, or the address is unreachable or unknown")]
     Connect(#[source] Arc<std::io::Error>),
     /// One side did not accept the other's certificate.
     #[error("TLS handshake failed")]
@@ -86,7 +82,7 @@ pub struct Connection {
     origin: Uri,
     options: Options,
     tls: Option<Connector>,
-    /// The TLS error that was logged last. The peer is dialled repeatedly, and each error is logged
+    /// The TLS error that was logged last. The peer is dialled repeatedly; the same error is logged
     /// once.
     logged: Mutex<Option<String>>,
     state: Mutex<State>,
@@ -164,7 +160,7 @@ impl Connection {
         matches!(&*self.state.lock(), State::Up(dialed) if !dialed.sender.is_closed())
     }
 
-    /// Whether the connection was lost and not dialled again since.
+    /// Whether the connection was lost and has not been dialled again.
     pub fn is_lost(&self) -> bool {
         matches!(&*self.state.lock(), State::Up(dialed) if dialed.sender.is_closed())
     }
@@ -225,7 +221,7 @@ impl Connection {
         let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
         let mut logged = self.logged.lock();
         if let Some(error) = error.filter(|_| *logged != reason) {
-            tracing::warn!(peer = &*self.address, error, "TLS failed; see --tls-cert, --tls-client-ca");
+            tracing::warn!(peer = &*self.address, error, "TLS failed; check --tls-cert and --tls-client-ca");
         }
         *logged = reason;
     }
@@ -268,11 +264,9 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
 }
 
 async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
-    let addresses: Vec<SocketAddr> =
-        lookup_host(&*address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
     let stream =
-        TcpStream::connect(&addresses[..]).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
-    // These socket options are optional, so errors are ignored.
+        TcpStream::connect(&*address).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
+    // The connection also works without these socket options, so errors are ignored.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
     if let Some((idle, interval)) = options.keepalive {
@@ -330,30 +324,30 @@ mod tests {
         keepalive: None,
     };
 
-    /// A peer that hangs keeps its connections open.
+    /// The peer of this test hangs: its connection stays open.
     #[tokio::test]
-    async fn closing_ends_the_calls_on_it_for_ever() {
+    async fn close_ends_all_calls_and_prevents_another_dial() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS, None).unwrap();
         let mut sender = connection.sender().await.unwrap();
-        let _hangs = listener.accept().await.unwrap();
+        let _hanging = listener.accept().await.unwrap();
         let request = Request::get(connection.origin()).body(Body::from(tonic::body::Body::empty()));
         let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
         assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();
         let failed = timeout(OPTIONS.connect_timeout, call).await.expect("it ends").unwrap_err();
-        assert!(failed.message().is_none(), "it was sent, and the peer may have begun");
+        assert!(failed.message().is_none(), "the request was sent, so the peer may have begun");
         assert!(matches!(connection.sender().await, Err(ConnectError::Closed)));
         assert!(!connection.is_up());
     }
 
-    /// A caller that gives up during a dial for which nobody else waits must not leave its dial
-    /// behind: the next caller would find its time over.
+    /// When the only caller of a dial gives up, the dial must end. Otherwise it would time out and
+    /// fail the next call.
     #[tokio::test]
-    async fn a_dial_without_callers_is_given_up() {
+    async fn a_dial_ends_with_its_last_caller() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        // The kernel keeps one connection for us and lets further ones wait.
+        // The kernel accepts one connection; further ones wait.
         let listener = socket.listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let _first = TcpStream::connect(address).await.unwrap();

@@ -22,6 +22,10 @@ use crate::conn::{ConnectError, Connection, Sender};
 /// has about 200.
 const MAX_ANSWER_METADATA_BYTES: usize = 64 * 1024;
 
+/// Errors with which the kernel closes a connection when the peer does not respond.
+const SILENCE: [ErrorKind; 3] =
+    [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -48,7 +52,7 @@ pub enum CallError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The answer was refused, because too many bytes are held already.
+    /// There was no room for the answer, because too many bytes are held already.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
@@ -76,7 +80,7 @@ impl Lost {
             let h2 = error.downcast_ref::<h2::Error>();
             // hyper may return an I/O error that is not wrapped in an h2 error.
             let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
-            if io.is_some_and(|io| is_silence(io.kind())) {
+            if io.is_some_and(|io| SILENCE.contains(&io.kind())) {
                 return Self::Silence;
             }
             if io.is_some() || h2.is_some_and(h2::Error::is_go_away) {
@@ -86,11 +90,6 @@ impl Lost {
         }
         lost
     }
-}
-
-/// Whether the kernel closed a connection because the peer did not respond.
-fn is_silence(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
 }
 
 impl CallError {
@@ -116,8 +115,8 @@ pub async fn call(
     limit: usize,
     charge: &Charge,
 ) -> Result<Reply, CallError> {
-    // A connection may have been closed since its last call, because its peer drains or was
-    // replaced. This is noticed only now. The peer may still be reachable, so dial once more.
+    // The connection may have been closed since its last call, because the peer drains or was
+    // replaced. This is noticed only now. The peer may be reachable again, so dial once more.
     let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
         Err(CallError::NotSent) => {
             send(connection.sender().await?, request(connection, &headers, framed)).await?
@@ -149,8 +148,8 @@ pub async fn call(
             let bytes = head_bytes.saturating_add(trailer_bytes).saturating_sub(message_bytes);
             if bytes > MAX_ANSWER_METADATA_BYTES {
                 let text = format!(
-                    "the answer's headers and trailers have {bytes} bytes, more than {MAX_ANSWER_METADATA_BYTES}: look at \
-                     what stands between router, runners and function pods"
+                    "the answer's headers and trailers have {bytes} bytes, more than {MAX_ANSWER_METADATA_BYTES}: check \
+                     the proxies between router, runners and function pods"
                 );
                 return Ok(Reply::failed(Code::ResourceExhausted, &text));
             }

@@ -1,4 +1,4 @@
-//! The one body type that our servers and clients send.
+//! The body type of our servers' answers and our clients' requests.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use super::inflight::{Charge, hold};
-use crate::streams::{asked_for_more, is_no_call};
+use crate::streams::{record_health_check, record_progress};
 
-/// The one body.
+/// A body to send.
 #[derive(Debug)]
 pub enum Body {
     /// A message as slices, with its trailers.
     Message(Message),
-    /// A body of tonic's generated code, such as that of health.
+    /// A body from tonic's generated code, such as a health answer.
     Tonic(tonic::body::Body),
 }
 
@@ -28,29 +28,29 @@ pub struct Message {
     parts: std::vec::IntoIter<Bytes>,
     trailers: Option<HeaderMap>,
     charge: Charge,
-    /// The body does not end until the last slice has been sent. hyper passes the last slice to
-    /// HTTP/2 as soon as there is room for its first byte. Without this wait, hyper would finish
-    /// the answer before the caller has read it.
-    held_back: Option<oneshot::Receiver<()>>,
+    /// The body does not end until the last slice has been sent, which this channel reports. hyper
+    /// passes the last slice to HTTP/2 as soon as there is room for its first byte. Without this
+    /// wait, hyper would finish the answer before the caller has read it.
+    last_sent: Option<oneshot::Receiver<()>>,
 }
 
-/// Answers up to this size, in bytes, are not held back. Most answers are that small, and their
-/// unread part needs little memory.
+/// The end of answers up to this size, in bytes, does not wait. Most answers are that small, and
+/// their unread part needs little memory.
 const SMALL: usize = 16 * 1024;
 
 impl Body {
     /// Sends `framed` slice by slice, then `trailers` if there are any. Holds `charge` until the
     /// last slice has been sent or the stream has ended.
     pub fn message(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
-        let mut held_back = None;
+        let mut last_sent = None;
         let large = framed.len() > SMALL && trailers.is_some();
         let mut parts: Vec<_> = framed.into_iter().collect();
         if large && let Some(last) = parts.pop() {
-            let (sent, hears) = oneshot::channel();
-            held_back = Some(hears);
+            let (sent, receiver) = oneshot::channel();
+            last_sent = Some(receiver);
             parts.push(hold(last, sent));
         }
-        Self::Message(Message { parts: parts.into_iter(), trailers, charge, held_back })
+        Self::Message(Message { parts: parts.into_iter(), trailers, charge, last_sent })
     }
 }
 
@@ -58,17 +58,17 @@ impl Message {
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         let mut next = self.parts.next();
         if next.is_none()
-            && let Some(sent) = &mut self.held_back
+            && let Some(sent) = &mut self.last_sent
         {
             // The channel's sender is dropped with the slice.
             let _ = ready!(Pin::new(sent).poll(context));
-            self.held_back = None;
+            self.last_sent = None;
         }
-        asked_for_more();
-        // hyper takes a slice only after it has passed on the previous one. So the charge moves to
-        // the last slice.
+        record_progress();
+        // hyper takes a slice only after it has passed on the previous one. So the charge is
+        // released with the last slice.
         if self.parts.len() == 0 {
-            next = next.map(|last| std::mem::take(&mut self.charge).ride_on(last));
+            next = next.map(|last| std::mem::take(&mut self.charge).release_with(last));
         }
         Poll::Ready(next.map(Frame::data).or_else(|| self.trailers.take().map(Frame::trailers)))
     }
@@ -91,7 +91,7 @@ impl http_body::Body for Body {
         match &mut *self {
             Self::Message(message) => message.poll_frame(context).map(|frame| frame.map(Ok)),
             Self::Tonic(body) => {
-                is_no_call();
+                record_health_check();
                 Pin::new(body).poll_frame(context)
             }
         }

@@ -1,4 +1,4 @@
-//! Inflates a gzip-compressed message, within the same limit as a plain one.
+//! Inflates a gzip-compressed message, within the limit of a plain message.
 
 use std::io::{self, Read};
 
@@ -33,8 +33,8 @@ pub(super) async fn inflate_apart(
     inflated.await?
 }
 
-/// Inflates `message` to at most `limit` bytes, each of which is charged before it is kept. A large
-/// one takes milliseconds.
+/// Inflates `message` to at most `limit` bytes. Each byte is charged before it is kept. A large
+/// message takes milliseconds.
 fn inflate(message: &Chunks, limit: usize, charge: &mut Charge) -> Result<Bytes, InflateError> {
     // One byte past the limit distinguishes a message that just fits from a larger one.
     let mut plain = MultiGzDecoder::new(message.reader().reader()).take((limit as u64).saturating_add(1));
@@ -62,7 +62,7 @@ mod tests {
     use crate::inflight::{CALL_OVERHEAD, Hop, Inflight};
 
     #[test]
-    fn inflates_gzip_up_to_the_limit_and_what_may_be_in_flight() {
+    fn gzip_is_inflated_up_to_the_limit_and_the_bytes_in_flight() {
         const LEN: usize = 200_000;
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         let plain = vec![b'x'; LEN];

@@ -3,7 +3,7 @@
 //!
 //! Calls differ by orders of magnitude in size, so their number does not bound memory. A hop counts
 //! the size that a message announces, before it reads the message. A call that does not fit is
-//! refused at once and costs nothing. Requests, answers, and calls that have sent only headers each
+//! refused at once and holds no bytes. Requests, answers, and calls that have sent only headers each
 //! have their own account with the same limit. So all messages together stay below twice the limit.
 //! No image can use the whole limit for requests.
 
@@ -34,23 +34,26 @@ const DEFAULT_LIMIT: usize = 512 * 1024 * 1024;
 /// be sent elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hop {
-    /// No hop before the router could try another router.
+    /// After a refusal, the caller cannot try another router.
     Router,
     /// After a refusal, the router tries another runner.
     Runner,
 }
 
-/// Why a message was refused.
+/// The limit for which a message was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
+    /// The limit of all calls.
     Limit,
+    /// The share of one image.
     Share,
+    /// The limit of all answers.
     Answer,
     /// The message arrived too slowly, and another call needed its room.
     Slow,
 }
 
-/// A message that does not fit.
+/// The refusal of a message that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     why: Why,
@@ -83,8 +86,8 @@ pub struct Charge {
     image: Option<Arc<str>>,
     /// The charge is for an answer.
     answer: bool,
-    /// Set while the message arrives: the call's place, and the notification that the place is
-    /// lost. The place's bytes are not in `bytes`.
+    /// Set while the message arrives: the call's place, and the notification that the call has lost
+    /// its place. The place's bytes are not in `bytes`.
     receiving: Option<(Place, Arc<Notify>)>,
 }
 
@@ -142,7 +145,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Refused {
-    /// Whether the previous hop may send the call elsewhere. After an answer it may not, because
+    /// Whether the previous hop may send the call elsewhere. If the answer was refused, it may not:
     /// the function must not run twice.
     pub(super) fn is_shed(&self) -> bool {
         self.hop == Hop::Runner && self.why != Why::Answer
@@ -157,8 +160,8 @@ impl Inflight {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
     }
 
-    /// Charges a call for headers of this many bytes. Its message has not announced its size yet.
-    /// Until [`Charge::received`] the call may lose its place.
+    /// Charges a call for its headers of `headers` bytes, before its message has announced its size.
+    /// Until [`Charge::received`], the call may lose its place.
     ///
     /// # Errors
     /// When the headers alone exceed the limit.
@@ -269,9 +272,9 @@ impl Charge {
         Ok(answer)
     }
 
-    /// Attaches the charge for `bytes` to them until their last copy is dropped, and releases the
-    /// rest.
-    pub(super) fn ride_on(mut self, bytes: Bytes) -> Bytes {
+    /// Releases the charge when the last copy of `bytes` is dropped. What is charged beyond their
+    /// length is released now.
+    pub(super) fn release_with(mut self, bytes: Bytes) -> Bytes {
         self.shrink(self.bytes.saturating_sub(bytes.len()));
         if self.bytes == 0 { bytes } else { hold(bytes, self) }
     }
@@ -296,7 +299,7 @@ impl<T> AsRef<[u8]> for Holding<T> {
     }
 }
 
-/// `bytes`, whose last copy drops `held`.
+/// Returns `bytes`, and drops `held` with their last copy.
 pub(crate) fn hold<T: Send + 'static>(bytes: Bytes, held: T) -> Bytes {
     Bytes::from_owner(Holding { bytes, _held: held })
 }

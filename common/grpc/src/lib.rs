@@ -1,4 +1,4 @@
-//! Unary gRPC on hyper, for hops that hold a message without decoding it.
+//! Unary gRPC on hyper, for hops that forward a message without decoding it.
 //!
 //! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer
 //! an oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap

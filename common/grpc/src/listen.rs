@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_taken_port_names_the_flag() {
+    async fn the_error_for_a_port_in_use_names_the_flag() {
         let (_held, address) = listen(None, 0, "--port").await.unwrap();
         assert!(address.ip().is_unspecified());
         let error = listen(None, address.port(), "--port").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The answer to a unary call, ours or another hop's.
+//! The answer to a unary call, from this hop or from another.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;

@@ -36,18 +36,18 @@ use crate::streams::{Activity, Streams};
 use crate::{Body, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection. Porch and routers send all of their calls over one
-/// connection. Calls above this limit would wait at the sender, unseen and in no fair order. So it
-/// is as high as the default limit of bytes in flight allows: 512 MiB, at least 16 KiB per call.
+/// connection. Calls above this limit wait at the sender, where no rule of this server orders them.
+/// So it is as high as the default limit of bytes in flight allows: 512 MiB, 16 KiB or more per call.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window
 /// would only add round trips. The connection has its own window, which limits all of its streams.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// A peer that is gone, or that never sends anything, is noticed after this long.
+/// A peer that is lost, or that never sends anything, is noticed after this long.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// Length of the HTTP/2 client preface in bytes (RFC 9113, section 3.4).
 const PREFACE_LEN: u64 = 24;
-/// Here, a caller that cancels many calls at once is normal and not an attack.
+/// A caller that cancels all of its calls at once is normal here, not an attack.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
 /// Each reason for refused connections is logged once per interval, for at most [`MAX_LOGGED`]
 /// reasons.
@@ -61,8 +61,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Options {
     /// Age after which the server sends GOAWAY, so that the caller dials again.
     pub max_age: Option<Duration>,
-    /// Maximum connections at once (`--max-connections`). One more closes the connection that has
-    /// been idle for longest. If all are busy, the new connection is refused.
+    /// Maximum connections at once (`--max-connections`). A new connection above the limit closes
+    /// the one idle for longest. If all are busy, the new connection is refused.
     pub max_connections: usize,
 }
 
@@ -99,8 +99,8 @@ pub async fn serve<H, F>(
         match accepted {
             Ok((stream, peer)) => {
                 if !open.make_room() {
-                    if refusals.is_news("busy".to_owned()) {
-                        tracing::warn!(%peer, "refused a connection: all of --max-connections have calls");
+                    if refusals.may_log("busy".to_owned()) {
+                        tracing::warn!(%peer, "refused a connection: all connections of --max-connections have calls");
                     }
                     continue;
                 }
@@ -130,28 +130,29 @@ pub async fn serve<H, F>(
     while connections.join_next().await.is_some() {}
 }
 
-/// Why connections were refused in the last [`LOG_INTERVAL`].
+/// Why connections were refused in the last [`LOG_INTERVAL`], and when each reason was logged.
 #[derive(Debug, Default)]
 struct Refusals(Mutex<BTreeMap<String, Instant>>);
 
 impl Refusals {
     fn log_tls(&self, peer: SocketAddr, error: &io::Error) {
         // The text of an expired certificate contains the time.
-        if self.is_news(error.to_string().replace(|letter: char| letter.is_ascii_digit(), "")) {
-            tracing::warn!(%peer, %error, "refused a connection: TLS failed; see --tls-client-ca and the peer's certificate");
+        if self.may_log(error.to_string().replace(|letter: char| letter.is_ascii_digit(), "")) {
+            tracing::warn!(%peer, %error, "refused a connection: TLS failed; check --tls-client-ca and the peer's certificate");
         } else {
             tracing::debug!(%peer, %error, "refused a connection: TLS failed");
         }
     }
 
-    fn is_news(&self, reason: String) -> bool {
+    /// Whether to log this reason now. If so, it is recorded as logged.
+    fn may_log(&self, reason: String) -> bool {
         let mut logged = self.0.lock();
         logged.retain(|_, at| at.elapsed() < LOG_INTERVAL);
-        let is_news = logged.len() < MAX_LOGGED && !logged.contains_key(&reason);
-        if is_news {
+        let may_log = logged.len() < MAX_LOGGED && !logged.contains_key(&reason);
+        if may_log {
             logged.insert(reason, Instant::now());
         }
-        is_news
+        may_log
     }
 }
 
@@ -161,7 +162,7 @@ async fn admit(
     accept: Option<Acceptor>,
     mut drain: drain::Watch,
 ) -> io::Result<Option<Box<dyn Stream>>> {
-    // Small frames follow large ones in every answer; Nagle would hold the trailers back.
+    // A small frame follows a large one in every answer. Nagle's algorithm would delay the trailers.
     let _ = stream.set_nodelay(true);
     // A peer that closes without sending a byte (a TCP probe) is not counted as a TLS failure.
     let mut first = [0];

@@ -1,7 +1,6 @@
 //! The server side of a unary call. Router, runner and wrapper-server use it. It applies limits,
 //! deadline and compression before the evaluator runs.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -36,14 +35,13 @@ pub struct Call {
     pub framed: Chunks,
     /// The message without prefix, inflated if it was compressed. A hop reads these bytes.
     pub message: Chunks,
-    /// When the caller stops waiting.
+    /// When the caller stops waiting for the answer.
     pub deadline: Instant,
-    /// The bytes that are charged for the call. The hop that reads its image assigns them to the
-    /// image.
+    /// The bytes that are charged for the call. The hop that reads the image assigns them to it.
     pub charge: Charge,
     /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
-    /// The call's place if [`Options::places`] is set. Hold it as long as any part of the call.
+    /// The call's place if [`Options::places`] is set. Keep it until all work of the call has ended.
     pub place: Option<Place>,
 }
 
@@ -58,8 +56,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// `count` places (zero counts as one), and the text for callers that get none. After a
-    /// refusal, the previous hop may send the call elsewhere.
+    /// Creates `count` places (zero counts as one). `refusal` is the error text for a call that gets
+    /// no place. The previous hop may send such a call elsewhere.
     pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
@@ -79,8 +77,8 @@ impl Call {
 
 /// What a server does with a call.
 pub trait Evaluate: Send + Sync + 'static {
-    /// Answers one call. The future is dropped at the deadline and when the caller disconnects. It
-    /// must then end everything that it started.
+    /// Answers one call. The future is dropped at the deadline and when the caller disconnects. The
+    /// drop must end everything that the future has started.
     fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
 }
 
@@ -93,8 +91,8 @@ pub trait Observe: fmt::Debug + Send + Sync {
 
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// Error texts for calls that take too long: grpc-go's text for the caller's own deadline, and
-/// texts that name our flags.
+/// Error texts for calls that take too long: grpc-go's text for the caller's own deadline, else a
+/// text that names our flag.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
 const DEFAULT_TIMEOUT_TEXT: &str =
     "no answer within --request-timeout, which bounds calls without a deadline";
@@ -114,7 +112,7 @@ pub struct Options {
     /// How many calls there may be at once. `None` sets no limit.
     pub places: Option<Places>,
     /// Whether answers report how many calls are in flight.
-    pub tell_load: bool,
+    pub report_load: bool,
     /// Records the calls that have ended.
     pub observer: Option<Arc<dyn Observe>>,
     /// Creates the spans of calls.
@@ -140,17 +138,16 @@ impl<E: Evaluate> Server<E> {
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
         if path == EVALUATE_FUNCTION_PATH {
-            let mut ended = Ended::new(&self.calls, self.options.observer.as_deref());
-            let mut reply = self.call(request, &mut ended).await;
-            ended.code = reply.code();
-            ended.response = reply.framed.len().checked_sub(PREFIX_LEN);
-            if self.options.tell_load {
+            let mut record = CallRecord::new(&self.calls, self.options.observer.as_deref());
+            let mut reply = self.call(request, &mut record).await;
+            record.code = reply.code();
+            record.response = reply.framed.len().checked_sub(PREFIX_LEN);
+            if self.options.report_load {
                 set_load(reply.status_headers_mut(), self.calls.load(Ordering::Relaxed).saturating_sub(1));
             }
             reply.into_response()
         } else if path.starts_with("/grpc.health.v1.Health/") {
-            let Ok(response) =
-                self.health.clone().call(request).await.map_err(|never: Infallible| match never {});
+            let Ok(response) = self.health.clone().call(request).await;
             response.map(Body::from)
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
@@ -159,7 +156,7 @@ impl<E: Evaluate> Server<E> {
         }
     }
 
-    async fn call(&self, request: Request<Incoming>, ended: &mut Ended<'_>) -> Reply {
+    async fn call(&self, request: Request<Incoming>, record: &mut CallRecord<'_>) -> Reply {
         let (head, body) = request.into_parts();
         if head.method != Method::POST || !is_grpc(&head.headers) {
             let text = "not a gRPC call: POST with content-type application/grpc is expected";
@@ -171,7 +168,7 @@ impl<E: Evaluate> Server<E> {
             None if default_timeout <= max_timeout => (default_timeout, DEFAULT_TIMEOUT_TEXT),
             _ => (max_timeout, MAX_TIMEOUT_TEXT),
         };
-        let deadline = ended.started + time;
+        let deadline = record.started + time;
         let answer = async {
             let mut place = None;
             if let Some(Places { free, refusal }) = &self.options.places {
@@ -183,20 +180,20 @@ impl<E: Evaluate> Server<E> {
             let (framed, message, charge) = match self.read(&head.headers, body).await {
                 Ok(read) => read,
                 Err(reply) => {
-                    self.trace(&head.headers, ended);
+                    self.trace(&head.headers, record);
                     return reply;
                 }
             };
             let mut headers = head.headers;
             if message.is_empty() {
-                // A router's probe: nobody's call.
-                ended.observer = None;
+                // An empty message is a router's probe, which is not counted.
+                record.observer = None;
             } else {
-                ended.request = Some(message.len());
-                self.trace(&headers, ended);
-                ended.span.inject(&mut headers);
+                record.request = Some(message.len());
+                self.trace(&headers, record);
+                record.span.inject(&mut headers);
             }
-            let call = Call { headers, framed, message, deadline, charge, span: ended.span.clone(), place };
+            let call = Call { headers, framed, message, deadline, charge, span: record.span.clone(), place };
             // Boxed, so that a call needs little memory until its message is complete.
             Box::pin(self.evaluator.evaluate(call)).await
         };
@@ -205,9 +202,9 @@ impl<E: Evaluate> Server<E> {
     }
 
     /// Begins the span of a call.
-    fn trace(&self, headers: &HeaderMap, ended: &mut Ended<'_>) {
+    fn trace(&self, headers: &HeaderMap, record: &mut CallRecord<'_>) {
         if let Some(tracer) = &self.options.tracer {
-            ended.span = tracer.begin(headers, ended.started.elapsed());
+            record.span = tracer.begin(headers, record.started.elapsed());
         }
     }
 
@@ -238,9 +235,9 @@ impl<E: Evaluate> Server<E> {
     }
 }
 
-/// Counts a call while it is in flight, and records its end. A call that is dropped before it is
-/// answered counts as cancelled by its caller.
-struct Ended<'a> {
+/// Counts a call while it is in flight, and records its end. A call that is dropped without an
+/// answer counts as cancelled by its caller.
+struct CallRecord<'a> {
     calls: &'a AtomicUsize,
     observer: Option<&'a dyn Observe>,
     started: Instant,
@@ -250,7 +247,7 @@ struct Ended<'a> {
     span: Span,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> CallRecord<'a> {
     fn new(calls: &'a AtomicUsize, observer: Option<&'a dyn Observe>) -> Self {
         calls.fetch_add(1, Ordering::Relaxed);
         let (started, span) = (Instant::now(), Span::default());
@@ -258,7 +255,7 @@ impl<'a> Ended<'a> {
     }
 }
 
-impl Drop for Ended<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
         self.span.ended(self.code);
@@ -313,7 +310,7 @@ fn too_large(size: Option<usize>, limit: usize) -> Reply {
 fn unknown_encoding() -> Reply {
     let mut reply = Reply::failed(
         Code::Unimplemented,
-        "grpc: the message is compressed in a way this server does not know; gzip and identity are accepted",
+        "grpc: the message is compressed in a way that this server does not know; it accepts gzip and identity",
     );
     reply.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip"));
     reply

@@ -1,11 +1,11 @@
-//! gRPC status in headers and trailers: reads it, limits its length and replaces it without loss of
+//! Reads the gRPC status in headers and trailers, limits its length, and replaces it without losing
 //! details.
 
 use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode;
 use tonic::{Code, Status};
 
-/// Longest status message that we send, in bytes. Longer ones keep their head and tail.
+/// Longest status message that we send, in bytes. A longer message keeps its head and tail.
 pub const MAX_MESSAGE_BYTES: usize = 128 * 1024;
 
 /// The trailer by which a runner or wrapper-server reports that it did not start the call, so that
@@ -14,7 +14,7 @@ pub const SHED_TRAILER: &str = "porch-fn-retry";
 /// Its only value.
 pub const SHED_VALUE: &str = "shed";
 
-/// The trailer by which a runner reports how many other calls it has.
+/// The trailer by which a runner reports how many other calls it has in flight.
 pub const LOAD_TRAILER: &str = "porch-fn-load";
 
 /// A code's name in the spelling that gRPC's own metrics and grpcurl use.
@@ -61,7 +61,7 @@ pub fn set_message(headers: &mut HeaderMap, code: Code, message: &str) {
     let _ = Status::new(code, cut_message(message)).add_header(headers);
 }
 
-/// Cuts the message in `headers` if it is above [`MAX_MESSAGE_BYTES`], as [`cut_message`] does.
+/// Cuts the message in `headers` like [`cut_message`].
 pub fn bound_message(headers: &mut HeaderMap) {
     // Decoding never makes the message longer.
     if headers.get("grpc-message").is_some_and(|value| value.len() > MAX_MESSAGE_BYTES) {
@@ -70,7 +70,7 @@ pub fn bound_message(headers: &mut HeaderMap) {
     }
 }
 
-/// Bytes of names and values.
+/// Length of all names and values, in bytes.
 pub fn header_bytes(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_a_number_or_nothing() {
+    fn a_malformed_load_is_ignored() {
         let mut headers = HeaderMap::new();
         assert_eq!(load_of(&headers), None);
         set_load(&mut headers, usize::MAX);

@@ -1,4 +1,4 @@
-//! The streams of a connection: counts them, and drops a stream whose answer is not read.
+//! Counts the streams of a connection, and drops a stream whose answer is not read.
 //!
 //! hyper takes the next part of an answer when the caller has made room for it. A stream whose
 //! answer makes no progress for [`UNREAD`] is dropped, which resets it and frees HTTP/2's buffers.
@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tokio::task_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long a caller may read nothing of its answer. A part has about 16 KiB.
+/// How long a caller may read nothing of its answer. hyper takes parts of about 16 KiB.
 const UNREAD: Duration = Duration::from_mins(1);
 
 task_local! {
@@ -25,20 +25,20 @@ task_local! {
 
 /// The current stream.
 struct Stream {
-    /// When its answer last made progress.
-    asked: Cell<Option<Instant>>,
-    /// Counts the stream as activity while it is set.
+    /// When its answer last made progress; `None` before the answer begins.
+    progress: Cell<Option<Instant>>,
+    /// Counts the stream as activity of the connection while it is set.
     open: Cell<Option<Open>>,
 }
 
-/// Records that hyper asks for more of the current stream's answer.
-pub(crate) fn asked_for_more() {
+/// Records that hyper takes the next part of the current stream's answer.
+pub(crate) fn record_progress() {
     // A body that a client sends belongs to no stream of this server, so the error is ignored.
-    let _ = STREAM.try_with(|stream| stream.asked.set(Some(Instant::now())));
+    let _ = STREAM.try_with(|stream| stream.progress.set(Some(Instant::now())));
 }
 
 /// Records that the current stream is a health check. A connection with only health checks is idle.
-pub(crate) fn is_no_call() {
+pub(crate) fn record_health_check() {
     let _ = STREAM.try_with(|stream| stream.open.take());
 }
 
@@ -94,7 +94,7 @@ impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
     fn execute(&self, stream: S) {
         let open = Cell::new(Some(Open::new(&self.0)));
         tokio::spawn(
-            STREAM.scope(Stream { asked: Cell::new(None), open }, WhileRead { stream, timer: None }),
+            STREAM.scope(Stream { progress: Cell::new(None), open }, WhileRead { stream, timer: None }),
         );
     }
 }
@@ -109,13 +109,13 @@ impl<S: Future<Output = ()>> Future for WhileRead<S> {
         if this.stream.poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let Some(asked) = STREAM.with(|stream| stream.asked.get()) else { return Poll::Pending };
-        let due = asked + UNREAD;
+        let Some(progress) = STREAM.with(|stream| stream.progress.get()) else { return Poll::Pending };
+        let due = progress + UNREAD;
         let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         loop {
             ready!(timer.as_mut().poll(context));
             if timer.deadline() >= due {
-                tracing::debug!("an answer that its caller does not read is dropped");
+                tracing::debug!("dropped an answer that its caller does not read");
                 return Poll::Ready(());
             }
             timer.as_mut().reset(due);
@@ -159,10 +159,10 @@ mod tests {
         sleep(second).await;
         assert_eq!(activity.idle_since(), Some(start + second * 2));
         streams.execute(async {
-            is_no_call();
+            record_health_check();
             sleep(UNREAD).await;
         });
         sleep(second).await;
-        assert_eq!(activity.idle_since(), Some(start + second * 5 / 2), "a health stream is no call");
+        assert_eq!(activity.idle_since(), Some(start + second * 5 / 2), "a health stream does not count");
     }
 }

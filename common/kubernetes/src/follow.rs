@@ -24,7 +24,7 @@ pub const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 /// Pauses before the next follower. They double from the first to the last value.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// A follower that lived for this long after its list counts as successful.
+/// A follower that ran for this long after its list counts as successful.
 const LIVED: Duration = Duration::from_secs(10);
 
 /// HTTP 410: the server no longer has the resource version from which the watch starts. This is
@@ -57,7 +57,7 @@ pub enum FollowError {
     #[error(transparent)]
     Watch(#[from] RequestError),
     /// The watch sent nothing and did not end in time.
-    #[error("a watch went silent: check the network to the API server")]
+    #[error("a watch went silent; check the network to the API server")]
     Silent,
 }
 
@@ -76,7 +76,7 @@ pub struct Follower<K> {
     not_before: Instant,
 }
 
-/// Pauses between followers that fail: they double from 0.2 s to 5 s.
+/// The pauses after failed followers, from 0.2 s to 5 s.
 #[derive(Debug)]
 pub struct Restarts {
     backoff: Backoff,
@@ -130,11 +130,6 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
     pub fn new(api: Api<K>, params: ListParams, page_timeout: Duration, trim: fn(&mut K)) -> Self {
         let not_before = Instant::now();
         Self { api, params, page_timeout, trim, version: None, watch: None, listed_at: None, not_before }
-    }
-
-    /// Whether a watch is open.
-    pub fn is_watching(&self) -> bool {
-        self.watch.is_some()
     }
 
     /// The time since the first list; `None` before it.

@@ -34,14 +34,14 @@ pub enum ConnectError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         source: Box<KubeconfigError>,
     },
     /// The process does not run in a cluster.
-    #[error("there is no service account here ({0}): give --kubeconfig")]
+    #[error("this process has no service account ({0}); set --kubeconfig")]
     NotInCluster(#[source] Box<InClusterError>),
     /// The configuration is not valid for a client.
-    #[error("no client for the API server can be made: {0}")]
+    #[error("cannot create a client for the API server: {0}")]
     Client(#[source] Box<kube::Error>),
 }
 
@@ -129,13 +129,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_kubeconfig_that_cannot_be_read_is_named() {
+    async fn the_error_names_an_unreadable_kubeconfig() {
         let error = connect(Some(Path::new("/no/such/file")), "porch-fn").await.err().unwrap().to_string();
         assert!(error.starts_with("--kubeconfig /no/such/file: "), "{error}");
     }
 
     #[tokio::test]
-    async fn requests_say_which_program_sends_them() {
+    async fn requests_name_the_program_in_the_user_agent() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = server.local_addr().unwrap();
         let directory = tempfile::tempdir().unwrap();

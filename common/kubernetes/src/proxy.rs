@@ -1,6 +1,7 @@
-//! Which proxy leads to a kubeconfig's API server. kube reads `HTTPS_PROXY` too, but then looks in
-//! `NO_PROXY` for the proxy's own host (kube-client 5, `ConfigLoader::proxy_url`): who excepts the
-//! API server, as most do who have a proxy, would be sent through it all the same.
+//! Chooses the proxy for a kubeconfig's API server. kube reads `HTTPS_PROXY` too, but looks in
+//! `NO_PROXY` for the proxy's host instead of the API server's (kube-client 5,
+//! `ConfigLoader::proxy_url`). Most users with a proxy exclude the API server by `NO_PROXY`, and kube
+//! would ignore that.
 
 use std::env;
 
@@ -9,14 +10,15 @@ use hyper_util::client::proxy::matcher::Matcher;
 use kube::Config;
 
 const PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
-const EXCEPTED: [&str; 2] = ["NO_PROXY", "no_proxy"];
+const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Has `config`, read from a kubeconfig, go the way that kubectl goes: through the kubeconfig's
-/// `proxy-url`, else through `HTTPS_PROXY` unless `NO_PROXY` excepts the API server.
+/// Sets the proxy in `config`, which was read from a kubeconfig, like kubectl does. It is the
+/// kubeconfig's `proxy-url`, else `HTTPS_PROXY` unless `NO_PROXY` excludes the API server.
 pub fn choose_proxy(config: &mut Config) {
     let variable = |name: &str| env::var(name).ok();
-    let told = first(PROXY, variable).and_then(|proxy| proxy.parse().ok());
-    if config.proxy_url.is_none() || config.proxy_url == told {
+    // kube has put the variable's value into `proxy_url` if the kubeconfig names no proxy.
+    let from_variable = first(PROXY, variable).and_then(|proxy| proxy.parse().ok());
+    if config.proxy_url.is_none() || config.proxy_url == from_variable {
         config.proxy_url = of_environment(&config.cluster_url, variable);
     }
 }
@@ -26,8 +28,8 @@ fn of_environment(cluster: &Uri, variable: impl Fn(&str) -> Option<String> + Cop
     if !proxy.contains("://") {
         proxy.insert_str(0, "http://");
     }
-    let excepted = first(EXCEPTED, variable).unwrap_or_default();
-    Matcher::builder().https(proxy.clone()).no(excepted).build().intercept(cluster)?;
+    let excluded = first(EXCLUDED, variable).unwrap_or_default();
+    Matcher::builder().https(proxy.clone()).no(excluded).build().intercept(cluster)?;
     proxy.parse().ok()
 }
 
@@ -47,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_server_is_what_no_proxy_excepts_not_the_proxy() {
+    fn no_proxy_is_compared_with_the_api_servers_host() {
         let api = "https://api.example.com:6443/";
         let proxy = ("HTTPS_PROXY", "http://10.1.2.3:3128");
         let through = Some("http://10.1.2.3:3128/".to_owned());
@@ -58,6 +60,6 @@ mod tests {
         assert_eq!(chosen(api, &[proxy, ("no_proxy", "*")]), None);
         assert_eq!(chosen("https://10.9.9.9:6443/", &[proxy, ("NO_PROXY", "10.0.0.0/8")]), None);
         assert_eq!(chosen(api, &[("HTTPS_PROXY", ""), ("https_proxy", "10.1.2.3:3128")]), through);
-        assert_eq!(chosen("http://localhost:8001/", &[proxy]), None, "what kubectl proxy serves");
+        assert_eq!(chosen("http://localhost:8001/", &[proxy]), None, "the address of `kubectl proxy`");
     }
 }

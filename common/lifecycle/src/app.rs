@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use crate::drain::Signal;
 use crate::health::Health;
 use crate::signals::StopSignals;
-use crate::tasks::{Failed, Tasks};
+use crate::tasks::Tasks;
 
 /// The time limits of a drain.
 #[derive(Debug, Clone, Copy)]
@@ -23,38 +23,29 @@ pub struct DrainTimes {
     pub timeout: Duration,
 }
 
-/// How a drain ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
-    /// Everything finished.
-    Finished,
-    /// Work was left when `--drain-timeout` had passed.
-    TimedOut,
-}
-
 /// An action that runs after a server's tasks have ended.
 pub type AtEnd = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// A running server. Dropping it ends everything at once; see [`drain`](Self::drain).
+/// A running server. Dropping it ends everything at once; [`drain`](Self::drain) waits for calls.
 pub struct App {
-    /// Where calls are taken.
+    /// The address of the gRPC listener.
     pub address: SocketAddr,
-    /// Where the admin port listens, if there is one.
+    /// The address of the admin port, if there is one.
     pub admin_address: Option<SocketAddr>,
-    /// Its gRPC health.
+    /// The server's gRPC health.
     pub health: Health,
-    /// Starts the drain of its tasks.
+    /// Starts the drain of the tasks.
     pub signal: Signal,
     /// The time limits of the drain.
     pub drain_times: DrainTimes,
-    /// Its tasks.
+    /// The server's tasks.
     pub tasks: Tasks,
-    /// Actions that run after its tasks have ended, in this order.
+    /// Actions that run after the tasks have ended, in this order.
     pub at_end: Vec<AtEnd>,
 }
 
 impl App {
-    /// Where calls are taken.
+    /// The address of the gRPC listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -64,31 +55,26 @@ impl App {
         self.admin_address.unwrap_or(self.address)
     }
 
-    /// Returns when a task has ended unexpectedly. After that, the server can only be drained.
-    pub async fn failed(&mut self) -> Failed {
-        self.tasks.failed().await
-    }
-
-    /// Drains: unready, stop accepting, finish calls until the deadline, end all tasks.
-    pub async fn drain(mut self) -> Drained {
+    /// Drains the server: it becomes unready, stops accepting, finishes calls until the deadline, and
+    /// ends all tasks. Returns whether all calls have finished in time.
+    pub async fn drain(mut self) -> bool {
         let times = self.drain_times;
         tracing::info!(delay = ?times.delay, timeout = ?times.timeout, "draining");
         self.health.stop();
         sleep(times.delay).await;
         self.health.close();
         self.signal.drain();
-        let drained = if timeout(times.timeout, self.signal.drained()).await.is_ok() {
+        let is_drained = timeout(times.timeout, self.signal.drained()).await.is_ok();
+        if is_drained {
             tracing::info!("drained");
-            Drained::Finished
         } else {
-            tracing::warn!("calls were still in flight when --drain-timeout passed");
-            Drained::TimedOut
-        };
+            tracing::warn!("calls were still in flight after --drain-timeout");
+        }
         self.tasks.shutdown().await;
         for last in self.at_end {
             last().await;
         }
-        drained
+        is_drained
     }
 }
 
@@ -98,8 +84,8 @@ impl fmt::Debug for App {
     }
 }
 
-/// Runs the server from `start` until SIGTERM, SIGINT or a failed task, and then drains it. Returns
-/// the process's exit code. If `start` fails, `exit_code` returns it for the error.
+/// Runs the server that `start` returns until SIGTERM, SIGINT or a failed task, and then drains it.
+/// Returns the process's exit code. If `start` fails, `exit_code` maps its error to the code.
 pub async fn run<E: Display>(
     program: &str,
     start: impl Future<Output = Result<App, E>>,
@@ -118,7 +104,7 @@ pub async fn run<E: Display>(
     };
     let admin = app.admin_address.map(|address| format!(", admin on {address}")).unwrap_or_default();
     println!("{program}: listening on {}{admin}", app.address);
-    let code = signals.first(app.failed()).await;
+    let code = signals.first(app.tasks.failed()).await;
     signals.drain(app.drain()).await;
     code
 }
@@ -133,7 +119,7 @@ mod tests {
     const TIMES: DrainTimes = DrainTimes { delay: Duration::from_secs(5), timeout: Duration::from_mins(5) };
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_goes_unready_then_stops_accepting_then_gives_up() {
+    async fn a_drain_reports_unready_then_stops_accepting_then_gives_up() {
         let start = Instant::now();
         let (signal, mut watch) = drain::channel();
         let health = Health::new();
@@ -145,7 +131,7 @@ mod tests {
             watch.draining().await;
             (start.elapsed(), observer.is_serving(), watch)
         });
-        assert_eq!(app.drain().await, Drained::TimedOut);
+        assert!(!app.drain().await);
         assert_eq!(start.elapsed(), TIMES.delay + TIMES.timeout);
         let (began, is_serving, _held) = task.await.unwrap();
         assert_eq!((began, is_serving), (TIMES.delay, false));

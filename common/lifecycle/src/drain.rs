@@ -6,15 +6,15 @@
 
 use tokio::sync::watch;
 
-/// The end that starts the drain.
+/// Starts the drain.
 #[derive(Debug)]
 pub struct Signal(watch::Sender<bool>);
 
-/// The end that is notified of the drain. The drain is not finished until every watch is dropped.
+/// Is notified of the drain. The drain is finished when every watch is dropped.
 #[derive(Debug, Clone)]
 pub struct Watch(watch::Receiver<bool>);
 
-/// A connected pair.
+/// Creates a signal and its first watch.
 pub fn channel() -> (Signal, Watch) {
     let (signal, watch) = watch::channel(false);
     (Signal(signal), Watch(watch))
@@ -33,9 +33,9 @@ impl Signal {
 }
 
 impl Watch {
-    /// Returns when draining has begun, at once if it already has.
+    /// Returns when the drain has begun; at once if it already has.
     pub async fn draining(&mut self) {
-        // An error means that the signal was dropped: the process ends, which is a drain too.
+        // An error means that the signal was dropped. Then the process ends, so this also returns.
         let _ = self.0.wait_for(|&draining| draining).await;
     }
 }

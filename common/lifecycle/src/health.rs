@@ -1,8 +1,8 @@
-//! gRPC health (`grpc.health.v1`), by name.
+//! gRPC health (`grpc.health.v1`) of a server and of the names that it reports.
 //!
 //! tonic-health ends the `Watch` stream of an unknown name. The protocol requires that the stream
 //! stays open with `SERVICE_UNKNOWN`, for example for a runner that the router does not know yet.
-//! So this small service replaces it, with the same generated types.
+//! So this module implements the service, with tonic-health's generated types.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// The name of the whole server, which probes use.
+/// The name of the whole server. Probes ask for it.
 pub const SERVER: &str = "";
 
 /// The health of this process and of the parts that it reports by name. Cheap to clone.
@@ -29,12 +29,12 @@ struct State {
     serving: BTreeMap<String, bool>,
     /// Draining has begun. The whole server stays `NOT_SERVING`, and later changes have no effect.
     stopping: bool,
-    /// All `Watch` streams end, so that their connections can close.
+    /// All `Watch` streams have ended, so that their connections can close.
     closed: bool,
 }
 
 impl Health {
-    /// The whole server is `NOT_SERVING` until it is set.
+    /// The whole server is `NOT_SERVING` until [`set`](Self::set) changes it.
     pub fn new() -> Self {
         let serving = BTreeMap::from([(SERVER.to_owned(), false)]);
         Self { state: Arc::new(watch::Sender::new(State { serving, ..State::default() })) }
@@ -65,7 +65,7 @@ impl Health {
         });
     }
 
-    /// Ends all Watch streams. Called when the server stops accepting.
+    /// Ends all `Watch` streams. Call it when the server stops accepting.
     pub fn close(&self) {
         self.state.send_modify(|state| state.closed = true);
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_of_a_name_are_pushed_until_a_drain_ends_the_streams() {
+    async fn watchers_get_each_change_of_their_name_until_a_drain_ends_the_streams() {
         let health = Health::new();
         assert!(!health.is_serving());
         let mut seen = watch(&health, "shard/x").await;
@@ -168,7 +168,7 @@ mod tests {
         health.stop();
         assert_eq!(seen.next().await, Some(ServingStatus::NotServing));
         health.set("", true);
-        assert!(!health.is_serving(), "nothing brings a draining server back");
+        assert!(!health.is_serving(), "a draining server stays NOT_SERVING");
         assert!(seen.next().now_or_never().is_none());
         health.close();
         assert_eq!(seen.next().await, None);

@@ -1,5 +1,5 @@
-//! The lifecycle of a server. At its end, it becomes unready, stops accepting, finishes calls in
-//! flight until a deadline, and exits.
+//! The lifecycle of a server: its tasks, its health, and its drain. In a drain the server becomes
+//! unready, stops accepting, finishes calls in flight until a deadline, and exits.
 
 mod app;
 pub mod drain;
@@ -7,5 +7,5 @@ pub mod health;
 mod signals;
 pub mod tasks;
 
-pub use self::app::{App, AtEnd, DrainTimes, Drained, run};
+pub use self::app::{App, AtEnd, DrainTimes, run};
 pub use self::signals::StopSignals;

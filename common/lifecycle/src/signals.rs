@@ -6,8 +6,8 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::tasks::Failed;
 
-/// Catches SIGTERM and SIGINT from its creation on. A server creates it before it logs that it
-/// listens. Otherwise a signal directly after that message would kill the process.
+/// Catches SIGTERM and SIGINT from its creation on. A server creates it before it prints that it
+/// listens. Otherwise a signal directly after that line would kill the process without a drain.
 #[derive(Debug)]
 pub struct StopSignals {
     term: unix::Signal,
@@ -20,7 +20,7 @@ impl StopSignals {
     /// Installs both signal handlers.
     ///
     /// # Errors
-    /// When the handlers cannot be installed, which happens only on a broken system.
+    /// When the handlers cannot be installed.
     pub fn catch() -> std::io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -53,18 +53,18 @@ impl StopSignals {
         }
     }
 
-    /// Drains. A second signal ends the drain at once.
+    /// Waits for `drain`. A second signal ends it at once.
     pub async fn drain<T>(mut self, drain: impl Future<Output = T>) {
         let signalled_again = async {
             if !self.signalled {
                 let signal = self.next().await;
-                tracing::info!(signal, "stopping already");
+                tracing::info!(signal, "the server is already stopping");
             }
             self.next().await
         };
         tokio::select! {
             _ = drain => (),
-            again = signalled_again => tracing::warn!(signal = again, "not waiting any longer"),
+            again = signalled_again => tracing::warn!(signal = again, "second signal: the drain ends now"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The tasks of a server. No task may end unnoticed: without its discovery task, a server would
 //! look healthy but use old data.
 //!
-//! [`Tasks::failed`] returns the task that ended. The process then drains and exits with code 1, so
+//! [`Tasks::failed`] names the task that ended. The process then drains and exits with code 1, so
 //! that it is restarted. Tasks of single connections and calls are not included: a panic there ends
 //! only that connection or call.
 
@@ -15,11 +15,11 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
-/// A panic in one task may first end another task, by a dropped channel. The panic itself is
-/// reported within this time.
+/// When a task panics, it drops its channels, and another task may end before the panic is known.
+/// So [`Tasks::failed`] waits this long for a panic.
 const CAUSE_WAIT: Duration = Duration::from_secs(1);
 
-/// The tasks of a server. Dropping it ends all tasks.
+/// The tasks of a server. Dropping this ends all tasks.
 #[derive(Debug, Default)]
 pub struct Tasks {
     running: JoinSet<Ended>,
@@ -32,7 +32,7 @@ struct Ended {
     result: Result<(), Box<dyn Any + Send>>,
 }
 
-/// A task ended unexpectedly.
+/// Why the server must stop: one of its tasks ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failed {
     /// It panicked.
@@ -44,7 +44,7 @@ pub enum Failed {
         message: String,
     },
     /// It returned.
-    #[error("task {task:?} ended while the server ran: the log says more")]
+    #[error("task {task:?} ended while the server was running; see the log")]
     Ended {
         /// Its name.
         task: &'static str,
@@ -54,7 +54,7 @@ pub enum Failed {
 // === impl Tasks ===
 
 impl Tasks {
-    /// None yet.
+    /// No tasks yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -107,13 +107,13 @@ impl Tasks {
         pending().await
     }
 
-    /// Ends all.
+    /// Ends all tasks.
     pub async fn shutdown(&mut self) {
         self.running.shutdown().await;
     }
 }
 
-/// Propagates a panic of a task to its owner. `ended` is the result from a `JoinSet`.
+/// Panics if the task panicked. `ended` is its result from a `JoinSet`.
 pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     if let Err(error) = ended
         && let Ok(payload) = error.try_into_panic()
@@ -122,7 +122,7 @@ pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     }
 }
 
-/// Logs panics together with their span.
+/// Logs panics with the span in which they happen.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
@@ -140,7 +140,7 @@ fn message(payload: &(dyn Any + Send)) -> &str {
 pub mod test_panic {
     use std::future::Future;
 
-    /// `task`, or a panic.
+    /// Runs `task`, and panics if a test requests it.
     pub async fn or<F: Future>(name: &'static str, task: F) -> F::Output {
         if !cfg!(debug_assertions) {
             return task.await;
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_panics_or_ends_is_named_and_one_that_may_end_is_not() {
+    async fn a_task_that_panics_or_ends_too_early_is_named() {
         let mut tasks = Tasks::new();
         tasks.keep(info_span!("lives"), pending());
         tasks.spawn(info_span!("once"), async {});
@@ -181,17 +181,17 @@ mod tests {
         let message = "number 1".to_owned();
         assert_eq!(tasks.failed().await, Failed::Panicked { task: "panics", message });
         tasks.shutdown().await;
-        assert_eq!(tasks.failed().now_or_never(), None, "what is shut down did not fail");
+        assert_eq!(tasks.failed().now_or_never(), None, "a task that was shut down has not failed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_is_named_rather_than_a_task_that_ends_because_of_it() {
+    async fn a_panic_is_named_and_not_the_task_that_ends_because_of_it() {
         let (sender, receiver) = oneshot::channel();
         let mut tasks = Tasks::new();
         tasks.keep(info_span!("effect"), async move { _ = receiver.await });
         tasks.keep(info_span!("cause"), async move {
             drop::<oneshot::Sender<()>>(sender);
-            // A panic unwinds for some time after what it owns is gone.
+            // The other task ends some time before this panic is known.
             tokio::time::sleep(CAUSE_WAIT / 2).await;
             panic!("lost");
         });
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_of_a_part_is_passed_on() {
-        let mut parts = JoinSet::new();
-        parts.spawn(async { panic!("a part") });
+    async fn a_panic_of_a_task_reaches_its_owner() {
+        let mut owned = JoinSet::new();
+        owned.spawn(async { panic!("boom") });
         let mut tasks = Tasks::new();
-        let owner = async move { parts.join_next().await.into_iter().for_each(pass_on_panic) };
+        let owner = async move { owned.join_next().await.into_iter().for_each(pass_on_panic) };
         tasks.spawn(info_span!("owner"), owner);
-        let message = "a part".to_owned();
+        let message = "boom".to_owned();
         assert_eq!(tasks.failed().await, Failed::Panicked { task: "owner", message });
     }
 }

@@ -1,4 +1,4 @@
-//! The way to the collector: HTTP/1.1, with TLS if its address says so.
+//! The HTTP client for the collector: HTTP/1.1, with TLS for an address with `https`.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// Least time between warnings that the collector does not take spans.
+/// Minimum time between warnings that the collector does not accept spans.
 const BETWEEN_WARNINGS: Duration = Duration::from_mins(1);
 
-/// Sends batches, which come from a thread of the SDK's, in the runtime.
+/// Sends batches. The SDK calls this in a thread of its own, so requests are spawned in `runtime`.
 #[derive(Debug)]
 pub(crate) struct Collector {
     client: HyperClient<HttpsConnector<HttpConnector>>,
@@ -25,10 +25,10 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Waits for each answer as long as `timeout`.
+    /// A client that waits for each answer for at most `timeout`.
     pub(crate) fn new(timeout: Duration, runtime: Handle) -> Result<Self, rustls::Error> {
         let mut roots = RootCertStore::empty();
-        // Without any, addresses without TLS are still good.
+        // Without certificates, addresses without TLS still work.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let provider = rustls::crypto::ring::default_provider();
         let config = ClientConfig::builder_with_provider(provider.into())
@@ -47,7 +47,7 @@ impl Collector {
             tracing::warn!(
                 host,
                 problem,
-                "the collector does not take spans: those that do not fit into the queue meanwhile are lost"
+                "the collector does not accept spans; spans that do not fit into the queue are lost"
             );
         }
     }

@@ -1,9 +1,9 @@
-//! OpenTelemetry spans of calls, sent to a collector by OTLP. Only this crate needs OpenTelemetry's
-//! SDK, which the wrapper-server must do without: every function pod gets a copy of that.
+//! OpenTelemetry spans of calls, sent to a collector by OTLP. Only this crate uses OpenTelemetry's
+//! SDK. The wrapper-server does not use it, because every function pod gets a copy of that binary.
 //!
 //! The SDK reads most of OpenTelemetry's environment variables itself: sampler, resource, limits,
-//! size and interval of batches. A collector that is slow or away costs calls nothing: what does
-//! not fit into the queue is dropped.
+//! size and interval of batches. A slow or missing collector does not delay calls: spans that do
+//! not fit into the queue are dropped.
 
 mod collector;
 mod otel;
@@ -27,14 +27,14 @@ use crate::collector::Collector;
 
 pub use crate::otel::Otel;
 
-/// How long a server that ends waits for its last spans to be taken.
+/// How long a server that ends waits until the collector has accepted its last spans.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Starts what OpenTelemetry's variables request of a server: reads them, warns of what cannot be
-/// met, registers the server's name and version, and starts its spans, if any, in the current
-/// runtime. `name` is used when no variable names the service.
+/// Reads OpenTelemetry's environment variables, and logs a warning for each request that cannot be
+/// met. Registers the metric with the server's name and version. Starts spans in the current
+/// runtime if a variable requests them. `name` is used when no variable names the service.
 pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
-    // A value that is not UTF-8 names nothing that is known here.
+    // A value that is not UTF-8 is ignored: no known value is like that.
     let otel = Otel::read(|name| std::env::var(name).ok());
     for warning in &otel.warnings {
         tracing::warn!("{warning}");
@@ -44,15 +44,14 @@ pub fn start(name: &'static str, version: &'static str, registry: &mut Registry)
     (otel, spans)
 }
 
-/// The spans of one server. A drop loses spans that are not sent yet; [`flush`](Self::flush) sends
-/// them.
+/// The spans of one server. [`flush`](Self::flush) sends the last spans; dropping this loses them.
 #[derive(Debug)]
 pub struct Spans {
     provider: SdkTracerProvider,
 }
 
 impl Spans {
-    /// `None` unless `otel` asks for spans. A failure is logged.
+    /// Returns `None` if `otel` does not request spans, or if they cannot be sent, which is logged.
     fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
         if !otel.traces {
             return None;
@@ -60,7 +59,7 @@ impl Spans {
         let exporter = exporter(otel.traces_timeout)
             .inspect_err(|error| tracing::warn!("no spans are sent: {error}"))
             .ok()?;
-        // Its own thread makes batches and sends them; its queue is bounded.
+        // The exporter sends batches in a thread of its own; its queue is bounded.
         let provider = SdkTracerProvider::builder()
             .with_resource(resource(otel.service_name.as_deref(), name, version))
             .with_batch_exporter(exporter)
@@ -68,29 +67,30 @@ impl Spans {
         Some(Self { provider })
     }
 
-    /// What makes a server's spans.
+    /// Creates the server's spans.
     pub fn tracer(&self) -> Tracer {
         Tracer::new(self.provider.tracer("porch-fn"))
     }
 
-    /// Sends what is left. Takes two seconds at most; spans that are made later are not sent.
+    /// Sends the remaining spans. Takes at most two seconds; spans that end later are not sent.
     pub async fn flush(self) {
         let provider = self.provider.clone();
         let (done, ended) = oneshot::channel();
-        // A thread that nobody waits for: it blocks, and a second signal means now.
+        // `shutdown_with_timeout` blocks. A thread of its own does not delay the exit of the process
+        // after a second signal.
         let flush = move || done.send(provider.shutdown_with_timeout(FLUSH_WITHIN).is_ok());
         let started = std::thread::Builder::new().name("flush-spans".to_owned()).spawn(flush);
         let sent = started.is_ok() && matches!(timeout(FLUSH_WITHIN, ended).await, Ok(Ok(true)));
         if !sent {
-            tracing::warn!("the last spans were not sent: the collector did not take them within 2s");
+            tracing::warn!("the last spans were not sent: the collector did not accept them within 2s");
         }
     }
 }
 
 impl Drop for Spans {
     fn drop(&mut self) {
-        // Otherwise the provider would wait for several seconds. That it is shut down already is no
-        // error.
+        // Without this call the provider waits for several seconds. It fails after a flush, because
+        // the provider is then shut down already.
         drop(self.provider.shutdown_with_timeout(Duration::ZERO));
     }
 }
@@ -101,8 +101,8 @@ fn exporter(timeout: Duration) -> Result<SpanExporter, Box<dyn Error>> {
     Ok(exporter.with_timeout(timeout).with_http_client(collector).build()?)
 }
 
-/// Whose spans these are. What `OTEL_SERVICE_NAME` says comes before `OTEL_RESOURCE_ATTRIBUTES`,
-/// and that before `name`.
+/// The service that the spans belong to. Its name is `OTEL_SERVICE_NAME`, else the one in
+/// `OTEL_RESOURCE_ATTRIBUTES`, else `name`.
 fn resource(given: Option<&str>, name: &'static str, version: &'static str) -> Resource {
     let defaults = [KeyValue::new("service.name", name), KeyValue::new("service.version", version)];
     let variable = Box::new(EnvResourceDetector::new());

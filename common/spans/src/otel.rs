@@ -1,5 +1,5 @@
 //! OpenTelemetry's environment variables. Porch's manifests set them on the function runner that
-//! this replaces. The log warns of each request that is not met.
+//! this project replaces. The log has a warning for each request that is not met.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-/// Longest value that is quoted, in characters.
+/// Longest value in a warning, in characters.
 const MAX_QUOTED: usize = 100;
-/// OpenTelemetry's default of the time that a collector may take for its answer.
+/// How long a collector may take to answer. OpenTelemetry's default.
 const TRACES_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the variables request.
@@ -17,13 +17,13 @@ const TRACES_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Otel {
     /// `OTEL_METRICS_EXPORTER`: whether metrics are served. Only `none` turns them off.
     pub metrics: bool,
-    /// `OTEL_EXPORTER_PROMETHEUS_HOST`: where the admin port listens without a flag; `None` is
-    /// everywhere.
+    /// `OTEL_EXPORTER_PROMETHEUS_HOST`: the admin port's address if no flag sets it. `None` means
+    /// all interfaces.
     pub admin_host: Option<IpAddr>,
-    /// `OTEL_TRACES_EXPORTER`: whether spans are made and sent to a collector.
+    /// `OTEL_TRACES_EXPORTER`: whether spans are created and sent to a collector.
     pub traces: bool,
     /// `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`: how long a collector
-    /// may take for its answer.
+    /// may take to answer.
     pub traces_timeout: Duration,
     /// `OTEL_SERVICE_NAME`.
     pub service_name: Option<String>,
@@ -32,7 +32,8 @@ pub struct Otel {
 }
 
 impl Otel {
-    /// Reads the variables by `variable`. An empty one counts as none, as OpenTelemetry has it.
+    /// Reads the variables by `variable`. An empty variable counts as unset, as OpenTelemetry
+    /// specifies.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given =
             |name| variable(name).map(|value| value.trim().to_owned()).filter(|text| !text.is_empty());
@@ -41,7 +42,7 @@ impl Otel {
             let value: String = value.chars().take(MAX_QUOTED).collect();
             warnings.push(format!("{name}={value:?}: {why}"));
         };
-        // Whether the known exporter is requested, or none.
+        // Some(true): `known` is requested. Some(false): no exporter is requested.
         let mut exporter = |name, known, why| {
             let value = given(name)?;
             let is_known = value.eq_ignore_ascii_case(known);
@@ -54,12 +55,12 @@ impl Otel {
         let metrics = exporter(
             "OTEL_METRICS_EXPORTER",
             "prometheus",
-            "metrics are for Prometheus to read at /metrics of the admin port, nowhere else",
+            "metrics are only served to Prometheus, at /metrics of the admin port",
         );
         let traces = exporter(
             "OTEL_TRACES_EXPORTER",
             "otlp",
-            "spans are made for otlp, nothing else; the trace context of calls is passed on",
+            "otlp is the only exporter of spans; no spans are sent, but the trace context of calls is passed on",
         );
         let is_disabled = given("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"));
         let traces = traces == Some(true) && !is_disabled;
@@ -68,21 +69,18 @@ impl Otel {
             && traces
             && protocol != "http/protobuf"
         {
-            let why = "spans are sent by http/protobuf, the one protocol there is here: name the collector's port for it, \
-                       most often 4318";
+            let why = "spans are sent by http/protobuf, the only protocol here; set the endpoint to the collector's port \
+                       for it, usually 4318";
             warn(name, &protocol, why);
         }
         let timeouts = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
         let traces_timeout = timeouts.iter().find_map(|name| given(name)?.parse().ok());
         let admin_host = given("OTEL_EXPORTER_PROMETHEUS_HOST").and_then(|host| match host.as_str() {
             "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
-            host => host.parse().map_or_else(
-                |_| {
-                    warn("OTEL_EXPORTER_PROMETHEUS_HOST", host, "not an IP address: it is ignored");
-                    None
-                },
-                Some,
-            ),
+            host => {
+                let why = "this is not an IP address and is ignored";
+                host.parse().inspect_err(|_| warn("OTEL_EXPORTER_PROMETHEUS_HOST", host, why)).ok()
+            }
         });
         Self {
             metrics: metrics != Some(false),
@@ -94,13 +92,13 @@ impl Otel {
         }
     }
 
-    /// Registers `target_info`, by which OpenTelemetry's Prometheus exporter names the service.
-    /// `name` is used when no variable names it.
+    /// Registers `target_info`, the metric in which OpenTelemetry's Prometheus exporter names the
+    /// service. `name` is used when no variable names the service.
     pub(crate) fn register(&self, registry: &mut Registry, name: &str, version: &str) {
         let name = self.service_name.as_deref().unwrap_or(name);
         let labels = [("service_name", name), ("service_version", version)];
         let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned()));
-        registry.register("target", "Whose metrics these are", Info::new(labels.to_vec()));
+        registry.register("target", "The service that these metrics belong to", Info::new(labels.to_vec()));
     }
 }
 
@@ -125,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_met_or_warned_of() {
+    fn each_request_is_met_or_gets_a_warning() {
         let none = Otel {
             metrics: true,
             admin_host: None,
@@ -174,13 +172,13 @@ mod tests {
             let names: Vec<_> = warnings.iter().filter_map(|text| Some(text.split_once('=')?.0)).collect();
             assert_eq!((&found, names), (expected, Vec::from_iter(warned)), "{variables:?}");
         }
-        let expected = "OTEL_TRACES_EXPORTER=\"zipkin\": spans are made for otlp, nothing else; the trace context of calls \
-                        is passed on";
+        let expected = "OTEL_TRACES_EXPORTER=\"zipkin\": otlp is the only exporter of spans; no spans are sent, but the \
+                        trace context of calls is passed on";
         assert_eq!(read(&[(TRACES, "zipkin")]).warnings, [expected]);
     }
 
     #[test]
-    fn the_service_is_named_as_opentelemetry_does() {
+    fn target_info_names_the_service() {
         for (given, name) in [("porch-function-runner", "porch-function-runner"), ("", "porch-fn-runner")] {
             let mut registry = Registry::default();
             read(&[("OTEL_SERVICE_NAME", given)]).register(&mut registry, "porch-fn-runner", "1.2.3");

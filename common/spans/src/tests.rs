@@ -1,4 +1,4 @@
-//! What is recorded, and the parent that the next hop gets.
+//! The recorded spans, and the parent that the next hop gets.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,7 +17,7 @@ use super::*;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// Keeps what has ended.
+/// Collects the spans that have ended.
 #[derive(Debug, Default, Clone)]
 struct Ended(Arc<Mutex<Vec<SpanData>>>);
 
@@ -34,7 +34,7 @@ impl Ended {
     }
 }
 
-/// A tracer that samples as a server does without variables.
+/// A tracer that samples like a server without environment variables.
 fn tracer() -> (Tracer, Ended) {
     let ended = Ended::default();
     let provider = SdkTracerProvider::builder()
@@ -51,7 +51,7 @@ fn headers(traceparent: &str) -> HeaderMap {
     headers
 }
 
-/// Trace, span and flags of the parent that the next hop gets.
+/// The trace, span and flags of the parent that the next hop gets.
 fn parent(span: &Span) -> [String; 3] {
     let mut headers = HeaderMap::new();
     span.inject(&mut headers);
@@ -67,7 +67,7 @@ fn attribute(span: &SpanData, key: &str) -> Option<String> {
 }
 
 #[test]
-fn spans_hang_under_each_other_and_under_the_callers() {
+fn spans_have_the_call_or_the_callers_span_as_parent() {
     let (tracer, ended) = tracer();
     let sent = headers(&format!("00-{TRACE}-{PARENT}-01"));
     let (age, before) = (Duration::from_mins(1), SystemTime::now());
@@ -81,7 +81,7 @@ fn spans_hang_under_each_other_and_under_the_callers() {
     call.ended(Code::NotFound);
     drop(server.stage("wait"));
     server.ended(Code::NotFound);
-    // After the end nothing is added.
+    // After the end, no attribute is added.
     server.text("image", "g:v1");
     drop(server);
 
@@ -98,7 +98,7 @@ fn spans_hang_under_each_other_and_under_the_callers() {
     assert_eq!((call.name, wait.name), (server.name.clone(), "wait".into()));
     let kinds = [SpanKind::Client, SpanKind::Internal, SpanKind::Server];
     assert_eq!([call.span_kind, wait.span_kind.clone(), server.span_kind.clone()], kinds);
-    // Not found is the caller's error, as gRPC's conventions have it.
+    // NOT_FOUND is the caller's error by OpenTelemetry's conventions, so a server does not report it.
     assert_eq!((call.status, &server.status), (Status::error(""), &Status::Unset));
     assert!(server.start_time >= before - age && server.start_time <= before);
     for (key, value) in [
@@ -116,7 +116,7 @@ fn spans_hang_under_each_other_and_under_the_callers() {
 }
 
 #[test]
-fn a_call_of_no_trace_begins_one() {
+fn a_call_without_a_trace_begins_a_new_one() {
     let (tracer, ended) = tracer();
     for sent in [HeaderMap::new(), headers("00-1-2-01"), headers(&format!("00-{TRACE}-{:016}-01", 0))] {
         let server = tracer.begin(&sent, Duration::ZERO);
@@ -131,7 +131,7 @@ fn a_call_of_no_trace_begins_one() {
 }
 
 #[test]
-fn what_the_caller_does_not_sample_is_not_recorded() {
+fn a_call_that_its_caller_does_not_sample_is_not_recorded() {
     let (tracer, ended) = tracer();
     let server = tracer.begin(&headers(&format!("00-{TRACE}-{PARENT}-00")), Duration::ZERO);
     let call = server.call();
@@ -146,7 +146,7 @@ fn what_the_caller_does_not_sample_is_not_recorded() {
 }
 
 #[test]
-fn a_call_that_is_given_up_ends_with_its_span() {
+fn a_dropped_span_ends_without_a_status() {
     let (tracer, ended) = tracer();
     let server = tracer.begin(&HeaderMap::new(), Duration::ZERO);
     let kept = server.clone();
@@ -155,7 +155,7 @@ fn a_call_that_is_given_up_ends_with_its_span() {
     assert_eq!(call.len(), 1);
     assert_eq!(attribute(&call[0], "rpc.grpc.status_code"), None);
     drop(server);
-    assert!(ended.take().is_empty(), "clones are one span");
+    assert!(ended.take().is_empty(), "the span lives until its last clone is dropped");
     drop(kept);
     assert_eq!(ended.take().len(), 1);
 }

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// An error with all its causes, for the log: the first error of a failed connection alone says
-/// little.
+/// Displays an error with all its causes. The outermost error of a failed connection alone does not
+/// tell why it failed.
 #[derive(Debug)]
 pub struct Causes<'a>(pub &'a dyn Error);
 

@@ -1,4 +1,5 @@
-//! Logs: events with fields on standard error, at klog's verbosity levels.
+//! Logs events with fields to standard error, at klog's verbosity levels. Also trace context and
+//! spans of calls.
 
 mod causes;
 pub mod span;
@@ -18,12 +19,11 @@ pub use self::causes::Causes;
 /// Default of `--log-level`.
 pub const DEFAULT_LOG_LEVEL: u8 = 2;
 
-/// Installs the global subscriber, which panics go to as well. A second call is ignored, so that
-/// several servers can live in one process.
+/// Installs the global subscriber, and logs panics to it. A second call is ignored, so that several
+/// servers can run in one process.
 ///
-/// `level` is `--log-level`, 0 to 5 as the original has it: 0 errors, 1 warnings, 2 and 3 what
-/// happens, 4 details of calls, 5 everything, HTTP/2 included. Package contents and environments
-/// are logged at none of them.
+/// `level` is `--log-level`, from 0 to 5 like in Porch's runner: 0 errors, 1 warnings, 2 and 3 events,
+/// 4 details of calls, 5 everything including HTTP/2. No level logs package contents or environments.
 pub fn init(level: u8) {
     let (ours, theirs) = match level {
         0 => (LevelFilter::ERROR, LevelFilter::ERROR),
@@ -32,7 +32,7 @@ pub fn init(level: u8) {
         4 => (LevelFilter::DEBUG, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
-    // Prefixes: the first covers all of our crates but one.
+    // Prefixes of targets. The first covers all of our crates except the wrapper-server.
     let targets = [("porch_fn", ours), ("wrapper_server", ours)];
     let filter = Targets::new().with_default(theirs).with_targets(targets);
     let format = tracing_subscriber::fmt::layer()

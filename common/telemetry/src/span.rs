@@ -1,7 +1,9 @@
-//! Spans of calls, as OpenTelemetry's gRPC instrumentation makes them, which Porch uses.
+//! Spans of calls, with the names and attributes of OpenTelemetry's gRPC instrumentation, which Porch
+//! uses.
 //!
-//! They need OpenTelemetry's API alone: every function pod gets a copy of the wrapper-server, which
-//! must do without the SDK. They are no spans of `tracing`, which would be made for the log too.
+//! This module needs only OpenTelemetry's API. The wrapper-server does not use the SDK, because every
+//! function pod gets a copy of that binary. `tracing`'s spans are not used, because they would also
+//! be created for the log.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -19,25 +21,25 @@ use tonic::Code;
 
 use crate::trace_context::{is_traced, set_parent};
 
-/// Attribute: the function's image. A runner has it from the call, a router from the ring's key.
+/// Attribute: the function's image. A runner sets the image of the call, a router the ring's key.
 pub const IMAGE: &str = "porch_fn.image";
-/// A stage: waiting for a pod, or for a turn at the exec runtime.
+/// Name of the stage in which a call waits for a pod or for the exec runtime.
 pub const QUEUE_WAIT: &str = "queue wait";
-/// A stage: the function itself, in its process.
+/// Name of the stage in which the function's process runs.
 pub const EVALUATION: &str = "evaluation";
-/// Longest text of an attribute, in bytes. Some are caller input.
+/// Longest text of an attribute, in bytes. Some texts are caller input.
 const MAX_TEXT: usize = 512;
-/// There is one method.
+/// The only method.
 const SERVICE: &str = "evaluator.FunctionEvaluator";
 const METHOD: &str = "EvaluateFunction";
 const NAME: &str = "evaluator.FunctionEvaluator/EvaluateFunction";
 
-/// Makes the spans of a server.
+/// Creates the spans of a server.
 #[derive(Debug, Clone)]
 pub struct Tracer(Arc<BoxedTracer>);
 
-/// A span, or none when none are recorded: then all of this does nothing. Clones are one span,
-/// which ends with the last of them, unless it ended before.
+/// A span. The default does nothing: it stands for a call without a span. All clones are the same
+/// span, which ends with [`ended`](Self::ended) or when the last clone is dropped.
 #[derive(Debug, Clone, Default)]
 pub struct Span(Option<Recorded>);
 
@@ -51,12 +53,12 @@ struct Recorded {
 // === impl Tracer ===
 
 impl Tracer {
-    /// Makes spans by `tracer`.
+    /// Creates spans with `tracer`.
     pub fn new(tracer: impl ObjectSafeTracer + Send + Sync + 'static) -> Self {
         Self(Arc::new(BoxedTracer::new(Box::new(tracer))))
     }
 
-    /// Begins the span of a call that came in with `headers`, `age` ago.
+    /// Begins the span of a call that arrived `age` ago with `headers`.
     pub fn begin(&self, headers: &HeaderMap, age: Duration) -> Span {
         let mut parent = Context::new();
         if let Some(remote) = remote_parent(headers) {
@@ -82,20 +84,20 @@ impl Tracer {
 // === impl Span ===
 
 impl Span {
-    /// Begins the span of a call that is made for this one.
+    /// Begins the span of a call to the next hop, with this span as its parent.
     pub fn call(&self) -> Self {
         let Some(Recorded { tracer, context, .. }) = &self.0 else { return Self::default() };
         tracer.span(SpanKind::Client, tracer.rpc(SpanKind::Client), context)
     }
 
-    /// Begins the span of a stage of this one.
+    /// Begins the span of a stage of this call.
     pub fn stage(&self, name: &'static str) -> Self {
         let Some(Recorded { tracer, context, .. }) = &self.0 else { return Self::default() };
         let builder = tracer.0.span_builder(name).with_kind(SpanKind::Internal);
         tracer.span(SpanKind::Internal, builder, context)
     }
 
-    /// Sets an attribute to a text, the beginning of it if it is long.
+    /// Sets an attribute to a text, which is cut if it is long.
     pub fn text(&self, key: &'static str, value: &str) {
         if let Some(Recorded { context, .. }) = &self.0 {
             context.span().set_attribute(KeyValue::new(key, cut(value, MAX_TEXT, "").into_owned()));
@@ -110,19 +112,19 @@ impl Span {
         }
     }
 
-    /// Ends it as a call that ended with `code`. What has no code ends when it is dropped.
+    /// Ends the span of a call with its status code. A span without a code ends when it is dropped.
     pub fn ended(&self, code: Code) {
         let Some(Recorded { kind, context, .. }) = &self.0 else { return };
         let span = context.span();
         span.set_attribute(KeyValue::new("rpc.grpc.status_code", i64::from(i32::from(code))));
         if is_error(kind, code) {
-            // The call's message stays out: it may have parts of packages.
+            // Without the status message, which may contain parts of packages.
             span.set_status(Status::error(""));
         }
         span.end();
     }
 
-    /// Makes this span the parent of what these headers reach.
+    /// Sets this span as the parent in the headers of a call to the next hop.
     pub fn inject(&self, headers: &mut HeaderMap) {
         let Some(Recorded { context, .. }) = &self.0 else { return };
         let span = context.span();
@@ -134,7 +136,7 @@ impl Span {
         }
     }
 
-    /// `headers` with this span as the parent of what they reach.
+    /// Returns `headers` with this span as the parent.
     pub fn injected<'a>(&self, headers: &'a HeaderMap) -> Cow<'a, HeaderMap> {
         let mut headers = Cow::Borrowed(headers);
         if self.0.is_some() {
@@ -158,8 +160,8 @@ fn remote_parent(headers: &HeaderMap) -> Option<SpanContext> {
     parent.is_valid().then_some(parent)
 }
 
-/// Whether a call that ended so failed, by OpenTelemetry's conventions for gRPC: a server answers
-/// for some of the codes only.
+/// Whether a call with this code counts as failed, by OpenTelemetry's conventions for gRPC. A server
+/// is responsible only for some codes.
 fn is_error(kind: &SpanKind, code: Code) -> bool {
     match code {
         Code::Ok => false,

@@ -1,19 +1,19 @@
-//! W3C trace context on its way from headers to a function's environment, where SDKs look for it:
-//! `TRACEPARENT` and its companions, which OpenTelemetry specifies as carriers.
+//! Passes W3C trace context from the headers of a call to the next hop, and to the function's
+//! environment. OpenTelemetry specifies the variables, such as `TRACEPARENT`, and SDKs read them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Headers, and the variables that carry the same. The first says which trace this is; the others
-/// are nothing without it.
+/// Headers, and the variables with the same content. The first identifies the trace. The others
+/// have no meaning without it.
 const CARRIERS: [(&str, &str); 3] =
     [("traceparent", "TRACEPARENT"), ("tracestate", "TRACESTATE"), ("baggage", "BAGGAGE")];
-/// Longest value that is passed on, in bytes: what the specification of `baggage` asks for at most.
+/// Longest value that is passed on, in bytes. The specification of `baggage` requires no more.
 const MAX_VALUE: usize = 8192;
 
-/// The trace context of a call as variables; none without a valid `traceparent`.
+/// The trace context of a call as variables. Empty without a valid `traceparent`.
 pub fn environment(headers: &HeaderMap) -> Vec<(OsString, OsString)> {
     let carried = carried(headers);
     carried
@@ -21,13 +21,13 @@ pub fn environment(headers: &HeaderMap) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Puts the trace context of a call on the one that is made for it; nothing without a valid
-/// `traceparent`.
+/// Copies the trace context of a call to the headers for the next hop. Copies nothing without a
+/// valid `traceparent`.
 pub fn pass_on(from: &HeaderMap, to: &mut HeaderMap) {
     to.extend(carried(from).map(|(header, _, value)| (HeaderName::from_static(header), value)));
 }
 
-/// Headers, their variables and values; repeated headers are one list.
+/// Each header with its variable and value. Repeated headers are joined to one list.
 fn carried(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str, HeaderValue)> {
     let carriers = if is_traced(headers) { &CARRIERS[..] } else { &[] };
     carriers.iter().filter_map(|&(header, variable)| {
@@ -38,8 +38,8 @@ fn carried(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static 
     })
 }
 
-/// Replaces the parent in `headers`. The rest of a trace context belongs to the `traceparent` that
-/// came with it, and stays only if that was valid.
+/// Replaces the parent in `headers`. `tracestate` belongs to the previous `traceparent`, and stays
+/// only if that was valid.
 pub(crate) fn set_parent(parent: HeaderValue, headers: &mut HeaderMap) {
     if !is_traced(headers) {
         headers.remove("tracestate");
@@ -47,16 +47,15 @@ pub(crate) fn set_parent(parent: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(CARRIERS[0].0, parent);
 }
 
-/// Whether the headers say which trace their call belongs to.
+/// Whether the headers have one valid `traceparent`.
 pub fn is_traced(headers: &HeaderMap) -> bool {
     let mut parents = headers.get_all(CARRIERS[0].0).iter();
     let parent = parents.next().is_some_and(|value| is_traceparent(value.as_bytes()));
-    // With two of them, nobody knows which is right.
+    // Two parents are ambiguous.
     parent && parents.next().is_none()
 }
 
-/// `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal, with more behind a dash in versions to
-/// come.
+/// `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal. Later versions may append a dash and more.
 fn is_traceparent(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b'-');
     let mut next_is = |length| {
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_passed_on_whole_and_nothing_else() {
+    fn only_the_trace_context_is_passed_on() {
         let long = "x".repeat(MAX_VALUE + 1);
         let (parent, state, baggage) =
             (("traceparent", PARENT), ("tracestate", "a=1"), ("baggage", "user=x"));
@@ -104,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn a_span_replaces_only_its_parent() {
+    fn set_parent_replaces_the_parent_and_drops_a_stray_tracestate() {
         let ours = HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01");
         let mut headers = map(&[("traceparent", PARENT), ("tracestate", "a=1"), ("baggage", "user=x")]);
         set_parent(ours.clone(), &mut headers);
         assert_eq!((&headers["traceparent"], headers.len()), (&ours, 3));
-        // Nobody knows to which trace this state belongs.
+        // Without a valid parent, `tracestate` belongs to no trace.
         headers.insert("traceparent", HeaderValue::from_static("none"));
         set_parent(ours.clone(), &mut headers);
         assert_eq!((headers.get("tracestate"), headers.len()), (None, 2));
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_needs_a_valid_traceparent() {
+    fn malformed_traceparents_are_rejected() {
         let later = PARENT.replacen("00", "01", 1);
         for good in [PARENT, &later, &format!("{later}-more")] {
             assert!(is_traceparent(good.as_bytes()), "{good}");

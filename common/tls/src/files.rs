@@ -46,7 +46,7 @@ pub enum TlsError {
         /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The name that the runners' certificates must have is not valid.
+    /// The name that the runners' certificates must contain is not valid.
     #[error("--tls-server-name {0:?} is neither a DNS name nor an IP address")]
     Name(String),
 }
@@ -67,7 +67,7 @@ struct PemFile {
     path: PathBuf,
 }
 
-/// The files, for a listener (`C` is a [`ServerConfig`]) or for connections ([`ClientConfig`]).
+/// The files of a listener (`C` is a [`ServerConfig`]) or of connections ([`ClientConfig`]).
 struct ConfigFiles<C> {
     files: Files,
     gauges: Gauges,
@@ -175,9 +175,9 @@ impl Files {
     ) -> Result<watch::Receiver<Arc<C>>, TlsError> {
         let (flags, gauges) = (self.flags, gauges.clone());
         let files = WatchedFiles::read(ConfigFiles { files: self, gauges: gauges.clone(), build })?;
-        gauges.valid(flags, true);
+        gauges.set_valid(flags, true);
         let config = files.subscribe();
-        let follow = files.follow(READ_INTERVAL, move |valid| gauges.valid(flags, valid));
+        let follow = files.follow(READ_INTERVAL, move |valid| gauges.set_valid(flags, valid));
         tasks.keep(tracing::info_span!("tls"), follow);
         Ok(config)
     }
@@ -246,7 +246,7 @@ impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
             .map_err(|error| files.key.pem_error(&error, "a private key"))?;
         let expiring = chain.first().cloned();
         let config = (self.build)(files, Parsed { chain, key, client_ca })?;
-        self.gauges.uses(files.flags, expiring.as_ref());
+        self.gauges.set_expiry(files.flags, expiring.as_ref());
         Ok(Arc::new(config))
     }
 }

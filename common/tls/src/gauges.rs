@@ -1,5 +1,6 @@
-//! When certificates expire, and whether the current files are in use: connections outlive both, so
-//! nothing else shows it before the next rollout.
+//! Metrics of TLS files: when a certificate expires, and whether the current files are in use. Open
+//! connections outlive an expired certificate, so without these metrics nobody would notice it
+//! before the next rollout.
 
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -8,18 +9,18 @@ use rustls::pki_types::CertificateDer;
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, SliceReader};
 
-/// Metrics of the files that TLS flags name. Without such flags there are none.
+/// Metrics of the files that TLS flags name. Without TLS flags there are no values.
 #[derive(Debug, Clone, Default)]
 pub struct Gauges {
     expiry: Family<Label, Gauge>,
     valid: Family<Label, Gauge>,
 }
 
-/// `flags`: what the flags begin with, `tls` or `listen-tls`.
+/// The label `flags`: the beginning of the flags' names, `tls` or `listen-tls`.
 type Label = [(&'static str, &'static str); 1];
 
 impl Gauges {
-    /// Registers them in `registry`, whose prefix says whose they are.
+    /// Registers the metrics in `registry`. Its prefix names the program.
     pub fn new(registry: &mut Registry) -> Self {
         let gauges = Self::default();
         registry.register_with_unit(
@@ -30,15 +31,15 @@ impl Gauges {
         );
         registry.register(
             "tls_files_valid",
-            "1 when the files of these flags are those in use, 0 when they cannot be used and earlier ones are",
+            "1 if the current files of these flags are in use, 0 if they cannot be used and earlier ones are in use",
             gauges.valid.clone(),
         );
         gauges
     }
 
     /// Sets the expiry of the certificate in use.
-    pub(super) fn uses(&self, flags: &'static str, certificate: Option<&CertificateDer<'_>>) {
-        // For a certificate that rustls accepts and that cannot be read here, no time is better.
+    pub(super) fn set_expiry(&self, flags: &'static str, certificate: Option<&CertificateDer<'_>>) {
+        // If this code cannot read a certificate that rustls accepts, it reports no expiry.
         if let Some(expiry) = certificate.and_then(expiry) {
             self.expiry.get_or_create(&label(flags)).set(expiry);
         } else {
@@ -47,7 +48,7 @@ impl Gauges {
     }
 
     /// Sets whether the files can be used.
-    pub(super) fn valid(&self, flags: &'static str, valid: bool) {
+    pub(super) fn set_valid(&self, flags: &'static str, valid: bool) {
         self.valid.get_or_create(&label(flags)).set(i64::from(valid));
     }
 }
@@ -56,7 +57,7 @@ fn label(flags: &'static str) -> Label {
     [("flags", flags.trim_start_matches('-'))]
 }
 
-/// In seconds since 1970.
+/// The time at which the certificate expires, in seconds since 1970.
 fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
     let mut reader = SliceReader::new(certificate).ok()?;
     let certificate = Certificate::decode(&mut reader).ok()?;

@@ -1,4 +1,4 @@
-//! Which flags belong together, and what is said of files that cannot be used. Handshakes are in
+//! Flags that need each other, and the errors for files that cannot be used. Handshakes are tested in
 //! tests/tests/processes/tls.rs.
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn of(given: &[&str], mutual: bool) -> Result<Option<Files>, String> {
 }
 
 #[test]
-fn flags_that_belong_together_are_asked_for() {
+fn a_missing_flag_is_named() {
     assert!(of(&[], true).unwrap().is_none());
     assert!(of(&["cert", "key", "ca"], true).unwrap().is_some());
     assert!(of(&["cert", "key"], false).unwrap().is_some());
@@ -30,7 +30,7 @@ fn flags_that_belong_together_are_asked_for() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named_with_its_flag() {
+fn an_unusable_file_is_named_with_its_flag() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let error = |name| {

@@ -1,6 +1,5 @@
 //! The attempts of one call: picks runners, sends the call and handles each outcome.
 
-use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +18,10 @@ use crate::health::{CallFailure, HealthState};
 use crate::metrics::{Outcome, Spill};
 use crate::runner::Runner;
 
-/// How often a call may be sent. A call that crashes runners must not reach all of them.
+/// How many times a call may be sent. A call that crashes runners must not reach all of them.
 const MAX_SENT: usize = 2;
-/// Additional attempts after runners were lost in silence. A lost node or zone takes several
-/// runners with it, so the call is not the cause.
+/// Additional attempts after runners were lost in silence. The call did not cause such a loss: a lost
+/// node or zone takes several runners with it.
 const MAX_SILENT: usize = 2;
 
 /// Pauses after a lost connection, because the same cause may take other runners too. Connections
@@ -38,7 +37,7 @@ pub(super) struct Attempts<'a> {
     /// The image's demand before this call.
     demand: f64,
     total: usize,
-    /// Attempts that were interrupted after they were sent.
+    /// Attempts that were interrupted after the request was sent.
     sent: usize,
     /// Attempts whose runner was lost in silence, up to [`MAX_SILENT`].
     silent: usize,
@@ -82,11 +81,11 @@ impl<'a> Attempts<'a> {
             self.router.metrics.record_attempt(outcome);
             self.last = Some(outcome);
             self.owner_failed |= spill.is_none() && outcome != Outcome::Answered;
-            if let Attempt::NotTaken(reply) = &attempt {
+            if let Attempt::AnswerRefused(reply) = &attempt {
                 self.note(&runner, code_name(reply.code()), &message_of(reply.status_headers()));
             }
             match attempt {
-                Attempt::Answered(reply) | Attempt::NotTaken(reply) => {
+                Attempt::Answered(reply) | Attempt::AnswerRefused(reply) => {
                     match reply.code() {
                         Code::Unavailable | Code::DeadlineExceeded => self.record_failure(&runner),
                         _ => runner.record_success(),
@@ -97,7 +96,11 @@ impl<'a> Attempts<'a> {
                     return Ok(Some(reply));
                 }
                 Attempt::NotSent => {
-                    self.note(&runner, "NOT_SENT", "it could not be reached or refused the stream");
+                    self.note(
+                        &runner,
+                        "NOT_SENT",
+                        "the runner could not be reached, or it refused the stream",
+                    );
                     runner.record_broken_call(|| self.may_eject());
                 }
                 Attempt::Broken(lost) => {
@@ -117,7 +120,7 @@ impl<'a> Attempts<'a> {
                     if reply.code() == Code::Unavailable {
                         self.record_failure(&runner);
                     }
-                    // The runner did no work, so one more attempt is cheap. A second refusal is the
+                    // The runner did no work, so another attempt is allowed. A second refusal is the
                     // answer.
                     if self.refused.replace(reply).is_some() {
                         return self.take_refusal();
@@ -154,9 +157,9 @@ impl<'a> Attempts<'a> {
                 |node| runner(node).is_some_and(eligible),
             )
         };
-        // A runner that may flap is better than none.
-        let may_flap = || first(&[HealthState::CoolingDown]).filter(|_| states == [HealthState::Healthy]);
-        let node = first(states).or_else(may_flap)?;
+        // A runner that cools down may flap, but is better than none.
+        let cooling_down = || first(&[HealthState::CoolingDown]).filter(|_| states == [HealthState::Healthy]);
+        let node = first(states).or_else(cooling_down)?;
         let owner = preference.first().copied();
         let is_healthy = owner.and_then(runner).is_some_and(|owner| states.contains(&owner.state()));
         let spill = match owner {
@@ -188,7 +191,7 @@ impl<'a> Attempts<'a> {
                     return ("cancelled", Code::Cancelled);
                 }
                 let code = Code::DeadlineExceeded;
-                self.note(runner, code_name(code), "no answer when the call's time was up");
+                self.note(runner, code_name(code), "no answer before the call's deadline");
                 self.record_failure(runner);
                 ("deadline", code)
             });
@@ -243,13 +246,13 @@ impl<'a> Attempts<'a> {
                 return Err(RouteError::Budget);
             }
         }
-        // The call had found a runner, so the next wait starts from zero.
+        // The call had found a runner, so the time limit of its next wait starts anew.
         self.give_up = None;
         Ok(())
     }
 
-    /// Returns the refusal, if there was one, as the answer. A refusal means that no work was done.
-    /// That is not true if another attempt was interrupted, so that case is an error.
+    /// Returns the refusal as the answer, if there was one. A refusal means that no work was done. If
+    /// another attempt was interrupted, that is not true, and the result is an error.
     fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
         match self.refused.take() {
             Some(_) if self.sent + self.silent > 0 => Err(RouteError::Broken),
@@ -264,8 +267,7 @@ impl<'a> Attempts<'a> {
 
     /// Records a failure that the runner or the function may have caused.
     fn record_failure(&self, runner: &Runner) {
-        let failure = CallFailure::Answer(self.router.hasher.hash_one(self.key));
-        runner.record_failure(failure, || self.may_eject());
+        runner.record_failure(CallFailure::Answer(self.key), || self.may_eject());
     }
 
     fn may_eject(&self) -> bool {

@@ -8,11 +8,11 @@ use porch_fn_admin::failures::Failure;
 use porch_fn_proto::shard::{DescribeResponse, ImagePods};
 use porch_fn_text::cut;
 
-/// Images remembered of all runners together.
+/// Maximum number of images of all runners together.
 pub(crate) const MAX_IMAGES: usize = 10_000;
 /// Maximum number of images, failures and members read from one answer. Runners report no more.
 pub(crate) const MAX_OF_ONE: usize = 1000;
-/// Failures remembered, the latest ones.
+/// Maximum number of failures. The latest are kept.
 pub(crate) const MAX_FAILURES: usize = 200;
 /// Longest name and text, in bytes.
 pub(crate) const MAX_TEXT: usize = 600;
@@ -20,16 +20,17 @@ pub(crate) const MAX_TEXT: usize = 600;
 /// An image's pods and calls, on all runners together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ImageReport {
-    /// Pods that are ready, starting and terminating, by the place where they live.
+    /// Numbers of ready, starting and terminating pods, by pods scope.
     pods: HashMap<Arc<str>, [u64; 3]>,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,
 }
 
-/// All answers of one round.
+/// The answers of all runners.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// By address, without images and failures. `None` is an older version.
+    /// The reports by address, without images and failures. `None` means that the runner's version is
+    /// too old to report.
     pub(crate) runners: HashMap<String, Option<DescribeResponse>>,
     pub(crate) images: HashMap<String, ImageReport>,
     pub(crate) failures: Vec<Failure>,
@@ -38,7 +39,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Adds the answer of the runner at `address`; an older version has none.
+    /// Adds the answer of the runner at `address`. A runner of an older version has no report.
     pub(crate) fn add(&mut self, address: &str, answer: Option<DescribeResponse>) {
         let Some(mut answer) = answer else {
             self.runners.insert(address.to_owned(), None);
@@ -52,11 +53,11 @@ impl Answers {
         }
         self.truncated |= answer.truncated;
         // A runner without a pods scope shares its pods with no other runner.
-        let place = if answer.pods_scope.is_empty() { address } else { &answer.pods_scope };
-        let place: Arc<str> = place.into();
+        let scope = if answer.pods_scope.is_empty() { address } else { &answer.pods_scope };
+        let scope: Arc<str> = scope.into();
         self.runners.insert(address.to_owned(), Some(answer));
         for image in images.iter().take(MAX_OF_ONE) {
-            self.add_image(&place, image);
+            self.add_image(&scope, image);
         }
         self.failures.extend(failures.into_iter().take(MAX_OF_ONE).map(|failure| Failure {
             at_ms: failure.at_ms,
@@ -73,7 +74,7 @@ impl Answers {
         }
     }
 
-    fn add_image(&mut self, place: &Arc<str>, reported: &ImagePods) {
+    fn add_image(&mut self, scope: &Arc<str>, reported: &ImagePods) {
         let name = bounded(&reported.image);
         if self.images.len() >= MAX_IMAGES && !self.images.contains_key(&name) {
             self.truncated = true;
@@ -82,15 +83,15 @@ impl Answers {
         let image = self.images.entry(name).or_default();
         image.in_flight += u64::from(reported.in_flight);
         image.waiting += u64::from(reported.waiting);
-        // Runners that share a namespace report the same pods. Only the report with the most ready
-        // pods is counted: a runner that does not use a pod does not know that it is ready.
-        let pods = image.pods.entry(Arc::clone(place)).or_default();
+        // Runners with the same scope report the same pods. Only the report with the most ready pods
+        // is counted: a runner that does not use a pod does not know that it is ready.
+        let pods = image.pods.entry(Arc::clone(scope)).or_default();
         *pods = (*pods).max([reported.ready, reported.starting, reported.terminating].map(u64::from));
     }
 }
 
 impl ImageReport {
-    /// Its ready, starting and terminating pods in all places.
+    /// The image's ready, starting and terminating pods in all scopes.
     pub(crate) fn pods(&self) -> [u64; 3] {
         self.pods.values().fold([0; 3], |sum, pods| std::array::from_fn(|state| sum[state] + pods[state]))
     }

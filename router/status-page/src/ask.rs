@@ -14,9 +14,9 @@ use crate::answers::Answers;
 
 /// How long one runner may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a round may take. A runner that was not asked by then counts as not answering.
+/// How long all requests together may take. Runners that were not asked by then are left out.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
-/// Runners asked at once.
+/// Number of runners that are asked at once.
 const AT_ONCE: usize = 16;
 /// Largest answer in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
@@ -33,7 +33,7 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     while let Ok(Some((runner, answer))) = timeout_at(until, asked.next()).await {
         match answer {
             Ok(answer) => answers.add(&runner, answer),
-            Err(status) => tracing::debug!(%runner, %status, "a runner did not report what it holds"),
+            Err(status) => tracing::debug!(%runner, %status, "a runner sent no report"),
         }
     }
     answers

@@ -1,4 +1,4 @@
-// Words and numbers. Nothing here touches the page.
+// Formats words and numbers. No function here changes the page.
 
 const DASH = "–";
 
@@ -6,7 +6,7 @@ function number(value) {
   return value.toLocaleString("en-US");
 }
 
-// 1,234,567 calls are 1.23M where there is little room.
+// A short form for narrow columns: 1,234,567 becomes 1.23M.
 function short(value) {
   if (value < 100000) return number(value);
   const [size, unit] = value < 999500 ? [1e3, "k"] : value < 999.5e6 ? [1e6, "M"] : [1e9, "G"];
@@ -28,24 +28,24 @@ function clock(date) {
   return date.toLocaleTimeString("en-GB");
 }
 
-// The name with its tag, and where it is from. A digest is cut: its first digits tell it apart.
+// Splits an image into its path, and its name with the tag. Of a digest, 12 digits are kept.
 function splitImage(image) {
   const slash = image.lastIndexOf("/");
   return [image.slice(0, Math.max(0, slash)), image.slice(slash + 1).replace(/@sha256:([0-9a-f]{12})[0-9a-f]+$/, "@$1…")];
 }
 
-// How bad a state is: the class that colours it. An unknown one is worth a look.
+// The CSS class for a state. An unknown state is a warning.
 function severity(state) {
   return { healthy: "good", starting: "idle", unreachable: "bad" }[state] || "warn";
 }
 
-// Orders states, the one that deserves the attention first.
+// Compares two states. The worse state comes first.
 function worse(a, b) {
   const order = ["bad", "warn", "idle", "good"];
   return order.indexOf(severity(a)) - order.indexOf(severity(b));
 }
 
-// Whether calls are sent there at all.
+// Whether the router may send calls to a runner in this state.
 function isReady(state) {
   return ["healthy", "cooling_down", "ejected"].includes(state);
 }
@@ -54,7 +54,7 @@ function stateWords(state) {
   return state.replaceAll("_", " ");
 }
 
-// The colour of a runner by its place. Cool ones only: warm ones mean trouble.
+// The colour of a healthy runner, by its position. All are cool colours; warm colours mark problems.
 function colour(place) {
   return `var(--c${place % 8})`;
 }
@@ -65,18 +65,18 @@ function stateColour(state, place) {
 }
 
 function podWords(image) {
-  const words = [[image.ready, "ready"], [image.starting, "starting"], [image.terminating, "ending"]];
+  const words = [[image.ready, "ready"], [image.starting, "starting"], [image.terminating, "terminating"]];
   const some = words.filter(([count]) => count > 0).map(([count, word]) => `${number(count)} ${word}`);
   return some.join(", ") || DASH;
 }
 
-// A failure's text without the image, which stands beside it, in full or as the caller wrote it.
+// A failure's text without the image's name, because the page displays the image beside it.
 function failureWords(failure) {
   const named = /function "([^"]+)"/;
   return failure.text.replace(named, (words, name) => (failure.image.endsWith(name) ? "the function" : words));
 }
 
-// What the header says of all runners.
+// The summary of all runners in the page's header.
 function summary(status) {
   const runners = status.shards;
   const unhealthy = runners.filter((runner) => runner.state !== "healthy").length;

@@ -1,7 +1,7 @@
 //! The router's pages: the status page for people, its data `/status.json`, and `/shards`.
 //!
-//! The status page also displays data that the runners report. The router asks the runners only
-//! while somebody has the page open. The page loads only its own files and data, and is read-only.
+//! The status page also displays what the runners report. The router asks the runners only while
+//! somebody has the page open. The page loads only its own files and data, and changes nothing.
 
 mod answers;
 mod ask;
@@ -41,8 +41,8 @@ const SCRIPT: &str = concat!(
     include_str!("page.js")
 );
 
-/// The page's Content-Security-Policy: its own files and data, nothing else. Image names are
-/// callers' input: if a browser ever took one for HTML, nothing would run.
+/// The page's Content-Security-Policy: its own files and data, nothing else. Image names are callers'
+/// input. If a browser took one for HTML, it would run nothing.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -74,7 +74,7 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static) -> Vec<P
         content: Box::new(move |_| ready(Ok(text.to_owned())).boxed()),
     };
     let json = |path, content| Page { path, content_type: JSON, policy: None, content };
-    // Strings and numbers only: serialising cannot fail.
+    // Serialising strings and numbers does not fail.
     let text = |known: Known| serde_json::to_string_pretty(&known.shards).unwrap_or_default();
     let (cache, status) = (Arc::new(Cache::default()), known.clone());
     vec![
@@ -103,7 +103,7 @@ async fn status_json(cache: &Cache, known: impl Fn() -> Known) -> String {
     let answers = ask(known().reachable).await;
     // The runners may take seconds to answer, so the router's own data is read after that.
     let status = Status::of(known(), &answers, now_ms());
-    // Strings and numbers only: serialising cannot fail.
+    // Serialising strings and numbers does not fail.
     let json = serde_json::to_string(&status).unwrap_or_default();
     *last = Some((Instant::now(), json.clone()));
     json

@@ -1,7 +1,7 @@
-// Asks for the data every two seconds and shows it.
+// Requests the data every two seconds and displays it.
 
-const EVERY = 2000;
-const PATIENCE = 8000;
+const INTERVAL = 2000;
+const TIMEOUT = 8000;
 
 let shown = null;
 let calls = null;
@@ -11,7 +11,7 @@ let answeredAt = new Date();
 function callRate(status) {
   const before = calls;
   calls = { at: status.at_ms, total: status.shards.reduce((sum, runner) => sum + runner.calls, 0) };
-  // Counters start again with a runner that comes back; then there is no rate for one refresh.
+  // The counter of a runner that returns starts at 0. Then there is no rate for one refresh.
   if (!before || calls.at <= before.at || calls.total < before.total) return null;
   return ((calls.total - before.total) * 1000) / (calls.at - before.at);
 }
@@ -30,13 +30,13 @@ function showTiles(status) {
   tile("tile-flight", short(runners.reduce((sum, runner) => sum + runner.in_flight, 0)), "this router");
   if (rate !== null) tile("tile-rate", rate >= 99.5 ? number(Math.round(rate)) : rate.toFixed(1), "this router");
   tile("tile-waiting", short(totals.waiting));
-  const coming = podWords({ ready: 0, starting: totals.starting, terminating: totals.terminating });
-  tile("tile-pods", short(totals.ready), coming === DASH ? "" : coming);
+  const others = podWords({ ready: 0, starting: totals.starting, terminating: totals.terminating });
+  tile("tile-pods", short(totals.ready), others === DASH ? "" : others);
   tile("tile-images", short(totals.images) + (status.truncated ? "+" : ""));
 }
 
 function showNotes(status) {
-  const failing = `Discovery fails. The runners that were known stay in use: ${status.discovery_error}`;
+  const failing = `Discovery fails, so the last known runners stay in use: ${status.discovery_error}`;
   const notes = status.discovery_error ? [failing, ...status.notes] : status.notes;
   byId("notes").hidden = notes.length === 0;
   byId("notes").replaceChildren(...notes.map((note) => Object.assign(document.createElement("p"), { textContent: note })));
@@ -63,8 +63,8 @@ function setFresh(text, stale) {
 
 async function refresh() {
   try {
-    // Beside this page, whatever a proxy puts before it.
-    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    // A relative URL, because a proxy may add a path prefix.
+    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     shown = await answer.json();
   } catch {
@@ -78,10 +78,10 @@ async function refresh() {
 
 async function follow() {
   try {
-    // A page in the background asks nothing: each question goes on to all runners.
+    // A page in the background requests nothing, because each request is passed on to all runners.
     if (!document.hidden) await refresh();
   } finally {
-    setTimeout(follow, EVERY);
+    setTimeout(follow, INTERVAL);
   }
 }
 

@@ -1,10 +1,10 @@
-//! The ring as a drawing: how much of it each runner owns, and the owner of each small slice. Pure.
+//! The data for the drawing of the ring: the share of each runner, and the owner of each slice. Pure.
 
-/// Slices that the ring is cut into: a drawing shows no more.
+/// Number of slices that the ring is cut into. A drawing cannot show more.
 const SLICES: u16 = 720;
 
-/// The share of all keys that each of `nodes` runners owns, in the order of the ring's nodes. They
-/// add up to 1.
+/// The share of all keys that each of the `nodes` runners owns, in the order of the ring's nodes. The
+/// sum of the shares is 1.
 pub(crate) fn shares(points: &[(u64, u16)], nodes: usize) -> Vec<f64> {
     let mut widths = vec![0_u128; nodes];
     let mut before = points.last().map_or(0, |&(position, _)| position);
@@ -18,7 +18,8 @@ pub(crate) fn shares(points: &[(u64, u16)], nodes: usize) -> Vec<f64> {
     widths.into_iter().map(|width| width as f64 / all).collect()
 }
 
-/// The owners of the slices: runs of a node and a number of slices, all around the ring.
+/// The owners of the slices around the ring: each entry is a node, and the number of consecutive
+/// slices that it owns.
 pub(crate) fn slices(points: &[(u64, u16)]) -> Vec<(u16, u16)> {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     let half = u64::MAX / (u64::from(SLICES) * 2);
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_point_owns_the_part_before_it_and_the_first_also_the_part_after_the_last() {
+    fn a_point_owns_the_part_before_it_and_the_first_point_also_the_end_of_the_ring() {
         let quarter = 1 << 62;
         let points = [(quarter, 1), (2 * quarter, 0), (3 * quarter, 1)];
         assert_eq!(shares(&points, 2), [0.25, 0.75]);

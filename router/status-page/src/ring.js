@@ -1,9 +1,9 @@
-// The ring as a picture. The outer band has one arc per runner, as long as its share; the inner one is the hash ring
-// itself, slice by slice. A band is a circle of length 1 with a dashed line.
+// Draws the ring. The outer band has one arc per runner; its length is the runner's share. The inner band is the hash
+// ring in slices. Each band is a circle of length 1 with a dashed line.
 
 const SVG = "http://www.w3.org/2000/svg";
-// The shortest arc of a runner in trouble: it must be seen among a thousand.
-const SEEN = 0.008;
+// The shortest arc of an unhealthy runner, so that it is visible among a thousand runners.
+const MIN_ARC = 0.008;
 
 function svg(name, attributes, text = "") {
   const made = document.createElementNS(SVG, name);
@@ -12,7 +12,7 @@ function svg(name, attributes, text = "") {
   return made;
 }
 
-// `pieces`: where each begins and how long it is.
+// `pieces`: the start and the length of each dash.
 function band(className, r, node, stroke, pieces) {
   let end = 0;
   const dashes = pieces.flatMap(([from, length]) => {
@@ -30,13 +30,13 @@ function outerArcs(runners) {
   const gap = runners.length > 1 ? Math.min(0.004, 0.2 / runners.length) : 0;
   let from = 0;
   const arcs = runners.map((runner, node) => {
-    const length = Math.max(runner.share - gap, severity(runner.state) === "good" ? 0 : SEEN);
+    const length = Math.max(runner.share - gap, severity(runner.state) === "good" ? 0 : MIN_ARC);
     const made = band("arc", 103, node, stateColour(runner.state, node), [[from, length]]);
     made.append(svg("title", {}, `${runner.address}: ${stateWords(runner.state)}, ${percent(runner.share)}`));
     from += runner.share;
     return made;
   });
-  // Those in trouble lie on top.
+  // Unhealthy runners are drawn last, on top of the others.
   return arcs.sort((a, b) => worse(runners[b.dataset.node].state, runners[a.dataset.node].state));
 }
 
@@ -54,10 +54,10 @@ function innerSlices(slices) {
 let drawnRing = "";
 
 function drawRing(status) {
-  // Drawn anew only when it looks different.
-  const looks = JSON.stringify([status.ring.slices, status.shards.map((runner) => [runner.address, runner.state])]);
-  if (looks === drawnRing) return;
-  drawnRing = looks;
+  // Draws again only after a visible change.
+  const appearance = JSON.stringify([status.ring.slices, status.shards.map((runner) => [runner.address, runner.state])]);
+  if (appearance === drawnRing) return;
+  drawnRing = appearance;
   const ready = status.shards.filter((runner) => isReady(runner.state)).length;
   const all = status.shards.length;
   const words = ready === all ? `runner${all === 1 ? "" : "s"}` : `of ${number(all)} ready`;
@@ -68,10 +68,10 @@ function drawRing(status) {
     `Inner band: the hash ring, ${number(status.ring.virtual_nodes)} points per runner.`;
 }
 
-// By its address: places change with the members.
+// The address of the highlighted runner. Positions change with the members.
 let picked = null;
 
-// Picks one runner out, or none.
+// Highlights one runner; null ends the highlight.
 function pickRunner(runner) {
   picked = runner && runner.address;
   byId("ring").classList.toggle("picked", runner !== null);

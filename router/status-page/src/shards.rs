@@ -6,14 +6,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Maximum number of images on a page, busiest first.
 pub const MAX_IMAGES: usize = 1000;
 
-/// The page. Fields are only ever added.
+/// The page. Fields are never removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Shards {
     /// How images are hashed.
     pub ring: RingInfo,
-    /// Every runner known.
+    /// All known runners.
     pub shards: Vec<ShardInfo>,
-    /// Images that this router recently had calls for, up to [`MAX_IMAGES`].
+    /// Images of recent calls through this router, up to [`MAX_IMAGES`].
     pub images: Vec<ImageInfo>,
     /// Discovery's last error. Discovery keeps the last known runners until it recovers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,16 +23,16 @@ pub struct Shards {
 /// How images are hashed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RingInfo {
-    /// Version of the hash scheme: routers and runners of one version agree.
+    /// Version of the hash scheme. Routers and runners with the same scheme agree on owners.
     pub scheme: u32,
-    /// Points per runner.
+    /// Number of points on the ring for each runner.
     pub virtual_nodes: u16,
 }
 
 /// One runner.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ShardInfo {
-    /// Its address, which is its name on the ring.
+    /// The runner's address, which is its name on the ring.
     pub address: String,
     /// `healthy`, `cooling_down`, `ejected`, `starting`, `unreachable` or `draining`.
     #[serde(deserialize_with = "current_state")]
@@ -40,27 +40,27 @@ pub struct ShardInfo {
     /// Whether discovery lists the runner. An unlisted runner stays for a while if it is healthy.
     #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
     pub listed: bool,
-    /// This router's calls in flight on it.
+    /// This router's calls in flight on the runner.
     pub in_flight: usize,
     /// Estimate of all calls in flight on the runner, including other routers' calls.
     #[serde(default)]
     pub load: usize,
-    /// Calls this router sent to it.
+    /// Calls that this router sent to the runner.
     pub calls: usize,
     /// Calls that were interrupted or could not be sent.
     pub failures: usize,
-    /// How many of `images` it owns.
+    /// How many of `images` the runner owns.
     pub owned: usize,
 }
 
 /// One image.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ImageInfo {
-    /// Its shard key: the canonical reference, or the repository under a tag constraint.
+    /// The image's shard key: the canonical reference, or with a tag constraint the repository.
     pub image: String,
     /// The runner that owns the image on the ring.
     pub owner: String,
-    /// Its calls in flight through this router.
+    /// The image's calls in flight through this router.
     pub in_flight: usize,
 }
 
@@ -75,7 +75,7 @@ fn current_state<'de, D: Deserializer<'de>>(page: D) -> Result<String, D::Error>
     })
 }
 
-/// The page of an older router has no such field.
+/// The value for the page of an older router, which has no such field.
 fn listed() -> bool {
     true
 }

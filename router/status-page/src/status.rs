@@ -15,7 +15,7 @@ use crate::picture::{shares, slices};
 use crate::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo};
 use crate::{Known, Shards};
 
-/// The page's data. Fields are only ever added.
+/// The page's data. Fields are never removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Status {
     /// This router's version.
@@ -24,10 +24,9 @@ pub struct Status {
     pub at_ms: u64,
     /// How images are hashed, and how the ring is drawn.
     pub ring: RingStatus,
-    /// Every runner known.
+    /// All known runners.
     pub shards: Vec<ShardStatus>,
-    /// Images that this router recently had calls for, and images that runners have pods of;
-    /// busiest first.
+    /// Images of recent calls through this router, and images of the runners' pods; busiest first.
     pub images: Vec<ImageStatus>,
     /// Whether there are more images.
     pub truncated: bool,
@@ -48,57 +47,58 @@ pub struct RingStatus {
     /// How images are hashed.
     #[serde(flatten)]
     pub info: RingInfo,
-    /// The owner of each slice, around the whole ring: an index into the runners and a length.
+    /// The owners of the slices around the ring: the index of a runner, and the number of consecutive
+    /// slices that it owns.
     pub slices: Vec<(u16, u16)>,
 }
 
 /// One runner.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ShardStatus {
-    /// What this router knows of it.
+    /// What this router knows about the runner.
     #[serde(flatten)]
     pub info: ShardInfo,
     /// The share of all keys that the runner owns, from 0 to 1.
     pub share: f64,
-    /// Ready pods of the images that it owns.
+    /// Ready pods of the images that the runner owns.
     pub pods: u64,
     /// Whether the runner sent a report: `yes`, `older` (a version that cannot report) or `no`.
     pub told: String,
-    /// Its version; empty unless it answered.
+    /// The runner's version; empty if it sent no report.
     pub version: String,
-    /// A hash of the exec runtime's map from image to executable. Empty if the exec runtime is off
-    /// or the runner did not answer.
+    /// A hash of the exec runtime's map from image to executable. Empty if the exec runtime is off or
+    /// the runner sent no report.
     pub exec_hash: String,
 }
 
 /// One image.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ImageStatus {
-    /// What this router knows of it.
+    /// What this router knows about the image.
     #[serde(flatten)]
     pub info: ImageInfo,
     /// Pods that serve.
     pub ready: u64,
-    /// Pods on their way.
+    /// Pods that start.
     pub starting: u64,
-    /// Pods on their way out.
+    /// Pods that terminate.
     pub terminating: u64,
-    /// Calls in pods, other routers' included.
+    /// Calls in pods, including other routers' calls.
     pub in_pods: u64,
-    /// Calls that wait for a pod, other routers' included.
+    /// Calls that wait for a pod, including other routers' calls.
     pub waiting: u64,
 }
 
 /// Sums over all images.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Images known.
+    /// All known images.
     pub images: usize,
     /// Pods that serve.
     pub ready: u64,
-    /// Pods on their way.
+    /// Pods that start.
     pub starting: u64,
-    /// Pods on their way out.
+    /// Pods that terminate.
     pub terminating: u64,
     /// Calls that wait for a pod.
     pub waiting: u64,
@@ -110,7 +110,7 @@ impl Status {
         let shares = shares(&points, known.ring.nodes().len());
         let Shards { ring: info, shards, images, discovery_error } = known.shards;
         let notes = notes(&shards, answers);
-        // If the router's own list has the maximum length, it may have left out images.
+        // If the router's list has the maximum length, the router may have left out images.
         let truncated = answers.truncated || images.len() == MAX_IMAGES;
         let mut images = all_images(images, &known.ring, answers);
         let mut pods: HashMap<String, u64> = HashMap::new();
@@ -151,7 +151,7 @@ impl Status {
     }
 }
 
-/// Images that the router knows, and images that only runners know; busiest first.
+/// The images that the router knows and the images that only runners know; busiest first.
 fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<ImageStatus> {
     let keys: HashSet<String> = known.iter().map(|image| image.image.clone()).collect();
     let others = answers.images.keys().filter(|name| !keys.contains(*name)).map(|name| ImageInfo {

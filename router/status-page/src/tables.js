@@ -1,7 +1,7 @@
-// Tables and lists. Rows stay the same elements from one refresh to the next, so that text can be selected and a row
-// under the pointer stays there. All text is set as text: image names are callers' input.
+// Tables and lists. A refresh keeps the elements of rows, so that selected text stays selected and the row under the
+// pointer stays there. Image names are callers' input, so all text is set as text and never as HTML.
 
-// Rows shown of each table.
+// Maximum number of rows of a table.
 const MAX_ROWS = 200;
 
 const byId = (id) => document.getElementById(id);
@@ -10,7 +10,7 @@ function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
-// Brings the children of `parent` in line with `items`: new ones are copies of the template, `fill(child, item)` fills any.
+// Makes one child of `parent` for each item. New children are copies of the template; `fill(child, item)` fills each.
 function sync(parent, template, items, key, fill) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, place) => {
@@ -25,7 +25,7 @@ function sync(parent, template, items, key, fill) {
   parent.closest(".scroll").querySelector(".empty").hidden = items.length > 0;
 }
 
-// How many rows of how many, and in which order.
+// The number of rows. If some are left out, also the number and order of the rows shown.
 function countWords(all, order) {
   return all > MAX_ROWS ? `first ${MAX_ROWS} of ${number(all)}, ${order}` : number(all);
 }
@@ -51,7 +51,7 @@ function setImage(box, image) {
   setText(box.children[1], path);
 }
 
-// Unhealthy runners stand first, so that none of them is beyond the last row.
+// Unhealthy runners come first, so that none of them is left out.
 function showRunners(status) {
   const rows = status.shards.map((runner, place) => ({ ...runner, place }));
   rows.sort((a, b) => worse(a.state, b.state) || a.place - b.place);
@@ -62,7 +62,7 @@ function showRunners(status) {
     made.onmouseleave = () => pickRunner(null);
     setRunner(cells[0], status, runner.place, runner.address);
     cells[1].className = severity(runner.state);
-    const silent = runner.state === "healthy" ? " (reports nothing)" : "";
+    const silent = runner.state === "healthy" ? " (sends no report)" : "";
     const notes = [{ older: " (older version)", no: silent }[runner.told], runner.listed === false ? " (no longer listed)" : ""];
     setText(cells[1].children[1], stateWords(runner.state) + notes.join(""));
     cells[1].title = runner.version ? `version ${runner.version}, exec configuration ${runner.exec_hash || "off"}` : "";
@@ -74,9 +74,9 @@ function showRunners(status) {
   };
   const seen = rows.slice(0, MAX_ROWS);
   sync(document.querySelector("#shards tbody"), "shard-row", seen, (runner) => runner.address, fill);
-  // Again, since the ring may be drawn anew. A row that is gone never reports that the pointer left it.
+  // Repeats the highlight, because the ring may be new. A removed row never reports that the pointer left it.
   pickRunner(seen.find((runner) => runner.address === picked) || null);
-  setText(byId("shards-count"), countWords(rows.length, "unhealthy ones first"));
+  setText(byId("shards-count"), countWords(rows.length, "unhealthy first"));
 }
 
 function showImages(status, filter) {
@@ -88,16 +88,16 @@ function showImages(status, filter) {
     setImage(cells[0].firstElementChild, image.image);
     setRunner(cells[1], status, places.get(image.owner), image.owner);
     setNumber(cells[2], image.ready + image.starting + image.terminating, podWords(image));
-    // Calls of other routers are known from the pods they are in.
+    // Calls of other routers are included in the runners' counts of calls in pods.
     setNumber(cells[3], Math.max(image.in_flight, image.in_pods + image.waiting));
     setNumber(cells[4], image.waiting);
   };
   sync(document.querySelector("#images tbody"), "image-row", found.slice(0, MAX_ROWS), (image) => image.image, fill);
   const all = status.totals.images;
   const words = wanted ? `${number(found.length)} of ${number(all)}` : countWords(all, "busiest first");
-  setText(byId("images-count"), words + (status.truncated ? ", more are left out" : ""));
+  setText(byId("images-count"), words + (status.truncated ? ", others are left out" : ""));
   const empty = document.querySelector("#images-card .empty");
-  setText(empty, wanted ? "No image matches the filter." : "No image has been asked for yet.");
+  setText(empty, wanted ? "No image matches the filter." : "No image has been called yet.");
 }
 
 function showFailures(status) {
@@ -107,7 +107,7 @@ function showFailures(status) {
     setImage(head.children[0], one.image || "(image not known)");
     setText(head.children[1], one.count > 1 ? `×${short(one.count)}` : "");
     setText(head.children[2], age(status.at_ms - one.at_ms));
-    // A call that was sent elsewhere need not have failed.
+    // A call that was sent to another runner may have succeeded there.
     const movedOn = ["BROKEN", "NOT_SENT", "SHED"].includes(one.code);
     what.children[0].className = movedOn ? "code warn" : "code bad";
     setText(what.children[0], movedOn ? `${one.code}, TRIED ELSEWHERE` : one.code);

@@ -1,4 +1,4 @@
-//! The status page's data by value: what runners report becomes what is shown.
+//! The status page's data, computed from the router's data and the runners' reports.
 
 use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
 
@@ -35,7 +35,7 @@ fn ring() -> Ring {
     Ring::new(["a:1", "b:1"])
 }
 
-/// The page of two runners, `a:1` and `b:1`, which answered this.
+/// The status with two runners, `a:1` and `b:1`, and their answers.
 fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> Status {
     let shards = Shards {
         ring: RingInfo { scheme: 1, virtual_nodes: 256 },
@@ -77,11 +77,11 @@ fn a_runner_is_shown_with_its_report() {
 }
 
 #[test]
-fn images_that_only_runners_know_have_the_owner_of_their_calls() {
+fn an_image_that_only_runners_know_has_the_owner_of_its_calls() {
     let mut answers = Answers::default();
     let (tagged, alone) = ("example.com/fn/set-labels:v1.2", "example.com/fn/other:v1");
     answers.add("a:1", Some(report(vec![pods(tagged, 1), pods(alone, 1)])));
-    // Calls ask for the repository, with a constraint.
+    // Calls select the image by its repository and a constraint.
     let repository = "example.com/fn/set-labels";
     let owner = |key: &str| ring().owner(key).unwrap().to_string();
     let page = status(vec![known(repository, &owner(repository), 1)], &answers, Vec::new());
@@ -93,7 +93,7 @@ fn images_that_only_runners_know_have_the_owner_of_their_calls() {
 }
 
 #[test]
-fn the_busiest_images_are_shown_and_all_are_counted() {
+fn only_the_busiest_images_are_listed_but_all_are_counted() {
     let mut answers = Answers::default();
     for shard in 0..2 {
         let images = (0..900).map(|n| pods(&format!("example.com/f{shard}-{n}:v1"), 1)).collect();
@@ -107,7 +107,7 @@ fn the_busiest_images_are_shown_and_all_are_counted() {
 }
 
 #[test]
-fn failures_of_all_are_one_list_and_a_timeout_stands_in_it_once() {
+fn failures_of_all_servers_are_one_list_with_each_timeout_once() {
     let mut answers = Answers::default();
     let failure = |at_ms, code: &str, image: &str| shard::Failure {
         at_ms,
@@ -141,7 +141,7 @@ fn failures_of_all_are_one_list_and_a_timeout_stands_in_it_once() {
 }
 
 #[test]
-fn the_notes_name_what_runners_do_not_agree_on() {
+fn notes_report_differences_between_runners() {
     let ring = |members: &[&str]| members.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut answers = Answers::default();
     let same = DescribeResponse { has_peers: true, ring: ring(&["a:1", "b:1"]), ..report(Vec::new()) };
@@ -163,7 +163,7 @@ fn the_notes_name_what_runners_do_not_agree_on() {
 }
 
 #[test]
-fn shared_pods_count_once_and_others_add_up() {
+fn pods_in_the_same_scope_are_counted_once() {
     let mut answers = Answers::default();
     // A runner that does not use a pod does not know whether it is ready.
     for (runner, scope, ready) in
@@ -194,21 +194,24 @@ fn answers_are_bounded() {
     assert_eq!((answers.images.len(), answers.truncated), (crate::answers::MAX_IMAGES, true));
     assert!(answers.images.keys().all(|name| name.len() == MAX_TEXT));
     assert_eq!(answers.failures.len(), MAX_FAILURES);
-    // The latest of each runner.
+    // The latest failures of each runner.
     assert!(answers.failures.iter().all(|one| one.at_ms >= 490 && one.text.len() == MAX_TEXT));
     assert_eq!(answers.runners["3"].as_ref().unwrap().ring.len(), MAX_OF_ONE);
 }
 
 #[test]
-fn the_page_asks_nobody_else_and_makes_no_html_of_data() {
+fn the_page_loads_nothing_else_and_puts_no_data_into_html() {
     let page = [PAGE, SCRIPT, include_str!("page.css")].concat();
     for word in
         ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=\"", "onclick="]
     {
         assert!(!page.contains(word), "{word}");
     }
-    assert!(!PAGE.contains("<script>") && !PAGE.contains("<style>"), "the policy forbids them");
-    // The only address in it is a name: that of SVG.
+    assert!(
+        !PAGE.contains("<script>") && !PAGE.contains("<style>"),
+        "the policy forbids inline scripts and styles"
+    );
+    // The only URL is SVG's namespace, which is not loaded.
     let addresses: Vec<_> = page.split("://").skip(1).map(|rest| &rest[..18]).collect();
     assert!(addresses.iter().all(|address| *address == "www.w3.org/2000/sv"), "{addresses:?}");
 }

@@ -56,7 +56,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
         // `places` already limits the bytes in flight.
         inflight: None,
         places: Some(Places::new(max_calls, refusal)),
-        tell_load: false,
+        report_load: false,
         observer: None,
         tracer: None,
     };

@@ -267,7 +267,7 @@ async fn an_unavailable_collector_delays_neither_calls_nor_the_exit() {
         figure(&format!("collector {what}: 20 calls in {took:.0?}, both servers ended in {ended:.1?}"));
         for server in [&stand.router, &stand.runner] {
             let log = server.log();
-            let logged = log.matches("the collector does not take spans").count();
+            let logged = log.matches("the collector does not accept spans").count();
             assert!(logged <= 1, "{what}: {log}");
             assert!(log.contains("the last spans were not sent") || logged == 1, "{what}: {log}");
         }

@@ -9,19 +9,19 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType, rdata::CNAME}
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
-/// The reply to one question.
+/// The reply to one query.
 #[derive(Clone)]
 pub(super) enum Reply {
-    /// Addresses. None: the name exists, without such records.
+    /// Addresses. An empty list means that the name exists without records of this type.
     Addresses(Vec<IpAddr>),
     /// An alias, and the addresses of the aliased name in the same answer.
     Alias(&'static str, Vec<IpAddr>),
     Code(ResponseCode),
-    /// Nothing, so that the question times out.
+    /// No reply, so that the query times out.
     Silence,
 }
 
-/// Runs until dropped. A question that is not in the table gets NXDOMAIN.
+/// Runs until dropped. A query that is not in the table gets NXDOMAIN.
 pub(super) struct FakeDns {
     pub(super) address: SocketAddr,
     state: Arc<State>,
@@ -43,7 +43,7 @@ impl FakeDns {
         Self { address, state, _task: task }
     }
 
-    /// Sets the reply to one question. `name` is written without its final dot.
+    /// Sets the reply to one query. `name` is written without its final dot.
     pub(super) fn set(&self, name: &str, kind: RecordType, reply: Reply) {
         self.state.table.lock().unwrap().insert((name.to_owned(), kind), reply);
     }
@@ -56,7 +56,7 @@ impl FakeDns {
         self.set(name, RecordType::AAAA, Reply::Addresses(v6));
     }
 
-    /// The names whose IPv4 addresses were asked for, in order.
+    /// The names of the queries for IPv4 addresses, in order.
     pub(super) fn asked(&self) -> Vec<String> {
         let asked = self.state.asked.lock().unwrap();
         asked.iter().filter(|(_, kind)| *kind == RecordType::A).map(|(name, _)| name.clone()).collect()
@@ -74,8 +74,8 @@ async fn serve(socket: UdpSocket, state: Arc<State>) {
 }
 
 impl State {
-    fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
-        let mut message = Message::from_vec(question).unwrap().into_response();
+    fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let mut message = Message::from_vec(query).unwrap().into_response();
         let query = message.queries[0].clone();
         let name = query.name().to_ascii().trim_end_matches('.').to_lowercase();
         self.asked.lock().unwrap().push((name.clone(), query.query_type()));

@@ -77,7 +77,7 @@ async fn errors_and_silence_are_failures() {
         assert!(error.contains(text), "{error}");
     }
     assert!(resolver.lookup("a..b").await.unwrap_err().contains("is not a DNS name"));
-    // Half an answer.
+    // Only one address family is answered.
     for (known, failing, address, expected) in [
         (A, AAAA, "10.0.0.1", [Some(vec![ip("10.0.0.1")]), None]),
         (AAAA, A, "fd00::1", [None, Some(vec![ip("fd00::1")])]),
@@ -108,24 +108,24 @@ async fn the_search_list_ndots_and_the_hosts_file_apply() {
     assert_eq!(addresses(&resolver, "a.b.c").await, [ip("10.0.0.3")]);
     assert_eq!(dns.asked()[3..], ["a.b.c", "a.b.c.ns.svc.cluster.local", "a.b.c.svc.cluster.local"]);
 
-    // A failure on the way is never taken for an empty answer.
+    // If the lookup of one name of the list fails, the result is not an empty answer.
     for kind in [A, AAAA] {
         dns.set("some.ns.svc.cluster.local", kind, Reply::Code(ResponseCode::ServFail));
     }
     assert!(resolver.lookup("some").await.is_err());
     dns.set_addresses("some.svc.cluster.local", &["10.0.0.1"]);
-    assert_eq!(addresses(&resolver, "some").await, [ip("10.0.0.1")], "the search goes on");
+    assert_eq!(addresses(&resolver, "some").await, [ip("10.0.0.1")], "the search continues");
 
     let asked = dns.asked().len();
     resolver.hosts.read_hosts_conf("10.0.0.9 pinned\nfd00::9 pinned6.svc.cluster.local".as_bytes()).unwrap();
     assert_eq!(addresses(&resolver, "pinned.").await, [ip("10.0.0.9")]);
-    assert_eq!(dns.asked().len(), asked, "a name in the hosts file is not asked for");
+    assert_eq!(dns.asked().len(), asked, "a name in the hosts file is not looked up in DNS");
     assert_eq!(addresses(&resolver, "pinned6").await, [ip("fd00::9")]);
     let local = addresses(&DnsResolver::new(None).unwrap(), "localhost").await;
     assert!(!local.is_empty() && local.iter().all(IpAddr::is_loopback), "{local:?}");
 }
 
-/// The whole way: a target that names its DNS server, watched through an addition and an end.
+/// Watches a target that names its DNS server, while addresses appear and disappear.
 #[tokio::test]
 async fn a_watched_name_follows_dns() {
     let dns = FakeDns::start().await;

@@ -2,8 +2,8 @@
 //!
 //! Like kube-proxy, it selects endpoints that are ready and not terminating. If there are none, it
 //! selects endpoints that are terminating but still serving, because a draining server is better
-//! than none. Then it also selects endpoints that were ready before. After an outage of the API
-//! server, nodes lose their leases and all of their pods count as not ready, although they serve.
+//! than none. In that case it also selects endpoints that were ready before: after an outage of the
+//! API server, nodes lose their leases, and all of their pods count as not ready although they serve.
 //! The caller's health checks find the pods that serve.
 
 #[cfg(test)]
@@ -24,10 +24,11 @@ pub(super) type Candidate = (IpAddr, Readiness);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
     Ready,
-    /// Terminating, but still serving.
-    Ending,
     NotReady,
-    Unusable,
+    /// Terminating, but still serving.
+    Draining,
+    /// Terminating, and no longer serving.
+    Ended,
 }
 
 /// Returns the endpoints to call, sorted. Keeps in `proven` the addresses that have been ready
@@ -58,7 +59,7 @@ pub(super) fn endpoints_of(
     // An endpoint that was never ready is still starting, so it is not used.
     endpoints(&|address, readiness| match readiness {
         Readiness::NotReady => proven.contains(&address),
-        readiness => readiness == Readiness::Ending,
+        readiness => readiness == Readiness::Draining,
     })
 }
 
@@ -78,8 +79,8 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
         let readiness = match (conditions.terminating.unwrap_or(false), ready) {
             (false, true) => Readiness::Ready,
             (false, false) => Readiness::NotReady,
-            (true, ready) if conditions.serving.unwrap_or(ready) => Readiness::Ending,
-            _ => Readiness::Unusable,
+            (true, ready) if conditions.serving.unwrap_or(ready) => Readiness::Draining,
+            _ => Readiness::Ended,
         };
         Some((address, readiness))
     };

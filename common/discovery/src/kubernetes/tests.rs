@@ -1,4 +1,4 @@
-//! The watcher on a paused clock, in front of a fake API server.
+//! The watcher with a fake API server, on a paused clock.
 
 mod fake;
 
@@ -7,22 +7,22 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use self::fake::{Down, ENDPOINTS, Fake, SLICES};
+use self::fake::{ENDPOINTS, FakeApi, Outage, SLICES};
 use super::*;
 use crate::publish::Snapshot;
 use crate::watch::tests::Log;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Follows the Service `runners` of namespace `ns`.
-struct Rig {
-    api: Fake,
+/// A watcher of the Service `runners` in namespace `ns`, and its API server.
+struct WatchedService {
+    api: FakeApi,
     receiver: watch::Receiver<Snapshot>,
     _task: JoinSet<()>,
 }
 
-impl Rig {
-    fn with(api: Fake) -> Self {
+impl WatchedService {
+    fn start(api: FakeApi) -> Self {
         let (sender, receiver) = watch::channel(Snapshot::default());
         let publisher = Publisher::new("kubernetes:///ns/runners:9445".to_owned(), Arc::new(sender));
         let client = Client::new(api.clone(), "default");
@@ -31,17 +31,17 @@ impl Rig {
         Self { api, receiver, _task: task }
     }
 
-    /// One that has found a slice `a` of this address, and watches.
-    async fn watching(address: &str) -> Self {
-        let api = Fake::default();
-        api.slice("a", &[address]);
-        let mut rig = Self::with(api);
-        rig.finds(&[address], SECOND).await;
-        rig
+    /// Starts a watcher, and waits until it has found the slice `a` with this address.
+    async fn with_address(address: &str) -> Self {
+        let api = FakeApi::default();
+        api.put_slice("a", &[address]);
+        let mut service = Self::start(api);
+        service.wait_for(&[address], SECOND).await;
+        service
     }
 
-    /// Waits until the set changes, which must be to this within `time`.
-    async fn finds(&mut self, addresses: &[&str], time: Duration) {
+    /// Waits for the next change of the set, at most for `time`. The new set must be `addresses`.
+    async fn wait_for(&mut self, addresses: &[&str], time: Duration) {
         let expected: Vec<_> = addresses.iter().map(|address| format!("{address}:9445")).collect();
         let changed = timeout(time, self.receiver.changed()).await;
         assert!(changed.is_ok(), "{addresses:?} within {time:?}");
@@ -49,8 +49,8 @@ impl Rig {
         settle().await;
     }
 
-    /// The set does not change for this time.
-    async fn keeps(&mut self, time: Duration) {
+    /// Asserts that the set does not change for `time`.
+    async fn assert_unchanged_for(&mut self, time: Duration) {
         assert!(timeout(time, self.receiver.changed()).await.is_err(), "{:?}", self.receiver.borrow());
     }
 
@@ -58,101 +58,100 @@ impl Rig {
         self.receiver.borrow().last_error.as_deref().map(str::to_owned)
     }
 
-    fn lists(&self) -> usize {
-        self.api.asked("list endpointslices").len()
+    /// How many times the watcher has listed slices.
+    fn list_count(&self) -> usize {
+        self.api.request_times("list endpointslices").len()
     }
 }
 
-/// Lets the watcher do what is due.
+/// Lets the watcher process what has happened.
 async fn settle() {
     sleep(Duration::from_millis(2)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_change_publishes_the_whole_set_at_once() {
-    let mut rig = Rig::watching("10.0.0.2").await;
+    let mut service = WatchedService::with_address("10.0.0.2").await;
     let soon = Duration::from_millis(10);
-    rig.api.slice("b", &["10.0.0.3", "10.0.0.2"]);
-    rig.finds(&["10.0.0.2", "10.0.0.3"], soon).await;
-    rig.api.state().delete(SLICES, "a");
+    service.api.put_slice("b", &["10.0.0.3", "10.0.0.2"]);
+    service.wait_for(&["10.0.0.2", "10.0.0.3"], soon).await;
+    service.api.state().delete(SLICES, "a");
     settle().await;
-    assert!(!rig.receiver.has_changed().unwrap(), "the other slice still has it");
-    rig.api.state().delete(SLICES, "b");
-    rig.finds(&[], soon).await;
-    assert_eq!(rig.lists(), 1);
+    assert!(!service.receiver.has_changed().unwrap(), "the other slice still has it");
+    service.api.state().delete(SLICES, "b");
+    service.wait_for(&[], soon).await;
+    assert_eq!(service.list_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_is_listed_again_within_five_minutes_and_finds_what_a_watch_missed() {
-    let mut rig = Rig::watching("10.0.0.1").await;
-    let renewing = rig.api.clone();
+async fn a_list_every_five_minutes_finds_a_change_that_no_watch_reported() {
+    let mut service = WatchedService::with_address("10.0.0.1").await;
+    let api = service.api.clone();
     tokio::spawn(async move {
         loop {
             sleep(WATCH_SECONDS * SECOND).await;
-            renewing.end_watches(|| None);
+            api.end_watches(|| None);
         }
     });
-    rig.keeps(60 * 60 * SECOND).await;
-    let lists = rig.api.asked("list endpointslices");
-    let gaps: Vec<_> = lists.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(gaps.iter().all(|gap| (RESYNC.mul_f64(0.8)..=RESYNC).contains(gap)), "{gaps:?}");
-    assert!(gaps.iter().collect::<BTreeSet<_>>().len() > 5, "they are spread: {gaps:?}");
-    let watches = rig.api.asked("watch endpointslices").len();
-    assert!((60..=90).contains(&watches), "{watches}");
-    assert_eq!(rig.error(), None);
+    service.assert_unchanged_for(60 * 60 * SECOND).await;
+    let lists = service.api.request_times("list endpointslices");
+    let mut gaps = lists.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(gaps.all(|gap| (RESYNC.mul_f64(0.8)..=RESYNC).contains(&gap)), "{lists:?}");
+    assert_eq!(service.error(), None);
 
-    let _silent = std::mem::take(&mut rig.api.state().watches);
-    rig.api.slice("a", &["10.0.0.2"]);
-    rig.api.state().watches_end = true;
-    rig.finds(&["10.0.0.2"], RESYNC).await;
-    let before = rig.api.asked("watch endpointslices").len();
-    rig.keeps(100 * SECOND).await;
-    let flood = rig.api.asked("watch endpointslices").len() - before;
-    assert!(flood <= 101, "watches that end at once: {flood}");
+    service.api.state().watches_end_at_once = true;
+    service.api.end_watches(|| None);
+    service.api.put_slice("a", &["10.0.0.2"]);
+    service.wait_for(&["10.0.0.2"], RESYNC).await;
+    let before = service.api.request_times("watch endpointslices").len();
+    service.assert_unchanged_for(100 * SECOND).await;
+    let watches = service.api.request_times("watch endpointslices").len() - before;
+    assert!(watches <= 101, "at most one watch per second: {watches}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_goes_silent_breaks_or_expires_is_replaced() {
-    let mut rig = Rig::watching("10.0.0.1").await;
-    let _silent = std::mem::take(&mut rig.api.state().watches);
-    rig.api.slice("a", &["10.0.0.2"]);
-    rig.finds(&["10.0.0.2"], READ_TIMEOUT + SECOND).await;
+    let mut service = WatchedService::with_address("10.0.0.1").await;
+    let _silent = std::mem::take(&mut service.api.state().watches);
+    service.api.put_slice("a", &["10.0.0.2"]);
+    service.wait_for(&["10.0.0.2"], READ_TIMEOUT + SECOND).await;
 
     sleep(2 * LIVED).await;
-    rig.api.break_watches();
+    service.api.break_watches();
     settle().await;
-    assert!(rig.error().is_some());
-    rig.api.slice("a", &["10.0.0.3"]);
-    rig.finds(&["10.0.0.3"], SECOND).await;
+    assert!(service.error().is_some());
+    service.api.put_slice("a", &["10.0.0.3"]);
+    service.wait_for(&["10.0.0.3"], SECOND).await;
     sleep(2 * LIVED).await;
-    assert_eq!(rig.error(), None);
+    assert_eq!(service.error(), None);
 
-    // The second expires when it is opened, and yet there is no flood.
+    // The second watch expires as soon as it is opened. The next list still waits.
     for address in ["10.0.0.4", "10.0.0.5"] {
-        rig.api.expire_watches();
-        rig.api.slice("a", &[address]);
-        rig.finds(&[address], BETWEEN_WATCHES).await;
-        assert_eq!(rig.error(), None, "it is no failure");
+        service.api.expire_watches();
+        service.api.put_slice("a", &[address]);
+        service.wait_for(&[address], BETWEEN_WATCHES).await;
+        assert_eq!(service.error(), None, "expiry is not a failure");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_keeps_the_last_set_and_is_logged_once() {
     let (log, _guard) = Log::new();
-    let mut rig = Rig::watching("10.0.0.1").await;
-    for (down, text) in [(Down::Refuses, "connection refused"), (Down::Hangs, "no list within 10s")] {
-        rig.api.state().down = Some(down);
-        rig.api.break_watches();
-        let before = rig.lists();
-        rig.keeps(600 * SECOND).await;
-        assert_eq!(rig.receiver.borrow().endpoints.len(), 1);
-        let error = rig.error().unwrap();
+    let mut service = WatchedService::with_address("10.0.0.1").await;
+    let outages = [(Outage::Refused, "connection refused"), (Outage::Hanging, "no list within 10s")];
+    for (outage, text) in outages {
+        service.api.state().outage = Some(outage);
+        service.api.break_watches();
+        let before = service.list_count();
+        service.assert_unchanged_for(600 * SECOND).await;
+        assert_eq!(service.receiver.borrow().endpoints.len(), 1);
+        let error = service.error().unwrap();
         assert!(error.contains(text), "{error}");
-        let lists = rig.lists() - before;
+        let lists = service.list_count() - before;
         assert!((25..=125).contains(&lists), "{lists}");
-        rig.api.state().down = None;
-        rig.keeps(40 * SECOND).await;
-        assert_eq!(rig.error(), None);
+        service.api.state().outage = None;
+        service.assert_unchanged_for(50 * SECOND).await;
+        assert_eq!(service.error(), None);
     }
     for (text, times) in [
         ("discovery fails: keeping the last endpoints", 2),
@@ -163,95 +162,84 @@ async fn an_outage_keeps_the_last_set_and_is_logged_once() {
         assert_eq!(log.count(text), times, "{text}\n{}", log.text());
     }
 
-    // Watches that break again and again are one failure, and lists come ever less often.
-    let (before, breaking) = (rig.lists(), rig.api.clone());
+    // Watches that break again and again are one failure, and the pauses between lists get longer.
+    let (before, breaking) = (service.list_count(), service.api.clone());
     tokio::spawn(async move {
         loop {
             sleep(LIVED / 2).await;
             breaking.break_watches();
         }
     });
-    rig.keeps(600 * SECOND).await;
+    service.assert_unchanged_for(600 * SECOND).await;
     assert_eq!((log.count("discovery fails"), log.count("discovery works again")), (3, 2), "{}", log.text());
-    assert!(rig.lists() - before < 100);
+    assert!(service.list_count() - before < 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rights_that_are_missing_are_named_once_and_used_when_they_are_given() {
+async fn missing_rights_are_logged_once_and_used_when_they_are_granted() {
     let rights = format!("{RIGHTS} ns");
     let forbidden = format!("the API server forbids it: {rights}");
     let (list, watch) = (("list", SLICES), ("watch", SLICES));
 
-    // Endpoints instead of slices.
+    // Without rights on slices, the `Endpoints` object is followed.
     let (log, guard) = Log::new();
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.9"]);
-    api.endpoints(&["10.0.0.1"]);
+    let api = FakeApi::default();
+    api.put_slice("a", &["10.0.0.9"]);
+    api.put_endpoints(&["10.0.0.1"]);
     api.state().forbidden.extend([list, watch]);
-    let mut rig = Rig::with(api);
-    rig.finds(&["10.0.0.1"], SECOND).await;
-    rig.api.endpoints(&["10.0.0.1", "10.0.0.2"]);
-    rig.finds(&["10.0.0.1", "10.0.0.2"], SECOND).await;
-    rig.keeps(1200 * SECOND).await;
-    assert_eq!(rig.error(), None);
+    let mut service = WatchedService::start(api);
+    service.wait_for(&["10.0.0.1"], SECOND).await;
+    service.api.put_endpoints(&["10.0.0.1", "10.0.0.2"]);
+    service.wait_for(&["10.0.0.1", "10.0.0.2"], SECOND).await;
+    service.assert_unchanged_for(1200 * SECOND).await;
+    assert_eq!(service.error(), None);
     assert_eq!(log.count(&format!("trying endpoints instead: {rights}")), 1, "{}", log.text());
-    rig.api.state().forbidden.clear();
-    rig.finds(&["10.0.0.9"], RESYNC + READ_TIMEOUT).await;
-    drop((rig, guard));
+    service.api.state().forbidden.clear();
+    service.wait_for(&["10.0.0.9"], RESYNC + READ_TIMEOUT).await;
+    drop((service, guard));
 
-    // No right at all, and then all of them.
-    let (log, guard) = Log::new();
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    api.state().forbidden.extend([list, ("list", ENDPOINTS)]);
-    let mut rig = Rig::with(api);
-    rig.keeps(300 * SECOND).await;
-    assert!(!rig.receiver.borrow().is_answered);
-    assert_eq!(rig.error().as_ref(), Some(&forbidden));
-    assert_eq!(log.count(&forbidden), 1, "{}", log.text());
-    rig.api.state().forbidden.clear();
-    rig.finds(&["10.0.0.1"], 15 * SECOND).await;
-    sleep(2 * LIVED).await;
-    assert_eq!(rig.error(), None);
-    assert_eq!(log.count("discovery works again"), 1, "{}", log.text());
-    drop((rig, guard));
-
-    // Lists do where no watch is allowed.
+    // No rights at all. Later lists are allowed, and at last watches too.
     let (log, _guard) = Log::new();
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    api.state().forbidden.extend([watch, ("list", ENDPOINTS)]);
-    let mut rig = Rig::with(api);
-    rig.finds(&["10.0.0.1"], SECOND).await;
-    rig.keeps(300 * SECOND).await;
-    assert_eq!(rig.error().as_ref(), Some(&forbidden));
-    rig.api.slice("a", &["10.0.0.2"]);
-    rig.finds(&["10.0.0.2"], 15 * SECOND).await;
-    assert_eq!((log.count("discovery fails"), log.count("discovery works again")), (1, 0), "{}", log.text());
+    let api = FakeApi::default();
+    api.put_slice("a", &["10.0.0.1"]);
+    api.state().forbidden.extend([list, watch, ("list", ENDPOINTS)]);
+    let mut service = WatchedService::start(api);
+    service.assert_unchanged_for(300 * SECOND).await;
+    assert!(!service.receiver.borrow().is_answered);
+    service.api.state().forbidden.remove(&list);
+    service.wait_for(&["10.0.0.1"], 15 * SECOND).await;
+    service.assert_unchanged_for(300 * SECOND).await;
+    assert_eq!(service.error().as_ref(), Some(&forbidden));
+    service.api.put_slice("a", &["10.0.0.2"]);
+    service.wait_for(&["10.0.0.2"], 15 * SECOND).await;
+    assert_eq!((log.count(&forbidden), log.count("discovery works again")), (1, 0), "{}", log.text());
+    service.api.state().forbidden.clear();
+    service.assert_unchanged_for(3 * LIVED).await;
+    assert_eq!((service.error(), log.count("discovery works again")), (None, 1), "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_service_is_reported_and_one_without_endpoints_is_not() {
+async fn a_missing_service_is_an_error_and_a_service_without_endpoints_is_not() {
     let (log, _guard) = Log::new();
-    let mut rig = Rig::with(Fake::default());
-    rig.finds(&[], SECOND).await;
+    let mut service = WatchedService::start(FakeApi::default());
+    service.wait_for(&[], SECOND).await;
     let hint = "there is no Service \"runners\" in namespace \"ns\"; create it or correct the target";
-    assert_eq!(rig.error().as_deref(), Some(hint));
-    rig.api.service();
-    rig.api.slice("a", &[]);
+    assert_eq!(service.error().as_deref(), Some(hint));
+    service.api.put_service();
+    service.api.put_slice("a", &[]);
     settle().await;
-    assert_eq!(rig.error(), None);
-    rig.api.slice("a", &["10.0.0.1"]);
-    rig.finds(&["10.0.0.1"], SECOND).await;
-    rig.api.state().delete(SLICES, "a");
-    rig.finds(&[], SECOND).await;
-    assert_eq!(rig.error(), None, "the Service is there");
+    assert_eq!(service.error(), None);
+    service.api.put_slice("a", &["10.0.0.1"]);
+    service.wait_for(&["10.0.0.1"], SECOND).await;
+    service.api.state().delete(SLICES, "a");
+    service.wait_for(&[], SECOND).await;
+    assert_eq!(service.error(), None, "the Service exists");
     assert_eq!(log.count(hint), 1, "{}", log.text());
 
-    // Nor is it an error when the Service may not be read.
-    let api = Fake::default();
+    // It is not an error if the Service may not be read.
+    let api = FakeApi::default();
     api.state().forbidden.insert(("get", "services"));
-    let mut rig = Rig::with(api);
-    rig.finds(&[], SECOND).await;
-    assert_eq!(rig.error(), None);
+    let mut service = WatchedService::start(api);
+    service.wait_for(&[], SECOND).await;
+    assert_eq!(service.error(), None);
 }

@@ -1,4 +1,4 @@
-//! A membership that follows discovery as time passes: the same loop for routers and runners.
+//! The loop that updates a membership, for routers and runners.
 
 use std::future::pending;
 use std::ops::Deref;
@@ -24,8 +24,8 @@ impl LiveMembership {
         Self { membership: Membership::default(), snapshots, origin: Instant::now() }
     }
 
-    /// Returns when discovery has answered or a timer was due, so members may have changed. An
-    /// unlisted member stays for a while if `answers` returns true for it. Cancel-safe.
+    /// Returns when members may have changed: discovery has answered, or a timer was due. A member
+    /// that is no longer listed stays for a while if `answers` returns true for it. Cancel-safe.
     pub async fn changed(&mut self, answers: impl Fn(&str) -> bool) {
         loop {
             let timer = self.membership.next_timer().map(|at| self.origin + at);

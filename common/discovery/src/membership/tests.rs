@@ -1,4 +1,4 @@
-//! Membership by value, and by property against the rules as the module states them.
+//! The rules of the module: examples of each, and a property test for any history.
 
 use proptest::prelude::*;
 
@@ -16,13 +16,13 @@ fn everybody(_: &str) -> bool {
     true
 }
 
-/// The addresses of a text, one letter each.
+/// The addresses in a text. Each letter is one address.
 fn letters(addresses: &str) -> impl Iterator<Item = &str> {
     addresses.split("").filter(|letter| !letter.is_empty())
 }
 
-/// Applies lists of addresses, each at its second; nobody who is not listed answers.
-fn listed(lists: &[(u64, &str)]) -> Membership {
+/// Applies lists of addresses, each at its second. Unlisted addresses do not answer.
+fn after_lists(lists: &[(u64, &str)]) -> Membership {
     let mut membership = Membership::default();
     for (at, addresses) in lists {
         membership.update(letters(addresses), nobody, secs(*at));
@@ -30,7 +30,7 @@ fn listed(lists: &[(u64, &str)]) -> Membership {
     membership
 }
 
-/// The addresses that have joined, `/`, and those that cool down.
+/// The addresses that have joined, a `/`, and the addresses that cool down.
 fn states(membership: &Membership) -> String {
     let cooling: String =
         membership.members().filter(|address| membership.is_cooling_down(address)).collect();
@@ -43,14 +43,20 @@ fn usable(membership: &Membership) -> String {
 }
 
 #[test]
-fn arrivals_are_gathered_and_returns_cool_down() {
+fn arrivals_join_together_and_an_address_that_returns_cools_down() {
     // Lists with their seconds; members and the next timer then; members after that timer.
     for (what, lists, members, timer, after) in [
-        ("the first ones join at once", &[(0, "ba")][..], "ab/", None, "ab/"),
-        ("later ones wait", &[(0, "a"), (10, "ab"), (11, "abc")], "a/", Some(12), "abc/"),
-        ("repeating it starts nothing anew", &[(0, "a"), (10, "ab"), (11, "ab")], "a/", Some(12), "ab/"),
+        ("the first addresses join at once", &[(0, "ba")][..], "ab/", None, "ab/"),
+        ("later addresses wait", &[(0, "a"), (10, "ab"), (11, "abc")], "a/", Some(12), "abc/"),
+        (
+            "the same list again starts no new wait",
+            &[(0, "a"), (10, "ab"), (11, "ab")],
+            "a/",
+            Some(12),
+            "ab/",
+        ),
         ("leaving is immediate", &[(0, "ab"), (5, "a")], "a/", None, "a/"),
-        ("coming back is not", &[(0, "ab"), (5, "a"), (6, "ab")], "a/b", Some(38), "ab/"),
+        ("a return is not", &[(0, "ab"), (5, "a"), (6, "ab")], "a/b", Some(38), "ab/"),
         (
             "each absence starts a cooldown",
             &[(0, "ab"), (5, "a"), (6, "ab"), (35, "a"), (36, "ab")],
@@ -59,20 +65,32 @@ fn arrivals_are_gathered_and_returns_cool_down() {
             "ab/",
         ),
         (
-            "an arrival that goes was there",
+            "an arrival that leaves early also cools down",
             &[(0, "a"), (10, "ab"), (11, "a"), (12, "ab")],
             "a/b",
             Some(44),
             "ab/",
         ),
-        ("both join together", &[(0, "ab"), (0, "a"), (0, "ab"), (29, "abc")], "a/b", Some(31), "abc/"),
-        ("without members nobody waits", &[(0, "a"), (10, "ab"), (11, "b")], "b/", None, "b/"),
-        ("but for the cooldown", &[(0, "a"), (12, ""), (13, "a")], "/a", Some(43), "a/"),
+        (
+            "an arrival joins with the end of a cooldown",
+            &[(0, "ab"), (0, "a"), (0, "ab"), (29, "abc")],
+            "a/b",
+            Some(31),
+            "abc/",
+        ),
+        ("without members, arrivals do not wait", &[(0, "a"), (10, "ab"), (11, "b")], "b/", None, "b/"),
+        ("without members, a cooldown still lasts", &[(0, "a"), (12, ""), (13, "a")], "/a", Some(43), "a/"),
         ("a new set replaces the old one", &[(0, "ab"), (10, "bc"), (11, "d")], "d/", None, "d/"),
-        ("long gone is forgotten", &[(0, "ab"), (1, "a"), (601, "ab")], "a/", Some(603), "ab/"),
-        ("and before that it is not", &[(0, "ab"), (1, "a"), (600, "ab")], "a/b", Some(632), "ab/"),
+        (
+            "an address that left long ago is forgotten",
+            &[(0, "ab"), (1, "a"), (601, "ab")],
+            "a/",
+            Some(603),
+            "ab/",
+        ),
+        ("before that it is remembered", &[(0, "ab"), (1, "a"), (600, "ab")], "a/b", Some(632), "ab/"),
     ] {
-        let mut membership = listed(lists);
+        let mut membership = after_lists(lists);
         assert_eq!((&*states(&membership), membership.next_timer()), (members, timer.map(secs)), "{what}");
         if let Some(timer) = timer {
             membership.tick(secs(timer).saturating_sub(Duration::from_nanos(1)));
@@ -89,18 +107,18 @@ fn arrivals_are_gathered_and_returns_cool_down() {
 }
 
 #[test]
-fn those_that_cool_down_are_used_when_they_are_half_of_the_fleet() {
+fn addresses_that_cool_down_are_used_if_they_are_half_of_the_fleet() {
     let back = [(0, "abc"), (10, ""), (20, "a"), (21, "ab"), (22, "abc")];
     for (what, lists, then, expected) in [
-        ("a fleet that is back", &back[..], None, "abc"),
-        ("its first one does not stand alone", &back, Some(50), "abc"),
-        ("nor does a new one", &[&back[..], &[(25, "abcd")]].concat(), None, "abcd"),
-        ("one that flaps is not used", &[(0, "abc"), (5, "ac"), (6, "abc")], None, "ac"),
-        ("two of three are", &[(0, "abc"), (5, "ac"), (6, "abc"), (7, "ab"), (8, "abc")], None, "abc"),
-        ("two of four are", &[(0, "abcd"), (5, "ab"), (6, "abcd")], None, "abcd"),
+        ("the whole fleet returns", &back[..], None, "abc"),
+        ("the first that has joined is not used alone", &back, Some(50), "abc"),
+        ("nor is a new address", &[&back[..], &[(25, "abcd")]].concat(), None, "abcd"),
+        ("one of three is not", &[(0, "abc"), (5, "ac"), (6, "abc")], None, "ac"),
+        ("two of three are used", &[(0, "abc"), (5, "ac"), (6, "abc"), (7, "ab"), (8, "abc")], None, "abc"),
+        ("two of four are used", &[(0, "abcd"), (5, "ab"), (6, "abcd")], None, "abcd"),
         ("one of two is not", &[(0, "abcd"), (5, "ab"), (6, "abcd"), (12, "ac")], None, "a"),
     ] {
-        let mut membership = listed(lists);
+        let mut membership = after_lists(lists);
         if let Some(then) = then {
             membership.tick(secs(then));
         }
@@ -114,9 +132,9 @@ fn a_member_that_answers_stays_when_it_is_not_listed() {
     for (what, lists, timer, before, after) in [
         ("5 minutes when none is listed", &[(0, "ab"), (10, ""), (100, "")][..], 310, "ab", ""),
         ("30 s when others are", &[(0, "ab"), (10, "a"), (20, "a")], 40, "ab", "a"),
-        ("listed again one by one", &[(0, "ab"), (10, ""), (200, "b")], 230, "ab", "b"),
+        ("one is listed again", &[(0, "ab"), (10, ""), (200, "b")], 230, "ab", "b"),
         (
-            "a list that gets shorter until it is empty",
+            "a list gets shorter until it is empty",
             &[(0, ""), (0, "abc"), (1, "bc"), (20, "c"), (29, "")],
             329,
             "abc",
@@ -136,14 +154,14 @@ fn a_member_that_answers_stays_when_it_is_not_listed() {
     membership.update([], |address| address != "c", secs(10));
     assert_eq!(usable(&membership), "ab");
     assert!(membership.is_unlisted("a") && !membership.is_unlisted("c"));
-    // It is a member still when it is listed again, and leaves at once when it stops to answer.
+    // A listed member stays. An unlisted member leaves as soon as it no longer answers.
     membership.update(letters("a"), everybody, secs(20));
     membership.retain_unlisted(nobody, secs(21));
-    assert_eq!((&*states(&membership), membership.next_timer()), ("a/", None), "the listed one stays");
+    assert_eq!((&*states(&membership), membership.next_timer()), ("a/", None), "the listed member stays");
 }
 
 proptest! {
-    /// Lists come after some time: mostly around the coalescing time, sometimes around the others.
+    /// The times between lists are mostly about the coalescing time, sometimes longer.
     #[test]
     fn the_rules_hold_for_any_history(
         events in prop::collection::vec(
@@ -155,7 +173,7 @@ proptest! {
         let (mut listed, mut addresses, mut now) = ([false; 6], String::new(), Duration::ZERO);
         for (wait, one, all, which) in events {
             let next = now + Duration::from_millis(wait);
-            // A driver wakes at each timer on the way.
+            // Run all timers that are due before the next list.
             while let Some(timer) = membership.next_timer().filter(|timer| *timer <= next) {
                 prop_assert!(timer >= now, "a timer in the past: {timer:?} at {now:?}");
                 let before = states(&membership);
@@ -163,7 +181,7 @@ proptest! {
                 prop_assert_eq!(&states(&membership), &before, "before its time");
                 now = timer;
                 membership.tick(now);
-                prop_assert_ne!(states(&membership), before, "the timer did nothing");
+                prop_assert_ne!(states(&membership), before, "the timer changed nothing");
             }
             now = next;
             match which {
@@ -172,7 +190,7 @@ proptest! {
             }
             addresses = ('a'..).zip(listed).filter(|(_, listed)| *listed).map(|(letter, _)| letter).collect();
             membership.update(letters(&addresses), nobody, now);
-            prop_assert!(membership.members().all(|member| addresses.contains(member)), "others have left");
+            prop_assert!(membership.members().all(|member| addresses.contains(member)), "unlisted addresses have left");
             prop_assert!(2 * membership.usable().count() >= membership.members().count());
         }
         while let Some(timer) = membership.next_timer() {

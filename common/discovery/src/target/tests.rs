@@ -1,4 +1,4 @@
-//! Every form of a target, and the text for every mistake.
+//! Every form of a target, and the error text of every mistake.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn parse(text: &str) -> Target {
 }
 
 #[test]
-fn every_form_and_how_it_prints() {
+fn every_form_is_parsed_and_printed() {
     for (text, printed) in [
         ("static:///a:1,b:2", "static:///a:1,b:2"),
         ("static:///a, b", "static:///a:9445,b:9445"),
@@ -38,7 +38,7 @@ fn every_form_and_how_it_prints() {
 }
 
 #[test]
-fn each_mistake_is_one_line_that_says_what_is_accepted() {
+fn each_error_is_one_line_with_the_accepted_forms() {
     let long = "x".repeat(64);
     let too_long = [&long[1..]; 4].join(".");
     for (problem, targets) in [
@@ -100,7 +100,7 @@ fn each_mistake_is_one_line_that_says_what_is_accepted() {
 
 proptest! {
     #[test]
-    fn parsing_never_panics_and_what_it_accepts_prints_as_itself(
+    fn parsing_never_panics_and_a_printed_target_parses_to_itself(
         text in r"(dns|static|kubernetes|x)?(:|:/|://|:///)?(([a-z0-9.:\[\]/,é-]|\PC){0,20})",
     ) {
         match Target::parse(&text, 9445) {

@@ -1,4 +1,4 @@
-//! Answers by value, one after the other, on a paused clock.
+//! What the addresses are after each answer of DNS, on a paused clock.
 
 use std::future::{pending, ready};
 use std::io;
@@ -13,7 +13,7 @@ fn lookup(addresses: &[&str]) -> Lookup {
     Lookup { addresses: [Some(v4), Some(v6)], name_exists: true }
 }
 
-/// The addresses of `runners`, and what their users see.
+/// The addresses of `runners`, and the receiver of their snapshots.
 fn addresses() -> (Addresses, watch::Receiver<Snapshot>) {
     let (sender, receiver) = watch::channel(Snapshot::default());
     let publisher = Publisher::new("dns:///runners:9445".to_owned(), Arc::new(sender));
@@ -22,7 +22,7 @@ fn addresses() -> (Addresses, watch::Receiver<Snapshot>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_answer_changes_what_it_knows() {
+async fn each_answer_changes_the_snapshot() {
     const FAILED: &str = "the lookup of \"runners\" failed";
     const MISSING: &str = "the name \"runners\" does not exist in DNS; correct the target";
     let (mut addresses, mut receiver) = addresses();
@@ -30,20 +30,26 @@ async fn each_answer_changes_what_it_knows() {
     let [one, both] = [&["10.0.0.1:9445"][..], &["10.0.0.2:9445", "[fd00::1]:9445"]];
     let only_v4 = Lookup { addresses: [lookup(&["10.0.0.2"]).addresses[0].clone(), None], ..lookup(&[]) };
     let missing = Lookup { name_exists: false, ..lookup(&[]) };
-    // An answer; the endpoints then, whether that wakes the receiver, and the error.
-    for (what, answer, endpoints, wakes, error) in [
-        ("an empty answer is one", Ok(lookup(&[])), &[][..], true, None),
-        ("sorted, each once", Ok(lookup(&["fd00::1", "10.0.0.2", "10.0.0.2"])), both, true, None),
+    // An answer; then the endpoints, whether the receiver is notified, and the error.
+    for (what, answer, endpoints, notified, error) in [
+        ("an empty answer is an answer", Ok(lookup(&[])), &[][..], true, None),
+        (
+            "addresses are sorted, without duplicates",
+            Ok(lookup(&["fd00::1", "10.0.0.2", "10.0.0.2"])),
+            both,
+            true,
+            None,
+        ),
         ("a failure keeps the last set", Err(FAILED.to_owned()), both, false, Some(FAILED)),
-        ("and the next one", Err(FAILED.to_owned()), both, false, Some(FAILED)),
+        ("a second failure changes nothing", Err(FAILED.to_owned()), both, false, Some(FAILED)),
         ("the same set again", Ok(lookup(&["fd00::1", "10.0.0.2"])), both, false, None),
-        ("half an answer keeps the other half", Ok(only_v4), both, false, None),
-        ("a whole one does not", Ok(lookup(&["10.0.0.1"])), one, true, None),
+        ("without an answer, a family keeps its addresses", Ok(only_v4), both, false, None),
+        ("an answer for both families replaces all", Ok(lookup(&["10.0.0.1"])), one, true, None),
         ("no such name", Ok(missing), &[], true, Some(MISSING)),
-        ("it is there again", Ok(lookup(&["10.0.0.1"])), one, true, None),
+        ("the name exists again", Ok(lookup(&["10.0.0.1"])), one, true, None),
     ] {
         addresses.update(ready(answer)).await;
-        assert_eq!(receiver.has_changed().unwrap(), wakes, "{what}");
+        assert_eq!(receiver.has_changed().unwrap(), notified, "{what}");
         let snapshot = receiver.borrow_and_update();
         assert_eq!(*snapshot.endpoints, *endpoints, "{what}");
         assert_eq!(snapshot.last_error.as_deref(), error, "{what}");
@@ -51,7 +57,7 @@ async fn each_answer_changes_what_it_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_asks_again_soon_and_ever_less_after_failures() {
+async fn lookups_repeat_after_a_pause_that_doubles_with_each_failure() {
     let (mut addresses, _receiver) = addresses();
     for (found, wait) in [(&[][..], EMPTY_PAUSE), (&["10.0.0.1"], LOOKUP_PAUSE)] {
         assert_eq!(addresses.update(ready(Ok(lookup(found)))).await, wait, "{found:?}");
@@ -64,7 +70,7 @@ async fn it_asks_again_soon_and_ever_less_after_failures() {
         }
         addresses.update(ready(Ok(lookup(&[])))).await;
     }
-    // A lookup that hangs is a failure.
+    // A lookup that hangs fails.
     let began = Instant::now();
     addresses.update(pending()).await;
     assert_eq!(began.elapsed(), LOOKUP_TIMEOUT);
@@ -72,7 +78,7 @@ async fn it_asks_again_soon_and_ever_less_after_failures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_and_addresses_are_known_from_the_start_until_nobody_listens() {
+async fn static_targets_are_known_at_once_and_end_with_the_last_receiver() {
     for (text, expected) in [
         ("static:///b:2,a:1,b:2,localhost", &["a:1", "b:2", "localhost:9445"][..]),
         ("static:///[::1]:7", &["[::1]:7"]),
@@ -87,11 +93,11 @@ async fn lists_and_addresses_are_known_from_the_start_until_nobody_listens() {
         sleep(Duration::from_secs(100)).await;
         assert!(!task.is_finished());
         drop(receiver);
-        timeout(Duration::from_secs(1), task).await.expect("it did not end").unwrap();
+        timeout(Duration::from_secs(1), task).await.expect("the task ends").unwrap();
     }
 }
 
-/// The log of one test.
+/// Collects the log of one test.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -25,15 +25,15 @@ pub(super) type Place = (Option<Instant>, u64);
 
 /// Bytes held. Calls and answers have separate accounts, each with the same limit. So calls do not
 /// cause answers to be refused, and answers do not block calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ledger {
     limit: usize,
     calls: usize,
     answers: usize,
-    /// Bytes of calls that have sent only headers. They are not included in `calls`.
+    /// Bytes of calls that have sent only headers; not included in `calls`.
     waiting: usize,
-    /// Calls whose message is not complete: their bytes, and the notification that the place is
-    /// lost.
+    /// Calls whose message is not complete: their bytes, and the notification that the call has lost
+    /// its place.
     pending: BTreeMap<Place, (usize, Arc<Notify>)>,
     /// Places given so far.
     places: u64,
@@ -44,16 +44,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            calls: 0,
-            answers: 0,
-            waiting: 0,
-            pending: BTreeMap::new(),
-            places: 0,
-            images: HashMap::new(),
-            refused: [0; Why::ALL.len()],
-        }
+        Self { limit, ..Self::default() }
     }
 
     /// Adds a call that has sent headers of `bytes`. `lost` is notified if the call loses its
@@ -165,8 +156,8 @@ impl Ledger {
     /// Evicts messages that are overdue until `bytes` are free.
     fn make_room(&mut self, bytes: usize, now: Instant, why: Why) -> Result<(), Why> {
         while bytes > self.limit.saturating_sub(self.calls) {
-            let coming_in = (Bound::Excluded((None, u64::MAX)), Bound::Unbounded);
-            let first = self.pending.range(coming_in).next().map(|(&place, _)| place);
+            let arriving = (Bound::Excluded((None, u64::MAX)), Bound::Unbounded);
+            let first = self.pending.range(arriving).next().map(|(&place, _)| place);
             let Some(overdue) = first.filter(|place| place.0 <= Some(now)) else {
                 return Err(self.refuse(why));
             };
@@ -220,7 +211,7 @@ mod tests {
         ledger.claim(image, bytes, now).inspect_err(|_| ledger.give(bytes, None))
     }
 
-    /// How many calls of ten bytes get in, at most a hundred.
+    /// Offers a hundred calls of ten bytes. Returns how many are accepted.
     fn flood(ledger: &mut Ledger, image: &str) -> usize {
         (0..100).filter(|_| call(ledger, image, 10).is_ok()).count()
     }
@@ -229,21 +220,21 @@ mod tests {
         std::array::from_fn(|_| Arc::default())
     }
 
-    /// Which of them were evicted since the last time.
+    /// The calls that were evicted since the last time.
     fn evicted(calls: &[Arc<Notify>]) -> Vec<usize> {
         let evicted = |call: &usize| calls[*call].notified().now_or_never().is_some();
         (0..calls.len()).filter(evicted).collect()
     }
 
     #[test]
-    fn one_image_gets_half_two_get_a_third_each_and_the_rest_is_for_others() {
+    fn one_image_gets_half_of_the_limit_and_two_get_a_third_each() {
         let mut ledger = Ledger::new(600);
         assert_eq!(flood(&mut ledger, "a"), 30);
-        // The second finds half of it free, and gets half of that: a flood before it is not cut
-        // short.
+        // Half of the limit is free, and the second image gets half of that. Calls of the first
+        // image are not ended.
         assert_eq!(flood(&mut ledger, "b"), 15);
         let (mut a, mut b) = (30, 15);
-        // With calls of both that end and begin, they come to a third each.
+        // While calls of both images end and begin, each image approaches a third.
         for _ in 0..100 {
             for (image, count) in [("a", &mut a), ("b", &mut b)] {
                 ledger.give(10, Some(&Arc::from(image)));
@@ -252,12 +243,12 @@ mod tests {
             }
         }
         assert_eq!((a, b), (20, 20));
-        assert_eq!(call(&mut ledger, "c", 200).as_deref(), Ok("c"), "the first call of a third");
+        assert_eq!(call(&mut ledger, "c", 200).as_deref(), Ok("c"), "the first call of a third image");
         assert_eq!(ledger.held(), 600);
     }
 
     #[test]
-    fn a_message_makes_room_for_another_only_when_it_is_overdue() {
+    fn only_an_overdue_message_is_evicted_for_another() {
         let mut ledger = Ledger::new(1000);
         let (calls, start) = (notifies::<4>(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
@@ -266,16 +257,16 @@ mod tests {
             ledger.announce(place, size, at(millis))
         };
         let silent = announce(&mut ledger, 0, 390, 0).unwrap();
-        let coming = announce(&mut ledger, 1, 290, 100).unwrap();
+        let arriving = announce(&mut ledger, 1, 290, 100).unwrap();
         assert_eq!(announce(&mut ledger, 2, 390, 499), Err(Why::Limit));
-        assert_eq!((ledger.held(), evicted(&calls)), (700, vec![]), "what is refused holds nothing");
-        let coming = ledger.progress(coming, at(499)).unwrap();
+        assert_eq!((ledger.held(), evicted(&calls)), (700, vec![]), "a refused call holds no bytes");
+        let arriving = ledger.progress(arriving, at(499)).unwrap();
         let third = announce(&mut ledger, 3, 390, 500).unwrap();
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![0]));
         assert_eq!((ledger.received(silent), ledger.progress(silent, at(501))), (None, Err(Why::Slow)));
         assert_eq!(ledger.take(400, None, at(998)), Err(Why::Limit));
-        // Of the two that are overdue at last one is in.
-        assert_eq!(ledger.received(coming), Some(300));
+        // Both others become overdue, but one of them is complete before.
+        assert_eq!(ledger.received(arriving), Some(300));
         assert_eq!(ledger.take(701, None, at(5000)), Err(Why::Limit));
         assert_eq!((ledger.received(third), evicted(&calls)), (None, vec![3]));
         assert_eq!((ledger.held(), ledger.refused), (300, [3, 0, 0, 2]));
@@ -294,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_alone_take_nothing_from_calls_and_the_oldest_goes_for_one_too_many() {
+    fn headers_have_their_own_account_and_the_oldest_call_is_evicted_when_it_is_full() {
         let (mut ledger, calls, now) = (Ledger::new(100), notifies::<12>(), Instant::now());
         let places = calls.each_ref().map(|call| ledger.enter(10, Arc::clone(call)).unwrap());
         assert_eq!(evicted(&calls), [0, 1]);
@@ -309,9 +300,9 @@ mod tests {
     }
 
     proptest! {
-        /// Calls and answers of a few images come and go in any order.
+        /// Calls and answers of a few images begin and end in any order.
         #[test]
-        fn the_books_balance(
+        fn the_accounts_are_the_sums_of_what_is_held(
             steps in prop::collection::vec((0usize..4, 0usize..80, any::<bool>(), any::<prop::sample::Index>()), 1..200),
         ) {
             const LIMIT: usize = 200;
@@ -346,7 +337,7 @@ mod tests {
                 prop_assert_eq!(ledger.held(), sum(&calls) + answers.iter().sum::<usize>());
                 prop_assert!(ledger.held() <= 2 * LIMIT);
                 prop_assert_eq!(ledger.images.values().sum::<usize>(), sum(&calls));
-                prop_assert!(ledger.images.values().all(|held| *held > 0), "others are forgotten");
+                prop_assert!(ledger.images.values().all(|held| *held > 0), "images without calls are removed");
             }
         }
     }

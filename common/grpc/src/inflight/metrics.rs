@@ -1,4 +1,4 @@
-//! The metrics of bytes in flight, read at each scrape.
+//! The metrics of bytes in flight. They are read at each scrape.
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::{Inflight, Why};
 
 impl Inflight {
-    /// Registers in `registry` the bytes held, the limit and refusals.
+    /// Registers the metrics of held bytes, limit and refusals in `registry`.
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         registry.register_collector(Box::new(Arc::clone(self)));
     }
@@ -26,8 +26,8 @@ impl Collector for Inflight {
             (ledger.held(), ledger.refused())
         };
         let gauges = [
-            ("inflight", "Messages held, with what their calls need beside them", held),
-            ("inflight_limit", "Messages that may come in before calls are refused", self.limit),
+            ("inflight", "Messages held, including the overhead of their calls", held),
+            ("inflight_limit", "Messages that may be held before calls are refused", self.limit),
         ];
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -35,7 +35,7 @@ impl Collector for Inflight {
             gauge.encode(encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?)?;
         }
         let help =
-            "Calls refused for bytes in flight: all held, an image's share held, no room for the answer";
+            "Calls refused for bytes in flight: limit, an image's share, no room for the answer, too slow";
         let mut family = encoder.encode_descriptor("inflight_refused", help, None, MetricType::Counter)?;
         for why in Why::ALL {
             let reason = match why {

@@ -1,4 +1,4 @@
-//! Charges and what callers read when they are refused.
+//! Charges, and the texts of refusals.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{Reply, is_shed, message_of};
 const LIMIT: usize = 10 * CALL_OVERHEAD;
 
 #[test]
-fn the_limit_has_room_for_two_messages() {
+fn the_limit_must_have_room_for_two_messages() {
     const MIB: usize = 1024 * 1024;
     let text = "--max-inflight-bytes 7 has no room for two messages of --max-request-body-size 1000: 34768 is the least";
     for (asked, max_message, limit) in [
@@ -25,7 +25,7 @@ fn the_limit_has_room_for_two_messages() {
 }
 
 #[test]
-fn a_charge_is_given_back_however_it_ends() {
+fn a_charge_is_released_however_it_ends() {
     let inflight = Inflight::new(LIMIT, Hop::Runner);
     let mut charge = inflight.enter(0).unwrap();
     charge.arrived(Arrived::Prefix(100)).unwrap();
@@ -38,16 +38,16 @@ fn a_charge_is_given_back_however_it_ends() {
     assert_eq!(inflight.held(), CALL_OVERHEAD + 60 + 1024);
     drop(charge);
     assert_eq!(inflight.held(), 1024);
-    let part = answer.ride_on(Bytes::from_static(b"the last part"));
+    let part = answer.release_with(Bytes::from_static(b"the last part"));
     let slice = part.slice(4..8);
     drop(part);
-    assert_eq!((&slice[..], inflight.held()), (&b"last"[..], 13), "it is still to be sent");
+    assert_eq!((&slice[..], inflight.held()), (&b"last"[..], 13), "a copy of the last part is left");
     drop(slice);
     assert_eq!(inflight.held(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_refusal_has_its_text_and_the_trailer_where_it_helps() {
+async fn each_refusal_has_its_text_and_maybe_the_shed_trailer() {
     for (hop, sheds) in [(Hop::Router, false), (Hop::Runner, true)] {
         let inflight = Inflight::new(LIMIT, hop);
         let mut charge = inflight.enter(0).unwrap();
@@ -58,7 +58,7 @@ async fn each_refusal_has_its_text_and_the_trailer_where_it_helps() {
         second.received().unwrap();
         let share = second.claim("a").unwrap_err();
         let limit = charge.grow(LIMIT).unwrap_err();
-        assert_eq!(inflight.held(), 2 * CALL_OVERHEAD + LIMIT / 2, "a refusal takes nothing");
+        assert_eq!(inflight.held(), 2 * CALL_OVERHEAD + LIMIT / 2, "refused calls hold no bytes");
         let answer = charge.answer(LIMIT + 1).unwrap_err();
         let mut silent = inflight.enter(0).unwrap();
         silent.arrived(Arrived::Prefix(CALL_OVERHEAD)).unwrap();
@@ -68,7 +68,7 @@ async fn each_refusal_has_its_text_and_the_trailer_where_it_helps() {
         let slow = evicted.await;
         assert_eq!(silent.received(), Err(slow.clone()));
         drop(silent);
-        assert_eq!(inflight.held(), 4 * CALL_OVERHEAD + LIMIT / 2, "its bytes were given back before");
+        assert_eq!(inflight.held(), 4 * CALL_OVERHEAD + LIMIT / 2, "the evicted call held no bytes");
         for (refused, sheds, text) in [
             (limit, sheds, "too many bytes in flight: 163840 bytes"),
             (share, sheds, "it alone has more than its share of the 163840 bytes"),

@@ -1,5 +1,4 @@
-//! Callers that hold on: to connections, to calls that they never send, to answers that they never
-//! read.
+//! Callers that keep connections, never send their messages, or never read their answers.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -16,13 +15,13 @@ use crate::{CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, Reply, Server, message
 use porch_fn_lifecycle::health::Health;
 
 const OPTIONS: Options = Options { max_age: None, max_connections: 3 };
-/// Of each part of an answer.
+/// Size of each part of an answer, in bytes.
 const PART: usize = 16 * 1024;
 
-/// Answers an empty call never, and others with so many parts.
-struct Talkative(usize);
+/// Never answers an empty call. Answers other calls with this number of parts.
+struct Evaluator(usize);
 
-impl Evaluate for Talkative {
+impl Evaluate for Evaluator {
     async fn evaluate(&self, call: Call) -> Reply {
         if call.message.is_empty() {
             pending::<()>().await;
@@ -34,23 +33,24 @@ impl Evaluate for Talkative {
     }
 }
 
-struct Stand {
-    server: Arc<Server<Talkative>>,
+struct TestServer {
+    server: Arc<Server<Evaluator>>,
     inflight: Arc<Inflight>,
     signal: drain::Signal,
     drain: drain::Watch,
     tasks: JoinSet<()>,
 }
 
-/// A caller's connection. It ends with the task.
+/// A caller's connection, which ends with the task.
 type Caller = (SendRequest<Bytes>, JoinSet<()>);
 
-impl Stand {
+impl TestServer {
     fn new() -> Self {
-        Self::answering(1)
+        Self::with_parts(1)
     }
 
-    fn answering(parts: usize) -> Self {
+    /// A server whose answers have this number of parts.
+    fn with_parts(parts: usize) -> Self {
         let (signal, drain) = drain::channel();
         let inflight = Inflight::new(1 << 30, Hop::Router);
         let options = crate::Options {
@@ -59,11 +59,11 @@ impl Stand {
             max_timeout: Duration::from_mins(30),
             inflight: Some(Arc::clone(&inflight)),
             places: None,
-            tell_load: false,
+            report_load: false,
             observer: None,
             tracer: None,
         };
-        let server = Server::new(Arc::new(Talkative(parts)), &Health::new(), options);
+        let server = Server::new(Arc::new(Evaluator(parts)), &Health::new(), options);
         Self { server, inflight, signal, drain, tasks: JoinSet::new() }
     }
 
@@ -84,17 +84,17 @@ impl Stand {
         address
     }
 
-    /// A connection without a socket, which would not keep to the paused time. Its streams take
-    /// `window` bytes of an answer.
-    async fn caller(&mut self, window: u32) -> Caller {
+    /// Connects a caller without a socket, because sockets ignore the paused clock. The caller's
+    /// streams accept `window` bytes of an answer.
+    async fn connect(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
         let activity = Activity::new();
         self.tasks.spawn(connection(Box::new(served), None, activity, self.handler(), self.drain.clone()));
-        speak(stream, window).await
+        handshake(stream, window).await
     }
 }
 
-async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, window: u32) -> Caller {
+async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, window: u32) -> Caller {
     let handshake = client::Builder::new().initial_window_size(window).handshake(stream);
     let (sender, mut connection) = handshake.await.unwrap();
     let mut pings = connection.ping_pong().unwrap();
@@ -102,7 +102,7 @@ async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, win
     tasks.spawn(async move {
         let _ = connection.await;
     });
-    // The server has seen the connection's beginning.
+    // After the answer to the ping, the server has the connection's preface.
     let _ = pings.ping(Ping::opaque()).await;
     (sender, tasks)
 }
@@ -115,63 +115,63 @@ fn head(grpc_timeout: &str) -> Request<()> {
     request.body(()).unwrap()
 }
 
-/// The answer of a call whose message is one byte.
-async fn answered(sender: &mut SendRequest<Bytes>) -> RecvStream {
+/// Sends a call whose message is one byte, and returns the answer.
+async fn call(sender: &mut SendRequest<Bytes>) -> RecvStream {
     let (answer, mut body) = sender.send_request(head(""), false).unwrap();
     body.send_data(Bytes::from_static(&[0, 0, 0, 0, 1, 0]), true).unwrap();
     answer.await.unwrap().into_body()
 }
 
-/// Also one that spoke TLS: what HTTP/2 hears of it is nothing.
+/// This includes a peer that finished a TLS handshake and then sends nothing.
 #[tokio::test(start_paused = true)]
-async fn who_never_speaks_http2_is_not_kept_for_ever() {
-    let mut stand = Stand::new();
-    let address = stand.listen().await;
-    for said in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM"] {
+async fn a_connection_without_an_http2_preface_is_closed() {
+    let mut server = TestServer::new();
+    let address = server.listen().await;
+    for sent in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM"] {
         let mut peer = TcpStream::connect(address).await.unwrap();
-        peer.write_all(said.as_bytes()).await.unwrap();
+        peer.write_all(sent.as_bytes()).await.unwrap();
         let began = Instant::now();
-        let mut heard = Vec::new();
-        timeout(KEEP_ALIVE * 2, peer.read_to_end(&mut heard)).await.expect("it ends").unwrap();
-        assert!(began.elapsed() >= KEEP_ALIVE, "{said:?}: {:?}", began.elapsed());
+        let mut received = Vec::new();
+        timeout(KEEP_ALIVE * 2, peer.read_to_end(&mut received)).await.expect("the end").unwrap();
+        assert!(began.elapsed() >= KEEP_ALIVE, "{sent:?}: {:?}", began.elapsed());
     }
 }
 
 #[tokio::test]
-async fn one_connection_too_many_ends_the_one_that_is_idle_for_longest_or_is_refused() {
-    let mut stand = Stand::new();
-    let address = stand.listen().await;
-    let connect = async || speak(TcpStream::connect(address).await.unwrap(), 0).await;
+async fn at_the_limit_a_new_connection_closes_the_one_idle_for_longest_or_is_refused() {
+    let mut server = TestServer::new();
+    let address = server.listen().await;
+    let connect = async || handshake(TcpStream::connect(address).await.unwrap(), 0).await;
     let mut opened = Vec::new();
     for _ in 0..OPTIONS.max_connections {
         opened.push(connect().await);
     }
     let mut calls = Vec::new();
-    let mut call = async |caller: &mut Caller| {
+    let mut begin_call = async |caller: &mut Caller| {
         calls.push(caller.0.send_request(head(""), false).unwrap());
-        while stand.inflight.held() < calls.len() * CALL_OVERHEAD {
+        while server.inflight.held() < calls.len() * CALL_OVERHEAD {
             tokio::task::yield_now().await;
         }
     };
-    // The first has a call, so the second is the one.
-    call(&mut opened[0]).await;
+    // The first connection has a call, so the second is closed.
+    begin_call(&mut opened[0]).await;
     let mut fourth = connect().await;
     opened[1].1.join_next().await.unwrap().unwrap();
     assert!(opened[0].1.try_join_next().is_none() && opened[2].1.try_join_next().is_none());
-    call(&mut opened[2]).await;
-    call(&mut fourth).await;
+    begin_call(&mut opened[2]).await;
+    begin_call(&mut fourth).await;
     let mut refused = TcpStream::connect(address).await.unwrap();
     assert_eq!(refused.read(&mut [0]).await.unwrap_or_default(), 0, "all are busy");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_of_which_nothing_comes_is_not_waited_for() {
-    let mut stand = Stand::new();
-    let (mut sender, _connection) = stand.caller(0).await;
+async fn a_caller_that_stops_sending_its_message_gets_an_error() {
+    let mut server = TestServer::new();
+    let (mut sender, _connection) = server.connect(0).await;
     let began = Instant::now();
     let (answer, mut body) = sender.send_request(head(""), false).unwrap();
     let slow = tokio::spawn(async move {
-        // One byte before the time is up puts it off.
+        // One byte restarts the time limit.
         sleep(Duration::from_secs(29)).await;
         body.send_data(Bytes::from_static(&[0]), false).unwrap();
         body
@@ -185,9 +185,9 @@ async fn a_message_of_which_nothing_comes_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_is_far_away_is_cut() {
-    let mut stand = Stand::new();
-    let (mut sender, _connection) = stand.caller(0).await;
+async fn a_deadline_beyond_the_maximum_is_shortened() {
+    let mut server = TestServer::new();
+    let (mut sender, _connection) = server.connect(0).await;
     let began = Instant::now();
     let (answer, mut body) = sender.send_request(head("99H"), false).unwrap();
     body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
@@ -201,34 +201,34 @@ async fn a_deadline_that_is_far_away_is_cut() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_read_is_dropped() {
     for (parts, window) in [(64, 0), (64, 1), (64, 65_535), (2, 1), (2, 32_767)] {
-        let mut stand = Stand::answering(parts);
-        let (mut sender, _connection) = stand.caller(window).await;
-        let mut answer = answered(&mut sender).await;
+        let mut server = TestServer::with_parts(parts);
+        let (mut sender, _connection) = server.connect(window).await;
+        let mut answer = call(&mut sender).await;
         let began = Instant::now();
-        assert!(stand.inflight.held() > 0);
-        // Nothing is given back to the flow control: as if nothing was read.
+        assert!(server.inflight.held() > 0);
+        // The caller releases no flow-control window, as if it had read nothing.
         let mut read = 0;
         let error = loop {
-            let data = timeout(Duration::from_mins(5), answer.data()).await.expect("it ends");
-            match data.expect("no end without all parts") {
+            let data = timeout(Duration::from_mins(5), answer.data()).await.expect("an error");
+            match data.expect("an error before the end") {
                 Ok(data) => read += data.len(),
                 Err(error) => break error,
             }
         };
         assert_eq!((read, error.reason()), (window as usize, Some(Reason::CANCEL)));
         assert_eq!(began.elapsed().as_secs(), 60);
-        assert_eq!(stand.inflight.held(), 0);
+        assert_eq!(server.inflight.held(), 0);
     }
 }
 
-/// It is small enough to stay where it is, and ends with its connection.
+/// A small answer is not dropped, but it ends with its connection.
 #[tokio::test(start_paused = true)]
-async fn a_small_answer_that_is_not_read_does_not_hold_up_a_drain() {
-    let mut stand = Stand::new();
-    let (mut sender, mut connection) = stand.caller(1).await;
-    let answer = answered(&mut sender).await;
+async fn a_small_answer_that_is_not_read_does_not_delay_a_drain() {
+    let mut server = TestServer::new();
+    let (mut sender, mut connection) = server.connect(1).await;
+    let answer = call(&mut sender).await;
     let began = Instant::now();
-    stand.signal.drain();
+    server.signal.drain();
     connection.join_next().await.unwrap().unwrap();
     assert!(began.elapsed().as_secs() <= 60, "{:?}", began.elapsed());
     drop(answer);
@@ -237,9 +237,9 @@ async fn a_small_answer_that_is_not_read_does_not_hold_up_a_drain() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_read_slowly_arrives() {
     const PARTS: usize = 64;
-    let mut stand = Stand::answering(PARTS);
-    let (mut sender, _connection) = stand.caller(2 * PART as u32).await;
-    let mut answer = answered(&mut sender).await;
+    let mut server = TestServer::with_parts(PARTS);
+    let (mut sender, _connection) = server.connect(2 * PART as u32).await;
+    let mut answer = call(&mut sender).await;
     let mut read = 0;
     while let Some(data) = answer.data().await {
         let data = data.unwrap();
@@ -249,5 +249,5 @@ async fn an_answer_that_is_read_slowly_arrives() {
     }
     assert_eq!(read, PART * PARTS);
     assert_eq!(crate::code_of(&answer.trailers().await.unwrap().unwrap()), Some(Code::Ok));
-    assert!(stand.inflight.held() < CALL_OVERHEAD);
+    assert!(server.inflight.held() < CALL_OVERHEAD);
 }

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use futures_util::future::join_all;
-use porch_fn_lifecycle::Drained;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::soon;
 use porch_fn_tests::fleet::{Fleet, get};
@@ -37,7 +36,7 @@ async fn a_drain_closes_the_port_and_finishes_the_calls_in_flight() {
 
     gate.open();
     soon("the held call", held).await.unwrap().unwrap();
-    assert_eq!(soon("the drain", drain).await.unwrap(), Drained::Finished);
+    assert!(soon("the drain", drain).await.unwrap());
     wait_closed(admin).await;
 }
 
@@ -46,8 +45,7 @@ async fn calls_that_exceed_the_drain_timeout_fail_and_are_cancelled_at_the_runne
     let fleet = Fleet::with(1, &["--drain-delay=0s", "--drain-timeout=200ms"]).await;
     let (_gate, held) = fleet.hold(0, IMAGE).await;
     let started = Instant::now();
-    let drained = soon("the drain", fleet.router.drain()).await;
-    assert_eq!(drained, Drained::TimedOut);
+    assert!(!soon("the drain", fleet.router.drain()).await);
     assert!(started.elapsed() >= Duration::from_millis(200));
     let status = soon("the held call", held).await.unwrap().unwrap_err();
     assert_ne!(status.code(), Code::Ok);
@@ -68,7 +66,7 @@ async fn connections_without_calls_do_not_delay_a_drain() {
     idle.runner_of(IMAGE).await;
     let mut watched = watch(&fleet, "").await;
     wait_serving(&mut watched).await;
-    assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
+    assert!(soon("the drain", fleet.router.drain()).await);
     drop((idle, watched));
 }
 

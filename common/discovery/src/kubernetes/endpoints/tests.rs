@@ -1,4 +1,4 @@
-//! What slices mean, by value.
+//! Which endpoints of a slice are called.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::*;
 const READY: &str = r#"{"ready": true}"#;
 const NOT_READY: &str = r#"{"ready": false, "serving": false, "terminating": false}"#;
 const DRAINING: &str = r#"{"ready": false, "serving": true, "terminating": true}"#;
-const ENDING: &str = r#"{"ready": false, "serving": false, "terminating": true}"#;
+const ENDED: &str = r#"{"ready": false, "serving": false, "terminating": true}"#;
 
 /// A slice of endpoints, each an address and its conditions.
 fn slice(family: &str, endpoints: &[(&str, &str)]) -> EndpointSlice {
@@ -27,16 +27,20 @@ fn of(slices: &[EndpointSlice]) -> Vec<String> {
 #[test]
 fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
     let mut proven = BTreeSet::new();
-    // The readiness of four addresses, one after the other as they are patched when their node is
-    // lost; and which of them are called.
+    // The conditions of four addresses, as the API server changes them when nodes are lost. At the
+    // end: which of the addresses are called.
     for (what, conditions, expected) in [
         ("two are ready", [READY, READY, NOT_READY, NOT_READY], &[0, 1][..]),
-        ("one is left", [NOT_READY, READY, NOT_READY, NOT_READY], &[1]),
-        ("none is left: those that were ready", [NOT_READY, NOT_READY, NOT_READY, NOT_READY], &[0, 1]),
-        ("and those that drain", [NOT_READY, ENDING, DRAINING, NOT_READY], &[0, 2]),
-        ("the first is not listed", ["", NOT_READY, NOT_READY, NOT_READY], &[1]),
-        ("it is a new one", [NOT_READY, NOT_READY, NOT_READY, NOT_READY], &[1]),
-        ("one that is ready is enough", [NOT_READY, NOT_READY, DRAINING, READY], &[3]),
+        ("one is still ready", [NOT_READY, READY, NOT_READY, NOT_READY], &[1]),
+        ("none is ready: the two that were", [NOT_READY, NOT_READY, NOT_READY, NOT_READY], &[0, 1]),
+        (
+            "none is ready: one that was, and one that drains",
+            [NOT_READY, ENDED, DRAINING, NOT_READY],
+            &[0, 2],
+        ),
+        ("the first is no longer listed", ["", NOT_READY, NOT_READY, NOT_READY], &[1]),
+        ("the first is listed again, and counts as new", [NOT_READY, NOT_READY, NOT_READY, NOT_READY], &[1]),
+        ("one is ready: only that one", [NOT_READY, NOT_READY, DRAINING, READY], &[3]),
     ] {
         let addresses = [0, 1, 2, 3].map(|last| format!("10.0.0.{last}"));
         let listed = addresses.iter().map(String::as_str).zip(conditions);
@@ -50,15 +54,15 @@ fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
 #[test]
 fn an_endpoint_counts_by_its_conditions() {
     let table: [(&str, bool, bool); 10] = [
-        // Conditions; alone; beside one that is ready.
+        // Conditions; is the endpoint called alone; is it called beside a ready one.
         (READY, true, true),
         ("{}", true, true),
         (r#"{"serving": true}"#, true, true),
         (NOT_READY, false, false),
         (r#"{"ready": false, "serving": true}"#, false, false),
         (DRAINING, true, false),
-        (ENDING, false, false),
-        // The Service publishes addresses that are not ready.
+        (ENDED, false, false),
+        // A Service with `publishNotReadyAddresses`.
         (r#"{"ready": true, "serving": true, "terminating": true}"#, true, false),
         (r#"{"ready": true, "serving": false, "terminating": true}"#, false, false),
         // Before the condition `serving` existed.
@@ -88,7 +92,7 @@ fn a_pod_of_two_families_is_one_endpoint() {
 }
 
 #[test]
-fn the_older_kind_means_the_same() {
+fn the_endpoints_object_is_read_like_slices() {
     let of = |subsets: Value, proven: &str| {
         let endpoints = serde_json::from_value(json!({"subsets": subsets})).unwrap();
         endpoints_of(&of_endpoints(&endpoints), 7, &mut BTreeSet::from([proven.parse().unwrap()])).to_vec()

@@ -1,4 +1,4 @@
-//! An API server of a few objects, without a network, so that it runs on a paused clock.
+//! A fake API server with a few objects. It uses no network, so it works on a paused clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -19,30 +19,30 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::time::Instant;
 use tower_service::Service;
 
-/// The server. Its clones are the same one.
+/// The server. Clones share its state.
 #[derive(Clone, Default)]
-pub(super) struct Fake(Arc<Mutex<State>>);
+pub(super) struct FakeApi(Arc<Mutex<State>>);
 
 #[derive(Default)]
 pub(super) struct State {
-    /// By resource and name.
+    /// The objects, by resource and name.
     objects: BTreeMap<(&'static str, String), Value>,
     version: u64,
-    /// Verbs and resources.
+    /// Verbs and resources that the caller has no rights for.
     pub(super) forbidden: BTreeSet<(&'static str, &'static str)>,
-    pub(super) down: Option<Down>,
-    /// A watch ends when it is opened.
-    pub(super) watches_end: bool,
-    /// Taken out, they stay open and report nothing any more.
+    pub(super) outage: Option<Outage>,
+    /// Every new watch ends as soon as it is opened.
+    pub(super) watches_end_at_once: bool,
+    /// The open watches. A watch that a test takes out stays open but reports nothing.
     pub(super) watches: Vec<(&'static str, UnboundedSender<io::Result<Bytes>>)>,
-    /// `VERB RESOURCE`, and when.
-    asked: Vec<(Instant, String)>,
+    /// The requests so far: the time, and `VERB RESOURCE`.
+    requests: Vec<(Instant, String)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Down {
-    Refuses,
-    Hangs,
+pub(super) enum Outage {
+    Refused,
+    Hanging,
 }
 
 pub(super) const SLICES: &str = "endpointslices";
@@ -51,52 +51,52 @@ const SERVICES: &str = "services";
 
 type Answer = BoxFuture<'static, io::Result<Response<UnsyncBoxBody<Bytes, io::Error>>>>;
 
-impl Fake {
+impl FakeApi {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 
-    /// A slice of ready addresses.
-    pub(super) fn slice(&self, name: &str, addresses: &[&str]) {
+    /// Creates or replaces a slice of ready addresses.
+    pub(super) fn put_slice(&self, name: &str, addresses: &[&str]) {
         let endpoints: Vec<_> = addresses.iter().map(|address| json!({"addresses": [address]})).collect();
         self.state().put(SLICES, name, json!({"addressType": "IPv4", "endpoints": endpoints}));
     }
 
-    /// The older kind of object.
-    pub(super) fn endpoints(&self, addresses: &[&str]) {
+    /// Creates or replaces the `Endpoints` object.
+    pub(super) fn put_endpoints(&self, addresses: &[&str]) {
         let addresses: Vec<_> = addresses.iter().map(|address| json!({"ip": address})).collect();
         self.state().put(ENDPOINTS, "runners", json!({"subsets": [{"addresses": addresses}]}));
     }
 
-    pub(super) fn service(&self) {
+    pub(super) fn put_service(&self) {
         self.state().put(SERVICES, "runners", json!({}));
     }
 
-    /// All watches end after this, if there is something.
+    /// Ends all watches. Each reports `last` before, if there is something to report.
     pub(super) fn end_watches(&self, last: impl Fn() -> Option<io::Result<Bytes>>) {
         for (_, watch) in self.state().watches.drain(..) {
             let _ = last().map(|last| watch.send(last));
         }
     }
 
-    /// All watches break.
+    /// Interrupts the connections of all watches.
     pub(super) fn break_watches(&self) {
         self.end_watches(|| Some(Err(io::ErrorKind::ConnectionReset.into())));
     }
 
-    /// All watches are told that their version is too old.
+    /// Ends all watches with the error that their version is too old.
     pub(super) fn expire_watches(&self) {
         let expired = json!({"type": "ERROR", "object": status(410, "Expired")});
         self.end_watches(|| Some(Ok(format!("{expired}\n").into())));
     }
 
-    /// When it was asked that.
-    pub(super) fn asked(&self, what: &str) -> Vec<Instant> {
-        self.state().asked.iter().filter(|(_, asked)| asked == what).map(|(at, _)| *at).collect()
+    /// The times of the requests `VERB RESOURCE`.
+    pub(super) fn request_times(&self, request: &str) -> Vec<Instant> {
+        self.state().requests.iter().filter(|(_, made)| made == request).map(|(at, _)| *at).collect()
     }
 }
 
-impl Service<Request<Body>> for Fake {
+impl Service<Request<Body>> for FakeApi {
     type Response = Response<UnsyncBoxBody<Bytes, io::Error>>;
     type Error = io::Error;
     type Future = Answer;
@@ -120,13 +120,13 @@ impl State {
 
     pub(super) fn delete(&mut self, resource: &'static str, name: &str) {
         self.version += 1;
-        let mut object = self.objects.remove(&(resource, name.to_owned())).expect("it is there");
+        let mut object = self.objects.remove(&(resource, name.to_owned())).expect("the object exists");
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.report(resource, "DELETED", &object);
     }
 
-    fn report(&mut self, resource: &str, what: &str, object: &Value) {
-        let line = Bytes::from(format!("{}\n", json!({"type": what, "object": object})));
+    fn report(&mut self, resource: &str, event: &str, object: &Value) {
+        let line = Bytes::from(format!("{}\n", json!({"type": event, "object": object})));
         self.watches.retain(|(watched, watch)| *watched != resource || watch.send(Ok(line.clone())).is_ok());
     }
 
@@ -140,14 +140,14 @@ impl State {
             _ => panic!("{uri}"),
         };
         assert!(query.contains(selector), "{uri}");
-        let watches = if query.contains("watch=true") { "watch" } else { "list" };
-        let verb = if resource == SERVICES { "get" } else { watches };
-        self.asked.push((Instant::now(), format!("{verb} {resource}")));
-        match self.down {
-            Some(Down::Refuses) => return ready(Err(io::ErrorKind::ConnectionRefused.into())).boxed(),
-            Some(Down::Hangs) => return pending().boxed(),
+        let list_or_watch = if query.contains("watch=true") { "watch" } else { "list" };
+        let verb = if resource == SERVICES { "get" } else { list_or_watch };
+        self.requests.push((Instant::now(), format!("{verb} {resource}")));
+        match self.outage {
+            Some(Outage::Refused) => return ready(Err(io::ErrorKind::ConnectionRefused.into())).boxed(),
+            Some(Outage::Hanging) => return pending().boxed(),
             None if self.forbidden.contains(&(verb, resource)) => {
-                return whole(403, &status(403, "Forbidden"));
+                return answer(403, &status(403, "Forbidden"));
             }
             None => {}
         }
@@ -155,17 +155,17 @@ impl State {
             self.objects.iter().filter(|((of, _), _)| *of == resource).map(|(_, object)| object);
         match verb {
             "get" => match objects.next_back() {
-                Some(object) => whole(200, object),
-                None => whole(404, &status(404, "NotFound")),
+                Some(object) => answer(200, object),
+                None => answer(404, &status(404, "NotFound")),
             },
             "list" => {
                 let metadata = json!({"resourceVersion": self.version.to_string()});
-                whole(200, &json!({"metadata": metadata, "items": objects.collect::<Vec<_>>()}))
+                answer(200, &json!({"metadata": metadata, "items": objects.collect::<Vec<_>>()}))
             }
             _ => {
                 assert!(query.contains("timeoutSeconds=60"), "{query}");
                 let (sender, receiver) = mpsc::unbounded_channel();
-                if !self.watches_end {
+                if !self.watches_end_at_once {
                     let since = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="));
                     let since: u64 = since.unwrap().parse().unwrap();
                     for object in objects {
@@ -193,7 +193,7 @@ fn status(code: u16, reason: &str) -> Value {
     })
 }
 
-fn whole(code: u16, value: &Value) -> Answer {
+fn answer(code: u16, value: &Value) -> Answer {
     let body = Full::from(value.to_string()).map_err(|never: Infallible| match never {}).boxed_unsync();
     ready(Ok(Response::builder().status(code).body(body).unwrap())).boxed()
 }
