@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::resource_list::{ResourceList, is_local_config};
 
-/// Sets the annotations given as the data of a ConfigMap on every item, except those that are local
-/// config.
+/// Sets annotations on every item, except local config. The function's config, a ConfigMap, has the
+/// annotations in its data.
 pub fn annotate(list: &mut ResourceList) -> Result<bool, String> {
     let data = list.config_data().filter(|data| !data.is_empty()).cloned();
-    let data = data.ok_or("no annotations given: pass them as key=value pairs behind --")?;
+    let data = data.ok_or("no annotations given: pass them as key=value pairs after --")?;
     let mut changed = 0;
     for item in list.list_mut("items").into_iter().flatten().filter(|item| !is_local_config(item)) {
         let Some(metadata) = object(item, "metadata") else { continue };
@@ -22,7 +22,7 @@ pub fn annotate(list: &mut ResourceList) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The object under `key`, made when it is missing; `None` when something else is there.
+/// Returns the object under `key`. Creates it if it is missing. `None`: the value is not an object.
 fn object<'a>(parent: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let child = parent.as_object_mut()?.entry(key).or_insert(Value::Null);
     if child.is_null() {
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_is_annotated_but_local_config() {
+    fn every_resource_except_local_config_is_annotated() {
         let items = "[{kind: A}, {kind: B, metadata: {annotations: {owner: old, x: y}}}, \
                      {kind: C, metadata: {annotations: {config.kubernetes.io/local-config: 'true'}}}]";
         let list = run(items, "functionConfig: {data: {owner: me, n: 1}}").unwrap();
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_items_stay_and_missing_annotations_are_an_error() {
+    fn invalid_items_are_unchanged_and_missing_annotations_are_an_error() {
         let items = "[3, {metadata: 4}, {metadata: {annotations: []}}]";
         let list = run(items, "functionConfig: {data: {owner: me}}").unwrap();
         assert_eq!(list.list("items")[1], json!({"metadata": 4}));

@@ -1,10 +1,9 @@
-//! Two small KRM functions that come with porch-fn, so that a newcomer's first evaluation works
-//! offline: a mutator and a validator. They are examples under names of their own, not copies of
-//! kpt's catalog.
+//! Two small KRM functions that come with porch-fn, a mutator and a validator. With them, a new
+//! user's first evaluation works offline. They are not copies of functions in kpt's catalog.
 //!
-//! They follow the KRM functions specification: a ResourceList on standard input, the changed one
-//! on standard output (with structured results), words for people on standard error, and an exit
-//! code. Unlike functions on kpt's SDKs they do not keep comments.
+//! They follow the KRM functions specification: a ResourceList on standard input, the changed
+//! ResourceList with structured results on standard output, messages on standard error, and an exit
+//! code. Unlike functions that use kpt's SDKs, they do not keep comments.
 
 mod annotate;
 mod require_resources;
@@ -17,16 +16,16 @@ pub use annotate::annotate;
 pub use require_resources::require_resources;
 pub use resource_list::ResourceList;
 
-/// Largest input, in bytes: well above what a runner sends.
+/// Maximum input in bytes, far more than a runner sends.
 const MAX_INPUT: u64 = 256 * 1024 * 1024;
 
-/// Runs the function of this name on standard input and output: the whole of a function's `main`.
+/// Runs the function of this name on standard input and output, and returns its exit code.
 pub fn run(name: &str) -> ExitCode {
     let function = match name {
         "annotate" => annotate,
         "require-resources" => require_resources,
         _ => {
-            eprintln!("there is no example function {name:?}; there are annotate and require-resources");
+            eprintln!("there is no example function {name:?}; use annotate or require-resources");
             return ExitCode::from(64);
         }
     };
@@ -40,7 +39,7 @@ pub fn run(name: &str) -> ExitCode {
     }
 }
 
-/// Whether the function accepted the package.
+/// Runs `function`. Returns whether it accepted the package.
 fn evaluate(
     function: fn(&mut ResourceList) -> Result<bool, String>,
 ) -> Result<bool, Box<dyn std::error::Error>> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::resource_list::{ResourceList, annotation, is_local_config};
 
-/// Kinds with a pod template, and where its containers stand.
+/// Kinds with a pod template, and the path of its containers.
 const WORKLOADS: [(&str, &str); 6] = [
     ("Deployment", "/spec/template/spec/containers"),
     ("StatefulSet", "/spec/template/spec/containers"),
@@ -91,7 +91,7 @@ mod tests {
         spec: {template: {spec: {containers: [{name: nginx, resources: {requests: {cpu: 1}}}]}}}}";
 
     #[test]
-    fn missing_requests_are_errors_with_their_place() {
+    fn missing_requests_are_errors_with_file_and_field() {
         let (accepted, results) = run(BARE);
         assert!(!accepted);
         let severities: Vec<_> = results.iter().map(|result| result["severity"].as_str().unwrap()).collect();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_and_other_resources_pass() {
+    fn complete_resources_and_other_kinds_are_accepted() {
         let complete = "{kind: Pod, spec: {containers: [{name: a, resources: {requests: {cpu: 1, memory: 1Mi}, \
                         limits: {memory: 1Mi}}}]}}";
         for item in [complete, "{kind: Service}", "{kind: Deployment}", "{kind: Deployment, spec: 3}"] {

@@ -1,4 +1,4 @@
-//! A ResourceList as a tree, which is all that two small functions need.
+//! A ResourceList as a JSON tree.
 
 use serde_json::{Map, Value, json};
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 pub struct ResourceList(Value);
 
 impl ResourceList {
-    /// Parses a ResourceList. A list without items is an empty one.
+    /// Parses a ResourceList. Without `items`, the list is empty.
     pub fn parse(text: &str) -> Result<Self, String> {
         let options = serde_saphyr::options! {
-            // As in Go's YAML: `y` and `on` are words, and 0644 is octal.
+            // Like in Go's YAML library: `y` and `on` are strings, and 0644 is octal.
             strict_booleans: true,
             legacy_octal_numbers: true,
             ignore_binary_tag_for_string: true,
-            // A package of several MiB; the runner bounds its bytes.
+            // Enough for a package of several MiB. The runner limits its size.
             budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000, max_depth: 256 },
         };
         let mut list: Value = serde_saphyr::from_str_with_options(text, options)
@@ -29,17 +29,17 @@ impl ResourceList {
         Ok(Self(list))
     }
 
-    /// As YAML.
+    /// Serializes the list as YAML.
     pub fn to_yaml(&self) -> Result<String, String> {
-        serde_saphyr::to_string(&self.0).map_err(|error| format!("writing the output: {error}"))
+        serde_saphyr::to_string(&self.0).map_err(|error| format!("cannot write the output: {error}"))
     }
 
-    /// The items, or the results.
+    /// Returns the list under `key`: `items` or `results`.
     pub(crate) fn list(&self, key: &str) -> &[Value] {
         self.0[key].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// The same, to change.
+    /// Returns the list under `key` for changes. Creates it if it is missing.
     pub(crate) fn list_mut(&mut self, key: &str) -> Option<&mut Vec<Value>> {
         let list = &mut self.0[key];
         if !list.is_array() {
@@ -48,18 +48,18 @@ impl ResourceList {
         list.as_array_mut()
     }
 
-    /// The data of a ConfigMap given as the function's config.
+    /// Returns the data of the function's config, a ConfigMap.
     pub(crate) fn config_data(&self) -> Option<&Map<String, Value>> {
         self.0["functionConfig"]["data"].as_object()
     }
 }
 
-/// An annotation of `item`.
+/// Returns an annotation of `item`.
 pub(crate) fn annotation<'a>(item: &'a Value, name: &str) -> Option<&'a str> {
     item.get("metadata")?.get("annotations")?.get(name)?.as_str()
 }
 
-/// Whether `item` is for tools only and never applied to a cluster.
+/// Returns whether `item` is only for tools, and is never applied to a cluster.
 pub(crate) fn is_local_config(item: &Value) -> bool {
     annotation(item, "config.kubernetes.io/local-config") == Some("true")
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_resource_lists_are_taken() {
+    fn only_resource_lists_are_accepted() {
         assert!(ResourceList::parse("kind: ResourceList").unwrap().list("items").is_empty());
         assert!(ResourceList::parse("kind: ResourceList\nitems: null").unwrap().list("items").is_empty());
         for other in ["kind: List", "[]", "3", "kind: ResourceList\nitems: 3", ""] {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn values_mean_what_they_mean_to_kubernetes() {
+    fn values_are_read_like_in_kubernetes() {
         let odd = "{mode: 0644, octal: 0o17, hex: 0x1F, yes: on, y: n, binary: !!binary aGk=, merged: {<<: {a: 1}}}";
         let list = ResourceList::parse(&format!("kind: ResourceList\nitems: [{odd}]\n")).unwrap();
         let expected = json!({
