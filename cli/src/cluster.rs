@@ -185,19 +185,13 @@ impl Cluster {
         self.all("pods", ListParams::default().labels(&terms.join(","))).await
     }
 
-    /// Lists the namespace's objects of kind `K`, at most [`MAX_OBJECTS`]. `what` names the kind in
-    /// an error.
+    /// Lists the namespace's objects of kind `K`, at most [`MAX_OBJECTS`]. `what` names the kind.
     pub(crate) async fn all<K>(&self, what: &str, params: ListParams) -> Result<Vec<K>, Failure>
     where
         K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        let name = || format!("the {what} of namespace {}", self.namespace);
-        let (objects, is_complete) = list(&api, params, MAX_OBJECTS, Some).await.map_err(unread(name))?;
-        if is_complete {
-            return Ok(objects);
-        }
-        Err(Failure::new(format!("{} cannot be read: there are more than {MAX_OBJECTS}", name())))
+        list(&api, &format!("the {what} of namespace {}", self.namespace), params, MAX_OBJECTS).await
     }
 }
 
@@ -206,28 +200,23 @@ pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Fail
     move |error| Failure::new(format!("{} cannot be read: {}", what(), Causes(&error)))
 }
 
-/// Lists up to `max` objects, rounded up to whole pages, and passes each to `keep`. Returns the
-/// kept values, and whether the list was complete.
-pub(crate) async fn list<K, T>(
-    api: &Api<K>,
-    params: ListParams,
-    max: u32,
-    keep: impl Fn(K) -> Option<T>,
-) -> Result<(Vec<T>, bool), RequestError>
+/// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
+/// objects in an error.
+pub(crate) async fn list<K>(api: &Api<K>, what: &str, params: ListParams, max: u32) -> Result<Vec<K>, Failure>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let mut params = params.limit(PAGE);
-    let mut kept = Vec::new();
+    let mut objects = Vec::new();
     for _ in 0..max.div_ceil(PAGE) {
-        let listed = bounded(api.list(&params)).await?;
-        kept.extend(listed.items.into_iter().filter_map(&keep));
+        let listed = bounded(api.list(&params)).await.map_err(unread(|| what.to_owned()))?;
+        objects.extend(listed.items);
         match listed.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params = params.continue_token(&next),
-            None => return Ok((kept, true)),
+            None => return Ok(objects),
         }
     }
-    Ok((kept, false))
+    Err(Failure::new(format!("{what} cannot be read: there are more than {max}")))
 }
 
 /// Returns whether a pod is ready and not terminating.

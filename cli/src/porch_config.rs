@@ -17,8 +17,8 @@ use porch_fn_kubernetes::bounded;
 use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
-pub(crate) use self::changes::CATALOG;
-use self::changes::{Function, GROUP, KIND, VERSION};
+pub(crate) use self::changes::{CATALOG, GROUP};
+use self::changes::{Function, KIND, VERSION};
 use crate::cluster::{Cluster, ClusterArgs, list, unread};
 use crate::failure::Failure;
 use crate::output::{self, HELP};
@@ -125,13 +125,9 @@ async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
 async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Failure> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
-    // An object that was parsed from JSON can be serialized, so `ok` drops none.
-    let json = |object: DynamicObject| serde_json::to_value(object).ok();
-    let listed = list(&api, ListParams::default(), MAX_OBJECTS, json).await;
-    match listed.map_err(unread(|| format!("the FunctionConfigs of namespace {namespace}")))? {
-        (objects, true) => Ok(objects),
-        _ => Err(Failure::new(format!("namespace {namespace} has more than {MAX_OBJECTS} FunctionConfigs"))),
-    }
+    let what = format!("the FunctionConfigs of namespace {namespace}");
+    let objects = list(&api, &what, ListParams::default(), MAX_OBJECTS).await?;
+    Ok(objects.iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

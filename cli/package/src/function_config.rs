@@ -45,12 +45,11 @@ impl FunctionConfig {
     ///
     /// When the file cannot be read, or does not hold exactly one KRM resource.
     pub fn from_file(path: &Path) -> Result<Self, String> {
-        let bytes = fs::read(path).map_err(|error| {
-            let fix = "check the path given to --fn-config";
+        let text = fs::read_to_string(path).map_err(|error| {
+            let fix = "check the file given to --fn-config";
             format!("cannot read the function config {}: {error}; {fix}", path.display())
         })?;
-        let not_utf8 = |_| "the function config is not UTF-8; convert the file given to --fn-config";
-        Self::parse(&String::from_utf8(bytes).map_err(not_utf8)?)
+        Self::parse(&text)
     }
 
     /// Parses the only resource in `text`.

@@ -120,8 +120,7 @@ fn replicas<F>(facts: &Facts, installed: &Installed<F>, recommended: i32, report
         return report.problem(format!("Deployment {deployment} is scaled to 0"), fix);
     }
     let text = format!("{ready} of {replicas} ready");
-    let fix =
-        format!("check the pods of Deployment {deployment}: kubectl -n {namespace} describe, and their logs");
+    let fix = format!("check pods and logs of Deployment {deployment}: kubectl -n {namespace} describe pods");
     match ready {
         0 => report.problem(text, fix),
         ready if ready < replicas => report.warning(text, fix),

@@ -36,6 +36,9 @@ const MAX_DEPLOYMENTS: u32 = 20_000;
 const RANDOM_SUFFIX: usize = 5;
 const MAX_BASE: usize = 58;
 
+const MAY_RUN_ELSEWHERE: &str =
+    "Porch's own function runner may run in another namespace and need the function pods";
+
 /// Objects that Porch has created in the function namespace.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
@@ -152,19 +155,15 @@ async fn find(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
     require_our_runner(facts)?;
     let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let may_use = |deployment: Deployment| {
-        evaluator_of(&Workload::from(&deployment)).filter(|one| one.may_use(&facts.functions))
-    };
-    let listed = list(&api, ListParams::default(), MAX_DEPLOYMENTS, may_use).await;
-    let (evaluators, are_all) = listed.map_err(|error| {
-        let fix = "get a ClusterRole that may list deployments of group apps";
-        unlisted(&format!("{}; {fix}", Causes(&error)))
+    let deployments = list(&api, "the Deployments of all namespaces", ListParams::default(), MAX_DEPLOYMENTS);
+    let deployments = deployments.await.map_err(|error| {
+        format!(
+            "{error}; this needs a ClusterRole that may list deployments of group apps. {MAY_RUN_ELSEWHERE}"
+        )
     })?;
-    if !are_all {
-        return Err(unlisted(&format!("there are more than {MAX_DEPLOYMENTS}")));
-    }
+    let evaluators = deployments.iter().filter_map(|deployment| evaluator_of(&Workload::from(deployment)));
     let mut servers = Vec::new();
-    for evaluator in evaluators {
+    for evaluator in evaluators.filter(|evaluator| evaluator.may_use(&facts.functions)) {
         if evaluator.is_server {
             servers.extend(running(cluster, &evaluator, &facts.functions).await);
         } else {
@@ -195,13 +194,6 @@ fn require_our_runner(facts: &Facts) -> Result<(), String> {
     Ok(())
 }
 
-fn unlisted(reason: &str) -> String {
-    format!(
-        "cannot list the Deployments of all namespaces, or the pods of one: {reason}. Porch's own function runner may \
-         run in another namespace and need these pods"
-    )
-}
-
 /// Fails if the function runner `runner` may need the pods. A Deployment that now runs our runner
 /// may still have terminating pods of Porch's runner.
 async fn require_unneeded(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
@@ -216,7 +208,8 @@ async fn require_unneeded(cluster: &Cluster, facts: &Facts, runner: &Evaluator) 
              function runner)"
         ));
     }
-    let pods = processes(cluster, runner).await.map_err(|error| unlisted(&error))?;
+    let pods = processes(cluster, runner).await;
+    let pods = pods.map_err(|error| format!("{error}. {MAY_RUN_ELSEWHERE}"))?;
     if pods.iter().any(|pod| !is_ours || pod.metadata.deletion_timestamp.is_some()) {
         return Err(format!(
             "Deployment {name} in namespace {namespace} may be or may have been Porch's own function runner. Some of \

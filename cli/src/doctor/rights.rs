@@ -7,8 +7,8 @@ use porch_fn_runner::PodConnect;
 
 use super::finding::{Level, Report};
 use super::installation::Installation;
+use crate::porch_config::GROUP as PORCH;
 
-const PORCH: &str = "config.porch.kpt.dev";
 /// Rights of runners in the function namespace: group, resource, verbs.
 const RUNNERS: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["create", "delete", "get", "list", "watch", "patch"]),

@@ -80,9 +80,8 @@ pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Resul
 /// Returns the earliest start time of a container of this name in these pods. Terminating pods
 /// count until they are gone.
 fn started(pods: &[Pod], container: &str) -> Option<Time> {
-    let statuses =
-        pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| &status.container_statuses));
-    let ours = statuses.flatten().filter(|status| status.name == container);
+    let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref()).flatten();
+    let ours = statuses.filter(|status| status.name == container);
     ours.filter_map(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()).min()
 }
 

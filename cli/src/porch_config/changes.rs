@@ -4,6 +4,7 @@
 use std::str::FromStr;
 
 use porch_fn_image::Image;
+use porch_fn_runner::pods::kubernetes::names::MANAGED_BY;
 use porch_fn_settings::NO_EXECUTABLE;
 use serde_json::{Map, Value, json};
 
@@ -12,15 +13,14 @@ use crate::failure::Failure;
 
 /// Registry prefix of functions whose image has no registry, like in Porch's own FunctionConfigs.
 pub(crate) const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
-pub(super) const GROUP: &str = "config.porch.kpt.dev";
+pub(crate) const GROUP: &str = "config.porch.kpt.dev";
 pub(super) const VERSION: &str = "v1alpha1";
 pub(super) const KIND: &str = "FunctionConfig";
 
 /// Annotation of a changed object. It holds the fields before the change, which [`remove`]
 /// restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
-/// Label of an object that [`generate`] has created.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of the label [`MANAGED_BY`] of an object that [`generate`] has created.
 const MANAGER: &str = "porch-fn";
 /// Annotation in which `kubectl apply` stores the last applied manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

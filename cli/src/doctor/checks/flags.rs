@@ -82,11 +82,9 @@ pub(super) fn memory(facts: &Facts, report: &mut Report) {
         let messages = (inflight as u64).saturating_mul(2);
         let needed = messages.saturating_add(BASE_MEMORY);
         if limit < needed {
-            let (name, limit, messages) = (&one.workload.name, shown(limit), shown(messages));
+            let (name, limit, held) = (&one.workload.name, shown(limit), shown(messages));
             report.warning(
-                format!(
-                    "Deployment {name} has a memory limit of {limit} and may hold {messages} of messages"
-                ),
+                format!("Deployment {name} has a memory limit of {limit}, but may hold {held} of messages"),
                 format!("raise the limit to {} or more, or lower --max-inflight-bytes", shown(needed)),
             );
         }
@@ -116,10 +114,7 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     let runner = installed.runner.iter().map(|one| (&one.workload.name, one.flags.as_ref().err()));
     for (deployment, error) in router.chain(runner) {
         if let Some(error) = error {
-            report.problem(
-                format!("Deployment {deployment} does not start: {error}"),
-                "correct the args of its container",
-            );
+            report.problem(format!("Deployment {deployment} does not start: {error}"), "correct its args");
         }
     }
     callers_tls(facts, report);

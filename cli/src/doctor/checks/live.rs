@@ -21,19 +21,12 @@ pub(super) fn unreached<T>(asked: &[Asked<T>], report: &mut Report) {
         }
     }
     for (error, pods) in failed {
-        let text = match pods.as_slice() {
-            [pod] => format!("pod {pod} is ready, but doctor cannot query it: {error}"),
-            pods => format!("{} pods are ready, but doctor cannot query them: {error}", pods.len()),
-        };
-        let fix =
-            "check that you may get and create pods/portforward, the flag --admin-port, and the pods' logs";
-        report.unknown(text, fix);
+        let text = format!("doctor cannot query these ready pods: {}: {error}", pods.join(", "));
+        report.unknown(text, "check your rights on pods/portforward, --admin-port, and the pods' logs");
     }
     let (all, beyond) = (asked.len(), asked.len().saturating_sub(MAX_ASKED));
     if beyond > 0 {
-        let text =
-            format!("{beyond} of {all} pods were not queried: doctor queries the first {MAX_ASKED} by name");
-        report.unknown(text, "");
+        report.unknown(format!("{beyond} of {all} pods were not queried: the limit is {MAX_ASKED}"), "");
     }
 }
 
@@ -195,8 +188,7 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
         return report.ok("valid on every runner");
     }
     for ((level, fault), count) in faults {
-        let fix =
-            "check the runners' logs for the fault; porch-fn config IMAGE -n NAMESPACE shows the settings";
+        let fix = "check the runners' logs; porch-fn config IMAGE -n NAMESPACE shows the settings";
         report.add(level, format!("on {count} of {} runners: {fault}", pages.len()), fix);
     }
 }

@@ -259,6 +259,6 @@ fn the_answers_of_the_pods_decide_whether_the_runner_is_porchs_own() {
     let mut facts = facts();
     facts.runners.extend(answering(&[Some(true); MAX_ASKED]));
     let found = faults(&facts).into_iter().filter(|fault| fault.1 == "runners");
-    let text = "2 of 32 pods were not queried: doctor queries the first 30 by name".to_owned();
+    let text = "2 of 32 pods were not queried: the limit is 30".to_owned();
     assert_eq!(found.collect::<Vec<_>>(), [(Level::Unknown, "runners", text)]);
 }

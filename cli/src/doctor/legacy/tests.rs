@@ -184,7 +184,7 @@ async fn nothing_is_deleted_until_the_last_pod_of_porchs_runner_in_any_namespace
     }
     let forbidden =
         json!({"kind": "Status", "status": "Failure", "message": "deployments is forbidden", "code": 403});
-    expect(&facts, vec![(403, forbidden)], Err("get a ClusterRole")).await;
+    expect(&facts, vec![(403, forbidden)], Err("this needs a ClusterRole")).await;
 
     let pages = [("next", "other-functions"), ("", functions)]
         .map(|(next, functions)| listed("DeploymentList", &[other("c", "function-runner", functions)], next));

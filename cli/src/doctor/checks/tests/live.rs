@@ -44,7 +44,7 @@ fn answers_of_the_programs_are_compared() {
         (Warning, "versions", "several versions run: 1.0.0, 1.1.0", |facts| {
             page(facts, 0).version = "1.1.0".to_owned();
         }),
-        (Unknown, "runners", "pod runner-a is ready, but doctor cannot query it: forbidden", |facts| {
+        (Unknown, "runners", "doctor cannot query these ready pods: runner-a: forbidden", |facts| {
             facts.runners[0].answer = Err("forbidden".to_owned());
         }),
     ];
