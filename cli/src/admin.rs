@@ -11,14 +11,27 @@ use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::cluster::ClusterArgs;
 use crate::failure::Failure;
+use crate::output::Output;
 
-/// Address of the admin port if `--address` is not given.
-pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a page, in bytes.
 const MAX_PAGE: usize = 64 * 1024 * 1024;
+
+/// Flags of the commands that print a page of an admin port.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PageArgs {
+    /// Admin address of the router or runner, if it can be reached without a cluster
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9464", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
+    pub(crate) address: String,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+}
 
 /// The admin port of a router or runner.
 #[derive(Debug)]
@@ -39,7 +52,7 @@ impl AdminPort {
         };
         let answer = async {
             let uri: Uri = format!("http://{address}{path}").parse().map_err(|error| self.other(&error))?;
-            // Without a port, the client would connect to port 80.
+            // If the address has no port, the client would connect to port 80.
             if uri.port().is_none() {
                 return Err(unreached("invalid socket address: give HOST:PORT"));
             }
@@ -71,17 +84,17 @@ impl AdminPort {
     ) -> Result<(String, T), Failure> {
         if status != StatusCode::OK {
             let path = path.split('?').next().unwrap_or_default();
-            return Err(self.is_none(&format!("{path} is {status}")));
+            return Err(self.not_an_admin_port(&format!("{path} is {status}")));
         }
         let page = serde_json::from_slice(body).map_err(|error| self.other(&error))?;
         Ok((String::from_utf8_lossy(body).into_owned(), page))
     }
 
     fn other(&self, error: &(dyn Error + 'static)) -> Failure {
-        self.is_none(&root_cause(error))
+        self.not_an_admin_port(&root_cause(error))
     }
 
-    fn is_none(&self, reason: &str) -> Failure {
+    fn not_an_admin_port(&self, reason: &str) -> Failure {
         Failure::new(format!("{} is not a {}'s admin port ({reason})", self.address, self.kind))
     }
 }

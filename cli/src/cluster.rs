@@ -1,6 +1,5 @@
-//! Connects to an installation in a cluster. The kubeconfig leads to the API server, which forwards
-//! a port to a pod, like `kubectl port-forward service/NAME`. No Service has to be exposed outside
-//! the cluster.
+//! Connects to an installation in a cluster. The API server forwards a port to a pod, like
+//! `kubectl port-forward service/NAME`. So no Service has to be exposed outside the cluster.
 
 mod forward;
 
@@ -32,31 +31,33 @@ pub(crate) const CALLED: &str = "function-runner";
 /// The runners' headless Service.
 pub(crate) const SHARDS: &str = "function-runner-shards";
 /// The gRPC port that serves calls.
-pub(crate) const GRPC: Port = Port { service: Some(9445), names: &["grpc"], usual: 9445 };
+pub(crate) const GRPC: Port = Port { number: 9445, names: &["grpc"] };
 /// The admin port: `admin` in our manifests, `metrics` in Porch's.
-pub(crate) const ADMIN: Port = Port { service: None, names: &["admin", "metrics"], usual: 9464 };
+pub(crate) const ADMIN: Port = Port { number: 9464, names: &["admin", "metrics"] };
 
 /// Number of objects per list request.
 const PAGE: u32 = 500;
+/// Maximum number of objects of one kind that [`Cluster::all`] reads.
+const MAX_OBJECTS: u32 = 5000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which cluster, and where in it.
+/// Flags that select a cluster and a namespace.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// Namespace of routers and runners, porch-system when not given; any of these flags has them
-    /// reached through the cluster's API server
+    /// Namespace of routers and runners; default: porch-system. With any of these flags, porch-fn
+    /// connects through the cluster's API server
     #[arg(short, long)]
     namespace: Option<String>,
-    /// How to reach the API server; $KUBECONFIG or ~/.kube/config when not given
+    /// How to reach the API server; default: $KUBECONFIG or ~/.kube/config
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The kubeconfig's context; its current one when not given
+    /// The kubeconfig's context; default: its current context
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
-/// A cluster, and the namespace where routers and runners are.
+/// A cluster, and the namespace to read.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
@@ -64,12 +65,10 @@ pub(crate) struct Cluster {
 
 /// How to find a port of a container.
 pub(crate) struct Port {
-    /// The port of the Service that forwards to the container port.
-    service: Option<u16>,
+    /// The Service's port. Also the container's port, unless the Service or a name says otherwise.
+    number: u16,
     /// Names that the container port may have.
     names: &'static [&'static str],
-    /// The number to use if neither the Service nor a name determines it.
-    usual: u16,
 }
 
 /// The address of the server that a command calls.
@@ -83,8 +82,8 @@ pub(crate) struct Reached {
 // === impl ClusterArgs ===
 
 impl ClusterArgs {
-    /// Forwards `port` of a pod if the user asked for a cluster, else returns `address`. The pod
-    /// belongs to the first of `services` that exists.
+    /// Without cluster flags, returns `address`. Otherwise forwards `port` of a pod that belongs to
+    /// the first of `services` that exists.
     pub(crate) async fn reach(
         &self,
         address: String,
@@ -102,7 +101,7 @@ impl ClusterArgs {
     pub(crate) async fn connect(&self) -> Result<Cluster, Failure> {
         let kubeconfig = |error: KubeconfigError| {
             let flags = "see --kubeconfig, --context and $KUBECONFIG";
-            Failure::new(format!("no way to a cluster: {}; {flags}", Causes(&error)))
+            Failure::new(format!("cannot connect to a cluster: {}; {flags}", Causes(&error)))
         };
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let file = self.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
@@ -114,8 +113,7 @@ impl ClusterArgs {
         // A forwarded port carries no bytes while a function runs. Requests have their own
         // timeouts.
         config.read_timeout = None;
-        let client = Client::try_from(config);
-        let client = client
+        let client = Client::try_from(config)
             .map_err(|error| Failure::new(format!("no client for the API server can be made: {error}")))?;
         let namespace = self.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         Ok(Cluster { client, namespace })
@@ -125,32 +123,37 @@ impl ClusterArgs {
 // === impl Reached ===
 
 impl Reached {
-    /// Adds to the error of a call which pod received it, or which flags set the address.
+    /// Adds to a call's error the pod that received the call, or the flags that set the address.
     pub(crate) fn explain(&self, error: impl Display) -> Failure {
         let Some(forward) = &self.forward else {
             return Failure::new(format!("{error}; see --address, and -n for a cluster"));
         };
-        let trouble = forward.trouble().map(|trouble| format!(": {trouble}")).unwrap_or_default();
-        Failure::new(format!("{error} (this is a forwarded port of pod {}{trouble})", forward.pod))
+        let cause = forward.last_error().map(|cause| format!(": {cause}")).unwrap_or_default();
+        Failure::new(format!("{error} (this is a forwarded port of pod {}{cause})", forward.pod))
     }
 }
 
 // === impl Cluster ===
 
 impl Cluster {
+    /// Returns the same cluster with another namespace.
+    pub(crate) fn with_namespace(&self, namespace: &str) -> Self {
+        Self { client: self.client.clone(), namespace: namespace.to_owned() }
+    }
+
     /// Forwards a local port to `port` of a ready pod. The pod belongs to the first of `services`
     /// that exists.
     async fn forward(&self, services: &[&'static str], port: &Port) -> Result<Forward, Failure> {
-        let (service, found) = self.service(services).await?;
-        let selector = found.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
+        let service = self.service(services).await?;
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
         let pods = self.pods(&selector).await?;
         let Some(pod) = pods.iter().find(|pod| is_ready(pod)) else {
-            let (namespace, count) = (&self.namespace, pods.len());
+            let (namespace, count, name) = (&self.namespace, pods.len(), service.name_any());
             return Err(Failure::new(format!(
-                "no pod behind Service {service} is ready, of {count}: kubectl -n {namespace} get pods"
+                "none of the {count} pods of Service {name} is ready: kubectl -n {namespace} get pods"
             )));
         };
-        self.forward_to(pod, port.of(Some(&found), pod)).await
+        self.forward_to(pod, port.of(Some(&service), pod)).await
     }
 
     /// Forwards a local port to `port` of `pod`.
@@ -159,12 +162,13 @@ impl Cluster {
         Forward::start(pods, pod.name_any(), port).await
     }
 
-    async fn service(&self, names: &[&'static str]) -> Result<(&'static str, Service), Failure> {
+    /// Returns the first Service of these names that exists.
+    async fn service(&self, names: &[&'static str]) -> Result<Service, Failure> {
         let (api, namespace) = (Api::namespaced(self.client.clone(), &self.namespace), &self.namespace);
         for &name in names {
             let what = || format!("Service {name} in namespace {namespace}");
             if let Some(service) = bounded(api.get_opt(name)).await.map_err(unread(what))? {
-                return Ok((name, service));
+                return Ok(service);
             }
         }
         let name = names.first().copied().unwrap_or_default();
@@ -181,14 +185,13 @@ impl Cluster {
         self.all("pods", ListParams::default().labels(&terms.join(","))).await
     }
 
-    /// Lists the namespace's objects of kind `K`. `what` names the kind in an error.
+    /// Lists the namespace's objects of kind `K`, at most [`MAX_OBJECTS`]. `what` names the kind.
     pub(crate) async fn all<K>(&self, what: &str, params: ListParams) -> Result<Vec<K>, Failure>
     where
         K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        let listed = list(&api, params, u32::MAX, Some).await;
-        Ok(listed.map_err(unread(|| format!("the {what} of namespace {}", self.namespace)))?.0)
+        list(&api, &format!("the {what} of namespace {}", self.namespace), params, MAX_OBJECTS).await
     }
 }
 
@@ -197,28 +200,23 @@ pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Fail
     move |error| Failure::new(format!("{} cannot be read: {}", what(), Causes(&error)))
 }
 
-/// Lists up to `max` objects, rounded up to whole pages, and passes each to `keep`. Returns the
-/// kept values, and whether the list was complete.
-pub(crate) async fn list<K, T>(
-    api: &Api<K>,
-    params: ListParams,
-    max: u32,
-    keep: impl Fn(K) -> Option<T>,
-) -> Result<(Vec<T>, bool), RequestError>
+/// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
+/// objects in an error.
+pub(crate) async fn list<K>(api: &Api<K>, what: &str, params: ListParams, max: u32) -> Result<Vec<K>, Failure>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let mut params = params.limit(PAGE);
-    let mut kept = Vec::new();
+    let mut objects = Vec::new();
     for _ in 0..max.div_ceil(PAGE) {
-        let listed = bounded(api.list(&params)).await?;
-        kept.extend(listed.items.into_iter().filter_map(&keep));
+        let listed = bounded(api.list(&params)).await.map_err(unread(|| what.to_owned()))?;
+        objects.extend(listed.items);
         match listed.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params = params.continue_token(&next),
-            None => return Ok((kept, true)),
+            None => return Ok(objects),
         }
     }
-    Ok((kept, false))
+    Err(Failure::new(format!("{what} cannot be read: there are more than {max}")))
 }
 
 /// Returns whether a pod is ready and not terminating.
@@ -232,16 +230,16 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 
 impl Port {
     /// Returns the port's number in `pod`: the Service's target port, else the container port with
-    /// one of the names, else the usual number.
+    /// one of the names, else [`Port::number`].
     pub(crate) fn of(&self, service: Option<&Service>, pod: &Pod) -> u16 {
         let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_deref()).unwrap_or_default();
-        let led = ports.iter().find(|port| Some(port.port) == self.service.map(i32::from));
-        let number = match led.map(|port| port.target_port.clone().unwrap_or(IntOrString::Int(port.port))) {
+        let port = ports.iter().find(|port| port.port == i32::from(self.number));
+        let number = match port.map(|port| port.target_port.clone().unwrap_or(IntOrString::Int(port.port))) {
             Some(IntOrString::Int(number)) => Some(number),
             Some(IntOrString::String(name)) => container_port(pod, &[name.as_str()]),
             None => container_port(pod, self.names),
         };
-        number.and_then(|number| u16::try_from(number).ok()).unwrap_or(self.usual)
+        number.and_then(|number| u16::try_from(number).ok()).unwrap_or(self.number)
     }
 }
 
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_found_as_kubernetes_finds_them() {
+    fn container_ports_are_resolved_like_in_kubernetes() {
         let named =
             pod(&json!([{"name": "grpc", "containerPort": 7}, {"name": "metrics", "containerPort": 8}]));
         let by_name = service(&json!([{"port": 1, "targetPort": 5}, {"port": 9445, "targetPort": "grpc"}]));
@@ -279,11 +277,12 @@ mod tests {
         assert_eq!(GRPC.of(Some(&same), &named), 9445);
         assert_eq!(GRPC.of(None, &named), 7);
         assert_eq!(ADMIN.of(Some(&by_name), &named), 8);
+        assert_eq!(ADMIN.of(Some(&service(&json!([{"port": 9464, "targetPort": 5}]))), &named), 5);
         assert_eq!(ADMIN.of(None, &pod(&json!([]))), 9464);
     }
 
     #[test]
-    fn who_is_on_the_way_out_is_not_ready() {
+    fn a_terminating_pod_is_not_ready() {
         let pod = |meta, status: &str| -> Pod {
             let conditions = json!([{"type": "Ready", "status": status}]);
             serde_json::from_value(json!({"metadata": meta, "status": {"conditions": conditions}})).unwrap()

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::admin::PageArgs;
 use crate::output::HELP;
 use crate::up::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
 use crate::{config, doctor, eval, exec_config, porch_config, shards, up};
@@ -16,7 +17,7 @@ const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptio
                          [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
 
 /// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate
-/// packages, look after an installation.
+/// packages, check an installation.
 #[derive(Debug, Parser)]
 #[command(name = "porch-fn", version, arg_required_else_help = true, help_template = ROOT_HELP)]
 #[command(disable_help_subcommand = true)]
@@ -27,7 +28,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a whole cluster in this process: a router, runners, and pods as local processes
+    /// Start a router and runners in this process, with local processes as function pods
     #[command(help_template = HELP, before_help = include_str!("commands/examples/up.txt"))]
     Up(up::UpArgs),
     /// Run one function on a package and print or write back the result
@@ -35,16 +36,15 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Show the runners behind a router, their health and load, and which images they own
     #[command(help_template = HELP, before_help = include_str!("commands/examples/shards.txt"))]
-    Shards(shards::ShardsArgs),
-    /// Show what holds for one image on a runner, and which flag, file or FunctionConfig says so
+    Shards(PageArgs),
+    /// Show a runner's settings for an image, and the flag, file or FunctionConfig that sets each
     #[command(help_template = HELP, before_help = include_str!("commands/examples/config.txt"))]
     Config(config::ConfigArgs),
-    /// Look over an installation in a cluster, and say of everything that is wrong what to do about
-    /// it
+    /// Check an installation in a cluster, and report how to fix each fault
     #[command(help_template = HELP, before_help = include_str!("commands/examples/doctor.txt"))]
     Doctor(doctor::DoctorArgs),
-    /// Print FunctionConfigs that lead the functions of a porch-server that evaluates in pods to
-    /// the routers, or back
+    /// Print FunctionConfigs with which a porch-server that evaluates in pods calls the routers
+    /// instead, or FunctionConfigs that undo this
     #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/porch-config.txt"), disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
     PorchConfig(porch_config::Action),
@@ -54,7 +54,7 @@ enum Command {
     /// Print a script that completes commands and flags in bash, zsh, fish, elvish or PowerShell
     #[command(help_template = HELP, before_help = include_str!("commands/examples/completion.txt"))]
     Completion {
-        /// The shell that is to read it
+        /// The shell that reads the script
         #[arg(value_enum)]
         shell: Shell,
     },
@@ -87,7 +87,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Eval(args) => ("eval", eval::run(args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
             Command::Config(args) => ("config", config::run(args).await),
-            Command::Doctor(args) => (args.name(), doctor::run(args).await),
+            Command::Doctor(args) => ("doctor", doctor::run(args).await),
             Command::PorchConfig(action) => ("porch-config", porch_config::run(&action).await),
             Command::ExecConfig(args) => ("exec-config", exec_config::run(&args)),
             Command::Completion { shell } => ("completion", Ok(print_completion(shell))),

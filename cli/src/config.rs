@@ -7,29 +7,23 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use porch_fn_settings::Page;
 use serde_json::Value;
 
-use crate::admin::{AdminPort, DEFAULT_ADDRESS};
-use crate::cluster::{ADMIN, CALLED, ClusterArgs, SHARDS};
+use crate::admin::{AdminPort, PageArgs};
+use crate::cluster::{ADMIN, CALLED, SHARDS};
 use crate::failure::Failure;
-use crate::output::{Output, table};
+use crate::output::table;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfigArgs {
     /// The image, as callers write it
     image: String,
-    /// A runner's admin address, where it can be reached without a cluster
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, conflicts_with_all = ["namespace", "kubeconfig", "context"])]
-    address: String,
-    /// Output format
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    output: Output,
     #[command(flatten)]
-    cluster: ClusterArgs,
+    page: PageArgs,
 }
 
-pub(crate) async fn run(args: ConfigArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(ConfigArgs { image, page: args }: ConfigArgs) -> Result<ExitCode, Failure> {
     let reached = args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await?;
     let runner = AdminPort { kind: "runner", address: reached.address.clone() };
-    let path = format!("/config?image={}", utf8_percent_encode(&args.image, NON_ALPHANUMERIC));
+    let path = format!("/config?image={}", utf8_percent_encode(&image, NON_ALPHANUMERIC));
     let (status, body) = runner.get(&path).await.map_err(|error| reached.explain(error))?;
     let refusal: Option<Value> =
         serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
@@ -59,10 +53,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::ClusterArgs;
+    use crate::output::Output;
     use crate::testing::serve;
 
     #[test]
-    fn the_table_shows_all() {
+    fn the_table_contains_settings_and_notes() {
         let settings = json!([
             {"setting": "ttl", "value": "30m0s", "from": "default of --pod-ttl"},
             {"setting": "maxPods", "value": 4, "from": "FunctionConfig f"},
@@ -82,15 +78,16 @@ mod tests {
         assert!(tables(&Page { notes: vec![], ..page }).ends_with("FunctionConfig f\n"));
     }
 
-    /// Returns the error message for a server that sends no page.
+    /// Returns the error of the command for the server at `address`.
     async fn failure(address: &str) -> String {
         let image = "localhost:5000/f:v1@sha256:a&b=ä".to_owned();
         let (address, cluster) = (address.to_owned(), ClusterArgs::default());
-        run(ConfigArgs { image, address, output: Output::Table, cluster }).await.unwrap_err().to_string()
+        let page = PageArgs { address, output: Output::Table, cluster };
+        run(ConfigArgs { image, page }).await.unwrap_err().to_string()
     }
 
     #[tokio::test]
-    async fn refusals_and_other_servers_and_none_are_distinguished() {
+    async fn errors_distinguish_refused_images_other_servers_and_unreachable_ones() {
         let see = "; see --address, and -n for a cluster";
         for (status, body, is_refused) in [
             ("400 Bad Request", r#"{"error": "not an image"}"#, true),

@@ -21,10 +21,8 @@ use tonic::Code;
 
 use crate::cluster::{CALLED, ClusterArgs, GRPC, ROUTERS};
 use crate::failure::Failure;
-use crate::progress::Progress;
+use crate::progress::report_if_slow;
 
-/// The router's address if `--address` is not given.
-pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9445";
 /// The value of `--package` that means standard input.
 const STDIN: &str = "-";
 /// Connection options for a single call, without pings.
@@ -38,28 +36,28 @@ const CONNECTION: conn::Options = conn::Options {
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "porch-fn eval --image IMAGE --package DIR [FLAGS] [-- key=value...]")]
 pub(crate) struct EvalArgs {
-    /// The function's image, as a Kptfile has it
+    /// The function's image, as in a Kptfile
     #[arg(long)]
     image: String,
-    /// Semver constraint on the image's tag, as a Kptfile's tag field has it
+    /// Semver constraint on the image's tag, as in a Kptfile's tag field
     #[arg(long, default_value = "")]
     tag: String,
     /// Directory of a kpt package, or - for a ResourceList on standard input
     #[arg(long, value_name = "DIR")]
     package: PathBuf,
-    /// File with the function's config; key=value pairs behind -- are the short form
+    /// File with the function's config; the short form is key=value pairs after --
     #[arg(long, value_name = "FILE")]
     fn_config: Option<PathBuf>,
     /// Write the result back to the package instead of printing it
     #[arg(long)]
     write: bool,
-    /// Address of a router or runner, where it can be reached without a cluster
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, conflicts_with_all = ["namespace", "kubeconfig", "context"])]
+    /// Address of a router or runner, if it can be reached without a cluster
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9445", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
-    /// How long the call may take
+    /// Deadline of the call
     #[arg(long, default_value = "5m")]
     timeout: GoDuration,
-    /// Largest package and result in bytes; must not be above the router's
+    /// Maximum size of the package and of the result, in bytes; at most the router's limit
     #[arg(long, default_value_t = 6_291_456)]
     max_request_body_size: usize,
     /// The function's arguments
@@ -133,12 +131,11 @@ async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {
     headers.insert(TE, HeaderValue::from_static("trailers"));
     format_timeout(&mut headers, limit);
     let request = frame(encode_request(list.into(), &args.image, &args.tag));
-    let _progress = Progress::start(format!("waiting for {} (a first call starts its pod)", args.image));
     let free = Charge::default();
     let called = unary::call(&connection, headers, &request, args.max_request_body_size, &free);
     let failed = |error| match error {
         CallError::TooLarge { .. } => {
-            Failure::new(format!("{error}; raise --max-request-body-size, to no more than the router's"))
+            Failure::new(format!("{error}; raise --max-request-body-size, at most to the router's limit"))
         }
         error if reached.forward.is_some() => reached.explain(error),
         CallError::Connect(error) => Failure::new(format!(
@@ -147,8 +144,9 @@ async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {
         )),
         error => Failure::new(format!("{error}; see the router's log")),
     };
-    let late = |_| Failure::new("no answer in time; see --timeout");
-    timeout(limit, called).await.map_err(late)?.map_err(failed)
+    let what = format!("waiting for {} (the first call starts its pod)", args.image);
+    let answer = report_if_slow(&what, timeout(limit, called)).await;
+    answer.map_err(|_| Failure::new("no answer in time; see --timeout"))?.map_err(failed)
 }
 
 fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, Failure> {
@@ -159,7 +157,7 @@ fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, Failure> {
     }
     let message = reply.framed.slice(PREFIX_LEN..reply.framed.len()).contiguous();
     EvaluateFunctionResponse::decode(message)
-        .map_err(|error| Failure::new(format!("the answer is no EvaluateFunctionResponse: {error}")))
+        .map_err(|error| Failure::new(format!("the response is not an EvaluateFunctionResponse: {error}")))
 }
 
 fn print(list: &[u8]) -> std::io::Result<()> {

@@ -32,11 +32,11 @@ const MAX_FILES: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExecConfigArgs {
-    /// The folder with the executables, which the runners have as --functions
+    /// The folder with the executables; the runners' --functions
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The version of an executable that is not the one in Porch's image, or of another function of
-    /// the catalog; may be repeated
+    /// Version of an executable, if it is not the version in Porch's image or porch-fn does not
+    /// know the function; may be repeated
     #[arg(long = "tag", value_name = "NAME=TAG", value_parser = tagged)]
     tags: Vec<Tagged>,
 }
@@ -50,18 +50,18 @@ pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
     let executables = executables(&args.directory)?;
     if let Some((missing, _)) = args.tags.iter().find(|(name, _)| !executables.contains(name)) {
         return Err(Failure::new(format!(
-            "{folder} has no executable of this name: {missing}; correct --tag, or leave it out"
+            "{folder} has no executable {missing}; correct --tag or remove it"
         )));
     }
     let (functions, unknown) = functions(&executables, &args.tags);
     for name in unknown {
         eprintln!(
-            "porch-fn exec-config: left out, since its version is not known: {name} (--tag {name}=TAG)"
+            "porch-fn exec-config: {name} is left out, since its version is unknown; add --tag {name}=TAG"
         );
     }
     if functions.is_empty() {
         return Err(Failure::new(format!(
-            "{folder} has no executable that is known: name the version of one that is there with --tag NAME=TAG"
+            "{folder} has no executable whose version is known; give versions with --tag NAME=TAG"
         )));
     }
     let yaml = serde_saphyr::to_string(&json!({"functions": functions}));
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names of the executables in a folder, in order.
+/// Returns the names of the executables in a folder, sorted.
 fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
     let folder = directory.display();
     let failed = |error| Failure::new(format!("{folder}: {error}"));
@@ -127,7 +127,7 @@ mod tests {
 
     /// tests/processes starts a runner with the printed configuration.
     #[test]
-    fn executables_stand_for_images_by_known_versions_and_by_given_ones_which_win() {
+    fn given_versions_replace_the_known_ones() {
         let names = ["mine", "set-labels", "set-namespace", "theirs"].map(str::to_owned);
         let tags = ["set-labels=v0.1.5", "set-labels=v0.1", "mine=latest"].map(|text| tagged(text).unwrap());
         let (found, unknown) = functions(&names, &tags);
@@ -146,17 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn tags_of_what_is_not_there_are_named() {
+    fn a_tag_without_executable_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("set-labels");
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         let tags = ["set-labels=v0.1", "set-lables=v0.1.5"].map(|text| tagged(text).unwrap()).to_vec();
         let error = run(&ExecConfigArgs { directory: folder.path().to_owned(), tags }).unwrap_err();
-        let expected = format!(
-            "{} has no executable of this name: set-lables; correct --tag, or leave it out",
-            folder.path().display()
-        );
+        let expected =
+            format!("{} has no executable set-lables; correct --tag or remove it", folder.path().display());
         assert_eq!(error.to_string(), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The one error of all subcommands: a text for the user and an exit code. No caller distinguishes
+//! The error type of all subcommands: a text for the user and an exit code. No caller distinguishes
 //! failures, so `?` converts any error to this type.
 
 use std::error::Error;
@@ -21,7 +21,7 @@ impl Failure {
         Self::with_code(text, ExitCode::FAILURE)
     }
 
-    /// Exit code 64 for command-line errors. Exit code 1 is for functions that fail.
+    /// Creates a command-line error, with exit code 64. Functions that fail have exit code 1.
     pub(crate) fn usage(text: impl Display) -> Self {
         Self::with_code(text, ExitCode::from(EXIT_USAGE))
     }

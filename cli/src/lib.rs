@@ -1,4 +1,4 @@
-//! porch-fn: try the function runner on a laptop, evaluate packages, look at shards.
+//! porch-fn: try the function runner on a laptop, evaluate packages, check an installation.
 //!
 //! [`run`] is the command line.
 

@@ -1,4 +1,4 @@
-//! The porch-fn process. Everything is in the library.
+//! The porch-fn process. All code is in the library.
 
 use std::process::ExitCode;
 

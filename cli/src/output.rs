@@ -12,7 +12,7 @@ const MAX_CELL: usize = 200;
 /// Template of each subcommand's --help, in the style of kubectl.
 pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
 
-/// How to print. A doc comment on a variant would be in the way in --help.
+/// Output format. A doc comment on a variant would make --help much longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
@@ -63,7 +63,7 @@ pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            // These are harmless to a terminal, and common in values.
+            // These characters are harmless, and common in values.
             '"' | '\'' | '\\' => escaped.push(c),
             // Also escapes invisible characters, which may reverse the direction of a line.
             c => escaped.extend(c.escape_debug()),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_cells_are_cut_and_cannot_steer_the_terminal() {
+    fn tables_align_columns_cut_cells_and_escape_control_characters() {
         let row = |text: &str| vec![text.to_owned(), "x".to_owned()];
         let rows =
             ["10.0.0.1:9445", "{\"a\":'\\ä'}", "a\u{1b}[2J\u{7}", "b\r\nf   up", "\u{9b}\u{202e}\u{7f}"];

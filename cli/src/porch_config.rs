@@ -2,9 +2,9 @@
 //! routers, and FunctionConfigs that undo this.
 //!
 //! A porch-server that evaluates functions in its own pods calls `--function-runner` only for
-//! functions with an executable: the FunctionConfig names an executable for the function's tag. So
-//! each function gets a `binaryExecutor` for all tags. The output is meant for `kubectl apply -f
-//! -`, or for a Git repository.
+//! functions whose FunctionConfig names an executable for the tag. So each function gets a
+//! `binaryExecutor` for all tags. The output is meant for `kubectl apply -f -`, or for a Git
+//! repository.
 
 mod changes;
 
@@ -17,9 +17,9 @@ use porch_fn_kubernetes::bounded;
 use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
-pub(crate) use self::changes::CATALOG;
-use self::changes::{Changes, Function, GROUP, KIND, VERSION};
-use crate::cluster::{Cluster, ClusterArgs, ROUTERS, list, unread};
+pub(crate) use self::changes::{CATALOG, GROUP};
+use self::changes::{Function, KIND, VERSION};
+use crate::cluster::{Cluster, ClusterArgs, list, unread};
 use crate::failure::Failure;
 use crate::output::{self, HELP};
 
@@ -28,21 +28,20 @@ const MAX_OBJECTS: u32 = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Action {
-    /// Print the FunctionConfigs that lead functions to the routers
+    /// Print FunctionConfigs with which porch-server calls the routers
     #[command(help_template = HELP)]
     Generate {
-        /// Functions, with a registry or without, without a tag; all that have a FunctionConfig
-        /// when none is given
+        /// Functions, without tag, with or without registry; default: all functions that have a
+        /// FunctionConfig
         #[arg(value_name = "FUNCTION")]
         functions: Vec<Function>,
-        /// What tags of FunctionConfigs mean in this Porch
+        /// Meaning of the tags in this Porch's FunctionConfigs
         #[arg(long, value_name = "MEANING", value_enum, default_value_t = Tags::Auto)]
         functionconfig_tags: Tags,
         #[command(flatten)]
         place: Place,
     },
-    /// Print the FunctionConfigs as they were before, and the command that deletes those that are
-    /// new
+    /// Print the FunctionConfigs as they were before, and the command that deletes the new ones
     #[command(help_template = HELP)]
     Remove {
         #[command(flatten)]
@@ -52,9 +51,9 @@ pub(crate) enum Action {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Tags {
-    /// What the schema in the cluster says
+    /// As described in the cluster's schema
     Auto,
-    /// Version constraints, whatever the schema says
+    /// Version constraints, even if the schema does not say so
     Constraint,
 }
 
@@ -68,52 +67,33 @@ pub(crate) struct Place {
 }
 
 /// Reasons why `porch-config generate` refuses a cluster.
-const NO_FUNCTION_CONFIGS: &str = "the cluster has no FunctionConfigs (config.porch.kpt.dev/v1alpha1): this is for a \
-    Porch whose porch-server evaluates in pods; else --function-runner leads everything to the routers";
-const NO_CONSTRAINTS: &str = "tags of this cluster's FunctionConfigs are no version constraints (kptdev/porch#1186), so \
-    that none means all tags: upgrade Porch and its CRDs first; Porch 1.6 and before need no FunctionConfigs for this, \
-    their --function-runner leads everything to the routers";
-const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs does not say what tags mean: its descriptions \
-    are missing. If Porch is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: go on with \
-    --functionconfig-tags=constraint; Porch 1.6 and before need no FunctionConfigs for this";
+const NO_FUNCTION_CONFIGS: &str = "the cluster has no FunctionConfigs (config.porch.kpt.dev/v1alpha1). Only a Porch \
+    whose porch-server evaluates in pods needs them; for another Porch, set --function-runner to the routers";
+const NO_CONSTRAINTS: &str = "tags of this cluster's FunctionConfigs are not version constraints (kptdev/porch#1186), \
+    so no tag matches all tags: upgrade Porch and its CRDs first. Porch 1.6 and older need no FunctionConfigs for this: \
+    set --function-runner to the routers";
+const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs has no descriptions, so the meaning of tags is \
+    unknown. If Porch is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: add \
+    --functionconfig-tags=constraint. Porch 1.6 and older need no FunctionConfigs for this";
 
 pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     let (Action::Generate { place, .. } | Action::Remove { place }) = action;
     let (cluster, namespace) = (place.cluster.connect().await?, &place.pod_namespace);
-    let (changes, notes) = match action {
+    let changes = match action {
         Action::Generate { functions, functionconfig_tags, .. } => {
             require_constraints(&schema(&cluster).await?, *functionconfig_tags)?;
-            let changes = changes::generate(&existing(&cluster, namespace).await?, functions, namespace)?;
-            let notes = if changes.objects.is_empty() { Vec::new() } else { generation_notes(&cluster) };
-            (changes, notes)
+            let existing = existing(&cluster, namespace).await?;
+            changes::generate(&existing, functions, namespace, &cluster.namespace)?
         }
-        Action::Remove { .. } => {
-            let changes = changes::remove(&existing(&cluster, namespace).await?);
-            let notes = removal_notes(&changes, namespace);
-            (changes, notes)
-        }
+        Action::Remove { .. } => changes::remove(&existing(&cluster, namespace).await?, namespace),
     };
     if !changes.objects.is_empty() {
         output::show(&yaml(&changes.objects)?);
     }
-    for note in changes.notes.iter().chain(&notes) {
+    for note in changes.notes {
         eprintln!("porch-fn porch-config: {note}");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns what the user must know before applying the objects.
-fn generation_notes(cluster: &Cluster) -> Vec<String> {
-    let routers = format!("{ROUTERS}.{}:9445", cluster.namespace);
-    let first = format!(
-        "before they are applied, lead porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
-         porch-controllers if it is set, to {routers}: Porch's own function runner has no such executables, and fails \
-         these calls"
-    );
-    let warm_up = "--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions";
-    let restart = "porch-server and porch-controllers keep what they have read, even of objects that are gone, until \
-                   they are restarted; functions without a FunctionConfig stay in porch-server";
-    vec![first, warm_up.to_owned(), restart.to_owned()]
 }
 
 /// Fails unless the tag `*` means all tags in the FunctionConfigs of this Porch.
@@ -123,33 +103,6 @@ fn require_constraints(schema: &Value, tags: Tags) -> Result<(), Failure> {
         (Tags::Auto, Some(TagSemantics::Exact)) => Err(Failure::new(NO_CONSTRAINTS)),
         (Tags::Auto, None) => Err(Failure::new(SILENT_SCHEMA)),
     }
-}
-
-/// Returns what the user must know about undoing the changes.
-fn removal_notes(changes: &Changes, namespace: &str) -> Vec<String> {
-    let mut notes = Vec::new();
-    if changes.objects.is_empty() && changes.created.is_empty() {
-        return vec![format!(
-            "no FunctionConfig of namespace {namespace} is from porch-fn porch-config generate"
-        )];
-    }
-    if changes.objects.is_empty() {
-        notes.push(
-            "standard output is empty: no object has to be applied, and kubectl apply fails with \"no objects passed \
-             to apply\" when it gets none"
-                .to_owned(),
-        );
-    }
-    if !changes.created.is_empty() {
-        let names = changes.created.join(" ");
-        notes.push(format!("these are new: kubectl -n {namespace} delete functionconfigs {names}"));
-    }
-    notes.push(
-        "restart porch-server and porch-controllers after that: until then they lead the functions to \
-         --function-runner, which has to be the routers so long"
-            .to_owned(),
-    );
-    notes
 }
 
 fn yaml(objects: &[Value]) -> Result<String, Failure> {
@@ -172,13 +125,9 @@ async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
 async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Failure> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
-    // An object that was parsed from JSON can be serialized, so `ok` drops none.
-    let json = |object: DynamicObject| serde_json::to_value(object).ok();
-    let listed = list(&api, ListParams::default(), MAX_OBJECTS, json).await;
-    match listed.map_err(unread(|| format!("the FunctionConfigs of namespace {namespace}")))? {
-        (objects, true) => Ok(objects),
-        _ => Err(Failure::new(format!("namespace {namespace} has more than {MAX_OBJECTS} FunctionConfigs"))),
-    }
+    let what = format!("the FunctionConfigs of namespace {namespace}");
+    let objects = list(&api, &what, ListParams::default(), MAX_OBJECTS).await?;
+    Ok(objects.iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
@@ -188,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_without_constraints_is_refused_and_a_silent_one_takes_the_flag() {
+    fn a_schema_without_constraints_is_refused_and_one_without_descriptions_needs_the_flag() {
         let schema = |executor: &str, description: &str| {
             let spec = json!({executor: {"properties": {"tags": {"description": description}}}});
             json!({"components": {"schemas": {"a": {
@@ -207,25 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn null_stays_null_in_yaml() {
+    fn yaml_contains_null_fields() {
         let object = json!({"binaryExecutor": null, "annotation": ""});
         let text = yaml(std::slice::from_ref(&object)).unwrap();
         assert!(text.contains("binaryExecutor: null\n"), "{text}");
         assert_eq!(serde_saphyr::from_multiple::<Value>(&text).unwrap(), [object]);
-    }
-
-    #[test]
-    fn an_empty_output_is_explained() {
-        let changes = |objects: Vec<Value>, created: &[&str]| {
-            let created = created.iter().map(|name| (*name).to_owned()).collect();
-            removal_notes(&Changes { objects, created, notes: Vec::new() }, "functions")
-        };
-        let delete = "these are new: kubectl -n functions delete functionconfigs mine theirs";
-        let notes = changes(Vec::new(), &["mine", "theirs"]);
-        assert!(notes[0].starts_with("standard output is empty"), "{notes:?}");
-        assert_eq!((notes.len(), notes[1].as_str()), (3, delete));
-        let notes = changes(vec![json!({})], &["mine", "theirs"]);
-        assert_eq!((notes.len(), notes[0].as_str()), (2, delete));
-        assert_eq!(changes(Vec::new(), &[]).len(), 1);
     }
 }

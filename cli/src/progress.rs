@@ -1,41 +1,22 @@
-//! Displays a line while an operation takes long, so that the user sees that it is not stuck.
+//! Tells the user what a slow operation waits for.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, interval_at};
+use tokio::time::timeout;
 
-/// How long to stay silent, and how often to update the line after that.
-const SECOND: Duration = Duration::from_secs(1);
+/// How long an operation may take before the user is told what it waits for.
+const SILENT: Duration = Duration::from_secs(1);
 
-/// Shows progress on standard error, if that is a terminal, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Progress(Option<JoinHandle<()>>);
-
-impl Progress {
-    /// Starts to display progress after one second.
-    pub(crate) fn start(what: String) -> Self {
-        let show = async move {
-            let started = Instant::now();
-            let mut ticks = interval_at(started + SECOND, SECOND);
-            loop {
-                ticks.tick().await;
-                let mut stderr = std::io::stderr().lock();
-                let _ = write!(stderr, "\r{what} ... {}s", started.elapsed().as_secs());
-                let _ = stderr.flush();
-            }
-        };
-        Self(std::io::stderr().is_terminal().then(|| tokio::spawn(show)))
+/// Waits for `work`. After a second, prints `what` on standard error if that is a terminal.
+pub(crate) async fn report_if_slow<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Ok(done) = timeout(SILENT, &mut work).await {
+        return done;
     }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
-            // Erase the line before other output follows.
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+    if std::io::stderr().is_terminal() {
+        eprintln!("{what} ...");
     }
+    work.await
 }

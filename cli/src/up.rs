@@ -1,8 +1,8 @@
-//! `porch-fn up`: router, runners and local pods in one process, with two example functions, so
-//! that the first evaluation works offline on a laptop.
+//! `porch-fn up`: starts a router, runners and local pods in one process, with two example
+//! functions. So the first evaluation works offline on a laptop.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,12 +16,11 @@ use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
 use wrapper_server::process::adopt_orphans;
 
 use crate::failure::Failure;
-use crate::{admin, shards};
 
-/// First argument with which porch-fn starts itself as a local pod's wrapper-server.
+/// First argument when porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
-/// First argument with which porch-fn starts itself as an example function. The second argument is
-/// the function's name.
+/// First argument when porch-fn starts itself as an example function. The second argument is the
+/// function's name.
 pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
 /// Images of the example functions that come with porch-fn.
@@ -36,20 +35,20 @@ const OWN_FLAGS: [&str; 6] =
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
-    /// Runners to start
+    /// Number of runners
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     runners: u16,
     /// Address to listen on
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
-    /// Port of the router; 0 takes any
+    /// Port of the router; 0: any free port
     #[arg(long, default_value_t = 9445)]
     port: u16,
-    /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0
-    /// takes any
+    /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0:
+    /// any free port
     #[arg(long, default_value_t = 9464)]
     admin_port: u16,
-    /// File with functions of your own: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
+    /// File with your own functions: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
     #[arg(long)]
     local_functions: Option<PathBuf>,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
@@ -66,12 +65,12 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
     let mut signals = StopSignals::catch().map_err(|_| Failure::new("cannot catch SIGTERM and SIGINT"))?;
     let (runner_flags, set) = match runner_flags(args.address, &args.runner_flags) {
         Ok(flags) => flags,
-        // The error already names the program whose flags these are.
+        // The error already names porch-fn-runner.
         Err(error) => return Ok(error.report()),
     };
     let mut started = Started::start(args, runner_flags, &set).await?;
     started.announce();
-    // Ends when a task of the router or of a runner has ended unexpectedly.
+    // Completes when a task of the router or of a runner ends unexpectedly.
     let apps = started.runners.iter_mut().chain([&mut started.router]);
     let failed = select_all(apps.map(|app| Box::pin(app.tasks.failed())));
     let code = signals.first(async { failed.await.0 }).await;
@@ -92,7 +91,7 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
     let args = std::iter::once(OsString::from("porch-fn-runner")).chain(given.iter().cloned());
     let (mut flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args)?;
     if let Some(flag) = OWN_FLAGS.into_iter().find(|flag| set.contains(*flag)) {
-        let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
+        let message = format!("--{flag} cannot be set after --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
     (flags.server.address, flags.server.port, flags.admin_port) = (Some(address), 0, 0);
@@ -150,7 +149,8 @@ impl Started {
             "--drain-delay=0".to_owned(),
         ];
         let router = router::start(porch_fn_flags::parse(router_flags.map(OsString::from))?).await;
-        let router = router.map_err(|error| Failure::new(format!("router: {error}; 0 takes any port")))?;
+        let router =
+            router.map_err(|error| Failure::new(format!("router: {error}; port 0 means any free port")))?;
         Ok(Self { router, runners, pods, images })
     }
 
@@ -159,26 +159,23 @@ impl Started {
         let admin = self.router.admin_address();
         println!("Router   {address}   give Porch --function-runner={address}");
         println!("Status   http://{admin}/   (open it in a browser; /metrics for Prometheus)\n");
-        print!("{}", shards::starting_table(self.runners.iter().map(App::address)));
+        for runner in &self.runners {
+            println!("Runner   {}", runner.address());
+        }
         println!("\nFunctions that run here (add your own with --local-functions):");
         for image in &self.images {
             println!("  {image}");
         }
-        let flag = |address: SocketAddr, default| match address.to_string() {
-            address if address == default => String::new(),
-            address => format!(" --address {address}"),
-        };
-        let (eval, shards) =
-            (flag(address, crate::eval::DEFAULT_ADDRESS), flag(admin, admin::DEFAULT_ADDRESS));
         println!("\nTry next, in another terminal:");
-        println!("  porch-fn eval{eval} --image {} --package examples/package -- owner=me", EXAMPLES[0].0);
-        println!("  porch-fn eval{eval} --image {} --package examples/package", EXAMPLES[1].0);
-        println!("  porch-fn shards{shards}");
-        println!("\nCtrl-C ends everything.");
+        let eval = format!("porch-fn eval --address {address} --package examples/package --image");
+        println!("  {eval} {} -- owner=me", EXAMPLES[0].0);
+        println!("  {eval} {}", EXAMPLES[1].0);
+        println!("  porch-fn shards --address {admin}");
+        println!("\nCtrl-C stops everything.");
     }
 
     async fn drain(self) {
-        println!("\nEnding, once calls in flight have finished; Ctrl-C again ends them, too.");
+        println!("\nStopping when the calls in flight have finished; Ctrl-C again stops them, too.");
         self.router.drain().await;
         join_all(self.runners.into_iter().map(App::drain)).await;
         self.pods.stop().await;

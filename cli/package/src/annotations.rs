@@ -1,6 +1,6 @@
 //! Annotations that record which file an item came from, and its position in that file.
 //!
-//! kpt (kyaml) defines them. Path and index exist twice: under today's internal prefix, and under
+//! kpt (kyaml) defines them. Path and index exist twice: with the current internal prefix, and with
 //! the older public prefix that existing functions still read. The annotations are added when a
 //! package is read and removed before it is written.
 
@@ -13,18 +13,18 @@ pub(super) const LEGACY_PATH: &str = "config.kubernetes.io/path";
 pub(super) const LEGACY_INDEX: &str = "config.kubernetes.io/index";
 const ALL: [&str; 5] = [LEGACY_INDEX, LEGACY_PATH, INDEX, PATH, SEQINDENT];
 
-/// The value of an annotation of `item`.
+/// Returns the value of an annotation of `item`.
 pub(super) fn get<'a>(item: &'a Node, key: &str) -> Option<&'a str> {
     item.get("metadata")?.get("annotations")?.get(key)?.text()
 }
 
-/// Adds the annotations after the existing ones to a document that went through [`remove`]. `path`
-/// is relative to the package, with slashes. `index` is the document's position in the file, from
-/// 0. `Ok(None)`: the document cannot be written.
+/// Adds the annotations after the existing ones. [`remove`] must have removed older ones. `path` is
+/// relative to the package, with slashes. `index` is the document's position in the file, from 0.
+/// `Ok(None)`: the document cannot be serialized.
 ///
 /// # Errors
 ///
-/// The name of the value that is not a mapping but must be one.
+/// The name of the value that must be a mapping and is not.
 pub(super) fn add(document: &Yaml, path: &str, index: usize) -> Result<Option<Yaml>, &'static str> {
     let mut wanted = document.root.clone();
     let top = wanted.entries_mut().ok_or("the document")?;
@@ -36,14 +36,14 @@ pub(super) fn add(document: &Yaml, path: &str, index: usize) -> Result<Option<Ya
     Ok(rewrite(document, &wanted))
 }
 
-/// The document without the annotations. `None`: it cannot be written.
+/// Returns the document without the annotations. `None`: it cannot be serialized.
 pub(super) fn remove(document: Yaml) -> Option<Yaml> {
     let wanted = bare(&document.root);
     if same(&wanted, &document.root) { Some(document) } else { rewrite(&document, &wanted) }
 }
 
-/// Returns the tree without the annotations. Like kyaml, removes `annotations` and `metadata` if
-/// they are empty then.
+/// Returns the tree without the annotations. Like kyaml, then removes empty `annotations` and
+/// `metadata`.
 pub(super) fn bare(root: &Node) -> Node {
     let is_ours = |(key, _): &Entry| key.text().is_some_and(|key| ALL.contains(&key));
     let mut wanted = root.clone();

@@ -1,4 +1,5 @@
-//! What a document of a package must have: the fields of a KRM resource, and a newline at its end.
+//! Requirements for each document of a package: the fields of a KRM resource, and a newline at its
+//! end.
 
 use std::path::Path;
 
@@ -7,9 +8,9 @@ use crate::yaml::{Node, ParseError, Style, Yaml};
 /// Kustomization files may lack kind and apiVersion; kpt accepts them.
 const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
-/// The error is the first missing field that a KRM resource must have.
+/// Fails with the name of the first required field of a KRM resource that is missing.
 pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
-    // The type is not checked: the function has to reject `apiVersion: 1`.
+    // The type is not checked: the function must reject `apiVersion: 1`.
     let is_missing = |field: &&str| root.get(field).and_then(Node::text).is_none_or(str::is_empty);
     ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
 }
@@ -18,8 +19,8 @@ pub(super) fn is_kustomization(path: &Path) -> bool {
     KUSTOMIZATIONS.iter().any(|name| path.ends_with(name))
 }
 
-/// Parses `text` and adds a newline at its end. A literal block at the end of a file without a
-/// final newline has none in its value either, and must not gain one. Its header becomes `|-` then.
+/// Parses `text` and adds a newline at its end. The value of a literal block at the end must not
+/// gain this newline, so the block's header becomes `|-`.
 pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseError> {
     if text.ends_with('\n') {
         return Yaml::parse(text);
@@ -28,7 +29,8 @@ pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseErr
     Ok(document.map(|document| without_last_newline(&document).unwrap_or(document)))
 }
 
-/// `document` with a newline less in the block at its end. `None`: no block with a newline ends it.
+/// Removes the last newline from the value of the block at the end of `document`. `None`: there is
+/// no such block.
 fn without_last_newline(document: &Yaml) -> Option<Yaml> {
     let (block, scalar) = document.root.last_scalar()?;
     let is_block = scalar.style == Style::Block && block.span.end == document.text.len();

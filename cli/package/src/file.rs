@@ -8,8 +8,8 @@ use crate::documents::{ending_with_newline, is_kustomization, require_krm_fields
 use crate::function_config::FunctionConfig;
 use crate::yaml::{Body, ParseError, Yaml, document_ranges, indent, same};
 
-const NOT_PLAIN: &str = "it uses YAML that cannot be put into a ResourceList (such as a mapping as a key, or aliases \
-                         without end); write it in plainer YAML";
+const NOT_PLAIN: &str = "it uses YAML that cannot be put into a ResourceList (such as a mapping as a key, or endless \
+                         aliases); write it in plainer YAML";
 
 /// A package as it was read.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ pub(super) struct File {
 pub(super) struct Document {
     /// Byte range in the file's text.
     pub(super) range: Range<usize>,
-    /// The user's text with Unix line ends, without annotations left over from an earlier call.
+    /// The user's text with Unix line ends, without annotations of an earlier call.
     pub(super) text: String,
     /// The item of a ResourceList: `- ` and the text with annotations.
     pub(super) item: String,
@@ -46,7 +46,7 @@ impl Package {
         self.files.iter().map(|file| file.documents.len()).sum()
     }
 
-    /// The files that were read, in order, relative to the package.
+    /// Returns the files in the order of reading, relative to the package.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
     }
@@ -71,7 +71,7 @@ impl Package {
 // === impl File ===
 
 impl File {
-    /// `path` is relative to the package, with slashes.
+    /// Parses the documents of a file. `path` is relative to the package, with slashes.
     pub(super) fn parse(path: &str, text: String) -> Result<Self, String> {
         let mut documents: Vec<Document> = Vec::new();
         for range in document_ranges(&text) {
@@ -85,7 +85,7 @@ impl File {
     }
 }
 
-/// The document in `range`; `None` when it is empty. The error says what is wrong with it.
+/// Parses the document in `range`. `None`: it is empty. The error describes the fault.
 fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result<Option<Document>, String> {
     let text = file[range.clone()].replace("\r\n", "\n");
     let syntax = |ParseError { line, message }: ParseError| {
@@ -108,7 +108,7 @@ fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result
         .map_err(|what| format!("{what} is not a mapping, so no annotation can be added; correct it"))?
         .ok_or(NOT_PLAIN)?;
     let item = embedded(&annotated.text);
-    // As an item of a list, the text must still parse to the same values.
+    // The text must parse to the same values when it is a list item.
     let list = Yaml::valid(item.as_str()).map(|list| list.root.body);
     match list {
         Some(Body::Sequence { items, .. }) if matches!(&items[..], [item] if same(item, &annotated.root)) => {

@@ -13,7 +13,7 @@ const FUNCTION_CONFIG: &str = "functionConfig";
 const NOT_PLAIN: &str =
     "the function config uses YAML that cannot be put into a ResourceList; write it in plainer YAML";
 
-/// One KRM resource in YAML, ready to go under `functionConfig:`.
+/// One KRM resource in YAML that can be put under `functionConfig:`.
 #[derive(Debug, Clone)]
 pub struct FunctionConfig(Yaml);
 
@@ -43,14 +43,13 @@ impl FunctionConfig {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or holds anything but one KRM resource.
+    /// When the file cannot be read, or does not hold exactly one KRM resource.
     pub fn from_file(path: &Path) -> Result<Self, String> {
-        let bytes = fs::read(path).map_err(|error| {
-            let fix = "check the path given to --fn-config";
+        let text = fs::read_to_string(path).map_err(|error| {
+            let fix = "check the file given to --fn-config";
             format!("cannot read the function config {}: {error}; {fix}", path.display())
         })?;
-        let not_utf8 = |_| "the function config is not UTF-8; convert the file given to --fn-config";
-        Self::parse(&String::from_utf8(bytes).map_err(not_utf8)?)
+        Self::parse(&text)
     }
 
     /// Parses the only resource in `text`.
@@ -77,7 +76,7 @@ impl FunctionConfig {
             format!("the function config has no {missing}; complete the file given to --fn-config")
         })?;
         let config = Self(document);
-        // Indented below its key, the text must still parse to the same values.
+        // The text must parse to the same values when it is indented below its key.
         match Yaml::valid(config.field()).and_then(|list| list.root.get(FUNCTION_CONFIG).cloned()) {
             Some(node) if same(&node, &config.0.root) => Ok(config),
             _ => Err(NOT_PLAIN.to_owned()),
@@ -101,7 +100,7 @@ impl FunctionConfig {
                 let fix = "pass a single ResourceList";
                 format!("the input is not one YAML document: {error}; {fix}")
             })?
-            .ok_or("the input is not a ResourceList; name a package directory instead, or wrap it in one")?;
+            .ok_or("the input is not a ResourceList; use a package directory instead, or put the input into a ResourceList")?;
         let mut wanted = list.root.clone();
         if let Some(entries) = wanted.entries_mut() {
             let entry = (Node::string(FUNCTION_CONFIG), self.0.root.clone());
@@ -111,7 +110,7 @@ impl FunctionConfig {
             }
         }
         let list = rewrite(&list, &wanted).ok_or(
-            "cannot set the functionConfig in this ResourceList; put it there yourself and pass none here",
+            "cannot set the functionConfig in this ResourceList; add it to the list, and give none here",
         )?;
         Ok(list.text)
     }

@@ -3,14 +3,14 @@
 //! kpt does this with kyaml's `LocalPackageReadWriter`. `porch-fn eval` must send a function the
 //! same items with the same annotations, or the result would differ from what Porch renders. Unlike
 //! kyaml, this crate does not re-format files: it sends items as the text that the user wrote. In a
-//! returned item, it edits only the values that the function changed. A function that changes
-//! nothing leaves every file untouched, byte for byte.
+//! returned item, it edits only the values that the function changed. If a function changes
+//! nothing, every file stays the same, byte for byte.
 //!
 //! ```text
 //! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ files
 //! ```
 //!
-//! Errors are texts with the fault and its fix, since no caller distinguishes them.
+//! Errors are texts with the fault and its fix, since no caller distinguishes errors.
 //!
 //! # Libraries
 //!
@@ -19,18 +19,18 @@
 //! enough. These were tried in November 2026 on the 165 documents of tests/packages, and on 3 with
 //! flow style, aliases and Windows lines:
 //!
-//! - yamlpatch 1.25 (later ones need Rust 1.97): cannot replace a list (84 of 84), loses the other
-//!   fields of a flow mapping, writes the string "1" as a number in flow style, leaves `metadata:`
-//!   null after its last field went (22 documents).
-//! - noyalib 0.0.58: replacing a block list fails or gives another value (82 of 84); it adds
-//!   nothing to flow style and empty mappings.
-//! - rust-yaml 1.1: it changes every document; 26 lose comments.
-//! - yaml-edit 0.3.6: all changes but one are right (it changes an anchored value, and so its
-//!   aliases). It would replace only the edits in `yaml/patch.rs`, and add a second parser with a
-//!   tree of its own. It neither compares values in different spellings nor takes new lines with
+//! - yamlpatch 1.25 (later versions need Rust 1.97) cannot replace a list (84 of 84), loses the
+//!   other fields of a flow mapping, writes the string "1" as a number in flow style, and leaves
+//!   `metadata:` null after its last field was removed (22 documents).
+//! - noyalib 0.0.58 cannot replace a block list or writes another value (82 of 84). It cannot add
+//!   to flow style and empty mappings.
+//! - rust-yaml 1.1 changes every document; 26 lose comments.
+//! - yaml-edit 0.3.6 makes all changes but one correctly: it changes an anchored value, and so the
+//!   aliases. It would replace only the edits in `yaml/patch.rs`, and add a second parser with its
+//!   own tree. It does not compare values in different spellings. It does not copy new lines with
 //!   their comments from the function's text.
-//! - yaml-rust2, saphyr and serde-saphyr write a document anew, without comments; they were not
-//!   tried.
+//! - yaml-rust2, saphyr and serde-saphyr serialize the whole document again, without comments. They
+//!   were not tried.
 
 mod annotations;
 mod documents;

@@ -1,11 +1,12 @@
 //! Cuts the items of a ResourceList out of its text, comments included.
 //!
-//! A comment line between two items belongs to the item above if it is indented as far as that
-//! item's keys, else to the item below. kpt's libraries and people place comments like this.
+//! A comment line between two items belongs to the item above if it is indented like that item's
+//! keys, else to the item below. kpt's libraries and people place comments like this.
 
 use crate::yaml::{Body, Node, Yaml, column, dedent, line_end};
 
-/// Each item of `list` with its text, if it stands in lines of its own. `None`: `items` is no list.
+/// Returns each item of `list`, with its text if it has its own lines. `None`: `items` is not a
+/// list.
 pub(super) fn list_items(list: &Yaml) -> Option<Vec<(&Node, Option<String>)>> {
     let entry = list.root.entries()?.iter().find(|(key, _)| key.text() == Some("items"));
     let Some((key, value)) = entry else { return Some(Vec::new()) };
@@ -24,8 +25,7 @@ fn item_end(text: &str, item: &Node) -> usize {
     line_end(text, item.span.end)
 }
 
-/// Returns where `item` ends, and its text. The item starts after `from`. `None`: it has no dash of
-/// its own.
+/// Returns the end of `item`, and its text. The item starts after `from`. `None`: it has no dash.
 fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
     let keys = column(text, item.span.start);
     let has_dash =

@@ -34,7 +34,7 @@ pub fn split(output: &[u8]) -> Result<Output, String> {
     let authors = "report it to the function's authors";
     let text = std::str::from_utf8(output).map_err(|_| wrong(&format!("UTF-8; {authors}")))?;
     let list = resource_list(&text.replace("\r\n", "\n"))
-        .map_err(|error| wrong(&format!("one YAML document: {error}; look at its stderr")))?
+        .map_err(|error| wrong(&format!("one YAML document: {error}; check its stderr")))?
         .ok_or_else(|| wrong("a ResourceList; check that the image is a KRM function"))?;
     let items = list_items(&list)
         .ok_or_else(|| format!("items in the function's output is not a list; {authors}"))?;
@@ -53,7 +53,8 @@ pub(super) fn resource_list(text: &str) -> Result<Option<Yaml>, ParseError> {
     Ok(list.filter(|list| list.root.get("kind").and_then(Node::text) == Some("ResourceList")))
 }
 
-/// `cut` is the item's text if it could be cut out. Otherwise the item is serialized again.
+/// Returns the path, index and text of an item. Without `cut`, the item's own text, it is
+/// serialized.
 fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
     let annotation = |keys: [&str; 2]| {
         keys.into_iter().find_map(|key| annotations::get(item, key)).filter(|value| !value.is_empty())
@@ -67,7 +68,7 @@ fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
         let number = index.parse::<u32>().map(|index| index as usize);
         number.map_err(|_| format!("has the index {index:?}; it must be a whole number"))
     });
-    // Only YAML treats a carriage return as a line break; files must not contain it.
+    // YAML treats a carriage return as a line break, but files must not contain it.
     let cut = cut.filter(|text| !text.contains('\r')).and_then(Yaml::valid);
     let yaml = cut
         .filter(|cut| same(&cut.root, item))
@@ -107,11 +108,10 @@ fn by_file(placed: Vec<Placed>) -> Result<BTreeMap<PathBuf, BTreeMap<usize, Stri
     for (path, index, text) in at_index.into_iter().chain(at_end) {
         let file = files.entry(path.clone()).or_default();
         let index = index.unwrap_or_else(|| file.last_key_value().map_or(0, |(last, _)| last + 1));
-        // Of two items in the same place, one would be lost.
+        // If two items had the same path and index, one would be lost.
         if file.insert(index, text).is_some() {
             return Err(format!(
-                "the function's output has two items at {}, index {index}; it has to give each its own {PATH} or \
-                 {INDEX}",
+                "the function's output has two items at {}, index {index}; each item needs its own {PATH} or {INDEX}",
                 path.display()
             ));
         }
@@ -119,9 +119,9 @@ fn by_file(placed: Vec<Placed>) -> Result<BTreeMap<PathBuf, BTreeMap<usize, Stri
     Ok(files)
 }
 
-/// The results under `node`, in kpt's format: `[severity] apiVersion/Kind/namespace/name field:
-/// message`. They are a list, or a mapping with the list in `items`, which older SDKs write. A result
-/// that breaks the specification is displayed as far as possible, since it may explain a failure.
+/// Returns the results in `node` in kpt's format: `[severity] apiVersion/Kind/namespace/name field:
+/// message`. `node` is a list, or, from older SDKs, a mapping with the list in `items`. An invalid
+/// result is formatted as far as possible, since it may explain a failure.
 fn results(node: Option<&Node>) -> Vec<String> {
     let list = node.and_then(|node| node.get("items").or(Some(node)));
     match list.map(|list| &list.body) {

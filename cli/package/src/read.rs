@@ -16,7 +16,7 @@ use crate::file::{File, Package};
 const KPTFILE: &str = "Kptfile";
 const IGNORE_FILE: &str = ".krmignore";
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
-/// Deeper directories are refused; the walk is recursive.
+/// Maximum depth of directories, since the walk is recursive.
 const MAX_DEPTH: usize = 64;
 
 struct Walk<'a> {
@@ -28,9 +28,9 @@ struct Walk<'a> {
 }
 
 /// Reads the package in `dir`: every `*.yaml`, `*.yml`, `*.json` and `Kptfile` below it, in the
-/// order of their paths. `.git` and symbolic links are left out; other hidden files are not. The
-/// files may hold `max_bytes` in all, which bounds the memory used; the ResourceList is some 10 %
-/// larger.
+/// order of their paths. `.git` and symbolic links are skipped; other hidden files are not. The
+/// total size of the files is at most `max_bytes`, which bounds the memory. The ResourceList is
+/// about 10 % larger.
 ///
 /// # Errors
 ///
@@ -60,7 +60,7 @@ impl Walk<'_> {
                 continue;
             }
             if kind.is_dir() {
-                // A subpackage has its own rules; a plain directory uses the rules of its package.
+                // A subpackage has its own rules. A plain directory uses the rules of its package.
                 let own = path.join(KPTFILE).is_file().then(|| self.ignored(&path)).transpose()?;
                 self.directory(&path, own.as_ref().unwrap_or(ignored), depth + 1)?;
             } else if kind.is_file() && is_package_file(&path) {

@@ -28,7 +28,7 @@ fn cases<T: DeserializeOwned>(name: &str) -> T {
     serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// A directory with these files.
+/// Creates a directory with these files.
 fn directory(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -39,17 +39,17 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-/// A package of one file `a.yaml`.
+/// Creates a package of one file `a.yaml`.
 fn try_package(text: &str) -> Result<Package, String> {
     Ok(Package { files: vec![File::parse("a.yaml", text.to_owned())?] })
 }
 
-/// The output of a function that changes nothing.
+/// Returns the output of a function that changes nothing.
 fn returned(package: &Package) -> Output {
     split(package.to_resource_list(None).as_bytes()).unwrap()
 }
 
-/// The documents of `a.yaml` that come back from a function that changes nothing.
+/// Returns the documents of `a.yaml` in the output of a function that changes nothing.
 fn documents(package: &Package) -> Documents {
     returned(package).files.remove(Path::new("a.yaml")).unwrap_or_default()
 }
@@ -58,17 +58,17 @@ fn tree(text: &str) -> Node {
     Yaml::parse(text).unwrap().unwrap().root
 }
 
-/// The trees of the items that a function gets to see.
+/// Returns the trees of the items that a function receives.
 fn sent_items(package: &Package) -> Vec<Node> {
     let list = tree(&package.to_resource_list(None));
     match list.get("items").map(|items| items.body.clone()) {
         Some(Body::Sequence { items, .. }) => items,
-        _ => panic!("items is no list"),
+        _ => panic!("items is not a list"),
     }
 }
 
 #[test]
-fn functions_get_documents_with_annotations_that_come_off_again() {
+fn annotations_are_added_for_functions_and_removed_again() {
     #[derive(Deserialize)]
     struct Case {
         document: String,
@@ -100,7 +100,7 @@ fn functions_get_documents_with_annotations_that_come_off_again() {
 }
 
 #[test]
-fn aliases_that_explode_are_refused() {
+fn aliases_that_grow_too_large_are_refused() {
     let mut document = String::from("apiVersion: v1\nkind: A\nx0: &x0 [a, a, a, a, a, a, a, a]\n");
     for level in 1..12 {
         let aliases = vec![format!("*x{}", level - 1); 8].join(", ");
@@ -111,7 +111,7 @@ fn aliases_that_explode_are_refused() {
 }
 
 #[test]
-fn answers_are_taken_apart_by_file() {
+fn output_is_split_by_file() {
     #[derive(Deserialize)]
     struct Case {
         list: String,

@@ -1,7 +1,7 @@
 //! Writes a function's output back into the package.
 //!
-//! All checks come before the first write: functions are third-party code, so the paths in their
-//! output are not trusted. Each file is replaced as a whole or not at all.
+//! Functions are third-party code, so the paths in their output are not trusted. All checks come
+//! before the first write. Each file is replaced as a whole or not at all.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -22,7 +22,7 @@ use crate::yaml::{Yaml, patch};
 ///
 /// # Errors
 ///
-/// When a check fails; nothing is written then. When a file cannot be written or deleted; the files
+/// When a check fails: then nothing is written. When a file cannot be written or deleted: the files
 /// before it stay changed.
 pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, String> {
     let mut changed = BTreeMap::new();

@@ -1,12 +1,12 @@
-//! YAML as text with a tree beside it.
+//! YAML as a text and a tree.
 //!
 //! People write and review the text of a kpt package: comments, quotes and line breaks must stay.
 //! Serde would drop them, so documents are changed by editing their text. [`mod@parse`] records the
 //! bytes of each node, [`mod@patch`] edits new values into the text, and [`emit`] serializes only
-//! nodes without a text.
+//! nodes that have no text.
 //!
-//! Rule: an edited text is accepted only if it parses to the intended tree. Unexpected YAML syntax
-//! can lose a comment, never a value.
+//! Rule: an edited text is accepted only if it parses to the intended tree. So unexpected YAML
+//! syntax can cost a comment, but never a value.
 
 mod documents;
 mod emit;

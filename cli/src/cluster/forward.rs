@@ -23,7 +23,7 @@ pub(crate) struct Forward {
     pub(crate) address: SocketAddr,
     /// Name of the pod that receives the connections.
     pub(crate) pod: String,
-    trouble: Arc<Mutex<Option<String>>>,
+    last_error: Arc<Mutex<Option<String>>>,
     /// Accepts connections. Dropping it closes the listener and all connections.
     _task: JoinSet<()>,
 }
@@ -33,23 +33,23 @@ pub(crate) struct Forward {
 impl Forward {
     /// Opens the first stream immediately, so that a missing permission fails here.
     pub(super) async fn start(pods: Api<Pod>, pod: String, port: u16) -> Result<Self, Failure> {
-        let listening = |error| Failure::new(format!("no port of this machine can be listened on: {error}"));
+        let listening = |error| Failure::new(format!("cannot listen on a local port: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
         let first = open(&pods, &pod, port).await.map_err(|error| {
-            let rights = "it takes the rights to get and create pods/portforward";
-            Failure::new(format!("no port of pod {pod} can be forwarded: {}; {rights}", Causes(&error)))
+            let fix = "check that you may get and create pods/portforward";
+            Failure::new(format!("cannot forward a port of pod {pod}: {}; {fix}", Causes(&error)))
         })?;
-        let trouble = Arc::new(Mutex::new(None));
+        let last_error = Arc::new(Mutex::new(None));
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, Some(first), pods, pod.clone(), port, Arc::clone(&trouble)));
-        Ok(Self { address, pod, trouble, _task: task })
+        task.spawn(accept(listener, Some(first), pods, pod.clone(), port, Arc::clone(&last_error)));
+        Ok(Self { address, pod, last_error, _task: task })
     }
 
-    /// Returns the last error of the forwarding, if any. The program that dialled only sees a
+    /// Returns the last error of the forwarding, if any. The client of the local port only sees a
     /// closed connection.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
     }
 }
 
@@ -63,29 +63,30 @@ async fn accept(
     pods: Api<Pod>,
     pod: String,
     port: u16,
-    trouble: Arc<Mutex<Option<String>>>,
+    last_error: Arc<Mutex<Option<String>>>,
 ) {
     let mut connections = JoinSet::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                *trouble.lock() = Some(format!("no connection can be taken here: {error}"));
+                *last_error.lock() = Some(format!("cannot accept a local connection: {error}"));
                 break;
             }
         };
-        let (opened, pods, pod, trouble) = (first.take(), pods.clone(), pod.clone(), Arc::clone(&trouble));
+        let (opened, pods, pod) = (first.take(), pods.clone(), pod.clone());
+        let last_error = Arc::clone(&last_error);
         connections.spawn(async move {
             let opened = match opened {
                 Some(opened) => Ok(opened),
                 None => open(&pods, &pod, port).await,
             };
-            let found = match opened {
-                Ok(forwarder) => carry(stream, forwarder, port).await,
+            let error = match opened {
+                Ok(forwarder) => copy(stream, forwarder, port).await,
                 Err(error) => Some(Causes(&error).to_string()),
             };
-            if found.is_some() {
-                *trouble.lock() = found;
+            if error.is_some() {
+                *last_error.lock() = error;
             }
         });
     }
@@ -93,15 +94,15 @@ async fn accept(
 }
 
 /// Copies the bytes of one connection until it ends. Returns the error that the pod reported.
-async fn carry(mut stream: TcpStream, mut forwarder: Portforwarder, port: u16) -> Option<String> {
-    let (mut way, error) = (forwarder.take_stream(port)?, forwarder.take_error(port)?);
+async fn copy(mut stream: TcpStream, mut forwarder: Portforwarder, port: u16) -> Option<String> {
+    let (mut to_pod, error) = (forwarder.take_stream(port)?, forwarder.take_error(port)?);
     let mut error = pin!(error.fuse());
     // `biased` polls the error first. Without an error, copying continues until both sides close.
-    let trouble = tokio::select! {
+    let found = tokio::select! {
         biased;
-        Some(trouble) = &mut error => Some(trouble),
-        _ = copy_bidirectional(&mut stream, &mut way) => error.now_or_never().flatten(),
+        Some(found) = &mut error => Some(found),
+        _ = copy_bidirectional(&mut stream, &mut to_pod) => error.now_or_never().flatten(),
     };
     forwarder.abort();
-    trouble
+    found
 }

@@ -1,5 +1,5 @@
 //! Turns facts into findings, without I/O. [`CHECKS`] is the table of checks. Each check covers one
-//! thing that breaks in practice.
+//! fault that happens in practice.
 
 mod flags;
 mod functions;
@@ -39,7 +39,7 @@ const CHECKS: &[Check] = &[
     ("leftovers", functions::leftovers),
 ];
 const RUNNERS: Check = ("runners", runners);
-/// The checks in which a fault is normal for seconds after a change.
+/// Checks whose faults are normal for some seconds after a change.
 const LIVE: [&str; 5] = ["discovery", "reachability", "ring", "executables", "configuration"];
 
 /// Runs the checks and returns all findings.
@@ -49,8 +49,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     programs(facts, &mut report);
     let checks = match report.findings.first().map(|finding| finding.level) {
         None => CHECKS,
-        // Readiness matters for Porch's runner and for ours. Pods that are not ready may be why
-        // none has identified itself.
+        // Readiness matters for Porch's runner and for ours. Maybe no pod has identified itself
+        // because none is ready.
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };
@@ -62,25 +62,25 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 }
 
 /// Returns whether the finding may be a temporary effect of a change.
-pub(super) fn may_pass(finding: &Finding) -> bool {
+pub(super) fn may_be_temporary(finding: &Finding) -> bool {
     finding.level >= Level::Warning && LIVE.contains(&finding.check)
 }
 
-/// Reports why there is none of our programs to check.
+/// Reports why there is nothing to check: none of our programs runs, or doctor cannot identify it.
 fn programs(facts: &Facts, report: &mut Report) {
     if facts.installed.router.is_none() && facts.installed.runner.is_none() {
         let text = format!("namespace {} has neither routers nor runners", facts.namespace);
-        return report.problem(text, "see -n; kubectl apply -k deploy/");
+        return report.problem(text, "name another namespace with -n, or install: kubectl apply -k deploy/");
     }
     match facts.is_original() {
         Some(false) => {}
         Some(true) => report.warning(
-            "that is Porch's own function runner: there is nothing of ours to look at",
-            "docs/migrate.md says how this takes its place",
+            "this is Porch's own function runner: there is none of ours to check",
+            "follow docs/migrate.md",
         ),
         None => report.unknown(
-            "this may be Porch's own function runner or ours in its place: no pod of it says",
-            "the rights to get and create pods/portforward; kubectl get pods",
+            "this may be Porch's own function runner, or ours in its place: its pods do not answer",
+            "check that you may get and create pods/portforward; check its pods: kubectl get pods",
         ),
     }
 }
@@ -93,7 +93,7 @@ fn routers(facts: &Facts, report: &mut Report) {
             let (name, replicas) = (&runner.workload.name, runner.workload.replicas);
             report.problem(
                 format!("Deployment {name} has {replicas} replicas and no routers"),
-                "several runners need routers before them, or each function has its pods everywhere: deploy/",
+                "install routers (deploy/): without them, each runner starts its own pods of each function",
             );
         }
         _ => {}
@@ -106,21 +106,21 @@ fn runners(facts: &Facts, report: &mut Report) {
         (router, Some(runner)) => replicas(facts, runner, if router.is_some() { 3 } else { 1 }, report),
         (Some(router), None) => {
             let text = format!("Deployment {} has no runners beside it", router.workload.name);
-            report.problem(text, "kubectl apply -k deploy/");
+            report.problem(text, "install runners: kubectl apply -k deploy/");
         }
         (None, None) => {}
     }
 }
 
-fn replicas<F>(facts: &Facts, installed: &Installed<F>, usual: i32, report: &mut Report) {
+fn replicas<F>(facts: &Facts, installed: &Installed<F>, recommended: i32, report: &mut Report) {
     let (namespace, workload) = (&facts.namespace, &installed.workload);
     let (deployment, ready, replicas) = (&workload.name, workload.ready, workload.replicas);
     if replicas == 0 {
-        let fix = format!("kubectl -n {namespace} scale deployment {deployment} --replicas={usual}");
+        let fix = format!("kubectl -n {namespace} scale deployment {deployment} --replicas={recommended}");
         return report.problem(format!("Deployment {deployment} is scaled to 0"), fix);
     }
     let text = format!("{ready} of {replicas} ready");
-    let fix = format!("kubectl -n {namespace} describe pods of Deployment {deployment}; their logs");
+    let fix = format!("check pods and logs of Deployment {deployment}: kubectl -n {namespace} describe pods");
     match ready {
         0 => report.problem(text, fix),
         ready if ready < replicas => report.warning(text, fix),

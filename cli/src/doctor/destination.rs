@@ -20,15 +20,15 @@ pub(super) enum Destination<'a> {
     Ours,
     /// The pods of another Deployment of the namespace.
     Other(&'a str),
-    /// The Service selects the pods of no Deployment in this namespace.
+    /// The Service selects no pods of a Deployment in this namespace.
     Nobody(&'a str),
     /// The Service has no selector, but an `externalName` or Endpoints of its own.
     NoSelector(&'a str),
     /// The Service has no such port, so nothing answers.
     NoPort(&'a str),
-    /// Not a Service of the namespace.
+    /// The address is not a Service of the namespace.
     Outside,
-    /// The address is in another object than the Deployment.
+    /// The Deployment refers to another object for the address.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a
     let Some((name, service)) = facts.services.get_key_value(name).filter(|_| is_here) else {
         return Destination::Outside;
     };
-    // A Service of type ExternalName serves ports that it does not name.
+    // A Service of type ExternalName does not list its ports.
     if selector(service).is_none() || port.parse().is_ok_and(|port| has_port(service, port)) {
         behind(facts, name)
     } else {
@@ -80,12 +80,6 @@ pub(super) fn usual(facts: &Facts) -> &'static str {
     if facts.installed.router.is_some() { ROUTERS } else { CALLED }
 }
 
-/// Returns whether a Service selects our pods and has the gRPC port.
-pub(super) fn leads_here(facts: &Facts, name: &str) -> bool {
-    behind(facts, name) == Destination::Ours
-        && facts.services.get(name).is_some_and(|service| has_port(service, PORT))
-}
-
 /// Returns whether a Service's selector mixes our labels with others, so that it matches no pod.
 pub(super) fn is_merged(facts: &Facts, name: &str) -> bool {
     let selector = facts.services.get(name).and_then(|service| selector(service));
@@ -93,13 +87,13 @@ pub(super) fn is_merged(facts: &Facts, name: &str) -> bool {
     matches!(behind(facts, name), Destination::Nobody(_)) && selector.into_iter().flatten().any(has)
 }
 
-/// Whether a Service's selector fits pods with these labels.
+/// Returns whether a Service's selector matches pods with these labels.
 pub(super) fn selects(service: &ServiceSpec, labels: &BTreeMap<String, String>) -> bool {
     let fits = |(key, value)| labels.get(key) == Some(value);
     selector(service).is_some_and(|selector| selector.iter().all(fits))
 }
 
-/// An empty selector counts as none.
+/// Returns the Service's selector. An empty selector counts as none.
 fn selector(service: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
     service.selector.as_ref().filter(|selector| !selector.is_empty())
 }
@@ -108,8 +102,8 @@ pub(super) fn has_port(service: &ServiceSpec, number: i32) -> bool {
     service.ports.iter().flatten().any(|port| port.port == number)
 }
 
-/// Returns whether routers or runners find the runners' Service by DNS. Only then does the
-/// Service's kind of address matter.
+/// Returns whether routers or runners resolve the runners' Service by DNS. Only then its type of
+/// address matters.
 pub(super) fn by_dns(facts: &Facts) -> bool {
     let namespace = &facts.namespace;
     let runners = facts.router_flags().map(|flags| flags.runners.clone());

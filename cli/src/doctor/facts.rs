@@ -1,4 +1,4 @@
-//! The facts that the checks evaluate. Objects and answers are stored unchanged.
+//! The facts that the checks evaluate. Objects and answers are stored as received.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Pod, ServiceSpec};
 use porch_fn_status_page::Status;
 
-use super::installation::{Installation, evaluator_of};
+use super::installation::Installation;
 use super::rights::Right;
 use super::running::Running;
 
@@ -22,18 +22,15 @@ pub(super) struct Facts {
     /// The namespace's Services, by name.
     pub(super) services: BTreeMap<String, ServiceSpec>,
     pub(super) routers: Vec<Asked<Status>>,
-    /// The answer is true for a runner of ours. Porch's own runner lacks the queried page.
+    /// The page is true for our runner. Porch's own runner does not have the requested page.
     pub(super) runners: Vec<Asked<bool>>,
     /// The namespace of function pods.
     pub(super) functions: String,
-    /// The pods in that namespace; `Err` says why they cannot be listed.
+    /// The pods in that namespace, or why they cannot be listed.
     pub(super) function_pods: Result<Vec<Pod>, String>,
-    /// Whether the namespace has more pods than doctor reads.
-    pub(super) more_function_pods: bool,
     /// The porch-servers in `namespace` that may use pods in `functions`.
     pub(super) servers: Vec<Running>,
-    /// The rights that the programs need, and whether they have them; `Err` says why doctor cannot
-    /// check them.
+    /// The rights that the programs need, or why doctor cannot check them.
     pub(super) rights: Result<Vec<Right>, String>,
     pub(super) template: TemplateSource,
 }
@@ -46,7 +43,7 @@ pub(super) struct Asked<T> {
     pub(super) ips: Vec<IpAddr>,
     /// Whether Kubernetes reports the pod as ready.
     pub(super) ready: bool,
-    /// `Err` says why there is no answer, for example because of [`MAX_ASKED`].
+    /// The answer, or why there is none, for example because of [`MAX_ASKED`].
     pub(super) answer: Result<Answer<T>, String>,
 }
 
@@ -64,9 +61,9 @@ pub(super) enum TemplateSource {
     BuiltIn,
     /// Porch's `base-pod-template`.
     Object,
-    /// The ConfigMap of `--function-pod-template`, and its warnings or why it cannot be used.
+    /// The ConfigMap of `--function-pod-template`, with its warnings or its error.
     ConfigMap(String, Result<Vec<String>, String>),
-    /// The source could not be read, for this reason.
+    /// The source could not be read. Holds the error.
     Unknown(String),
 }
 
@@ -86,7 +83,7 @@ impl Facts {
         self.installed.runner.as_ref()?.flags.as_ref().ok()
     }
 
-    /// Returns whether the runner is Porch's own. `None`: the pods' answers do not decide it.
+    /// Returns whether the runner is Porch's own. `None`: unknown, since some pods did not answer.
     pub(super) fn is_original(&self) -> Option<bool> {
         if !self.installed.runner.as_ref().is_some_and(|runner| runner.may_be_original) {
             return Some(false);
@@ -98,12 +95,5 @@ impl Facts {
             return Some(true);
         }
         (!ours.is_empty() && !ours.contains(&None)).then_some(false)
-    }
-
-    /// Returns Porch's own function runner if it runs beside ours and starts function pods.
-    pub(super) fn needing_original(&self) -> Option<&str> {
-        let mut originals = self.installed.originals.iter();
-        let runs = originals.find(|original| original.pods > 0 && evaluator_of(original).is_some())?;
-        Some(&runs.name)
     }
 }

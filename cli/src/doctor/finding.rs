@@ -52,7 +52,7 @@ impl Report {
         self.before = self.findings.len();
     }
 
-    /// Whether this check has found nothing yet.
+    /// Returns whether this check has reported nothing yet.
     pub(super) fn is_empty(&self) -> bool {
         self.findings.len() == self.before
     }
@@ -96,6 +96,6 @@ pub(super) fn text(findings: &[Finding]) -> String {
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (problems, warnings, unknown) = (count(Level::Problem), count(Level::Warning), count(Level::Unknown));
-    let _ = writeln!(text, "\nproblems: {problems}, warnings: {warnings}, not looked at: {unknown}");
+    let _ = writeln!(text, "\nproblems: {problems}, warnings: {warnings}, not checked: {unknown}");
     text
 }

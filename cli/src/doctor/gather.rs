@@ -19,25 +19,19 @@ use super::porch::FUNCTIONS;
 use super::rights::{Right, needed};
 use super::running::running;
 use crate::admin::AdminPort;
-use crate::cluster::{ADMIN, Cluster, is_ready, list};
+use crate::cluster::{ADMIN, Cluster, is_ready};
 use crate::failure::Failure;
-use crate::progress::Progress;
 
-/// Maximum number of concurrent requests.
-const AT_ONCE: usize = 8;
-/// Maximum number of function pods to read.
-const MAX_FUNCTION_PODS: u32 = 5000;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 
 pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
-    let _progress = Progress::start(format!("looking at namespace {}", cluster.namespace));
     let deployments: Vec<Deployment> = cluster.all("Deployments", ListParams::default()).await?;
     let services: Vec<Service> = cluster.all("Services", ListParams::default()).await?;
     let installed = installation(&deployments);
 
     let flags = installed.runner.as_ref().and_then(|runner| runner.flags.as_ref().ok());
     let functions = flags.map_or(FUNCTIONS, |flags| flags.pod_namespace.as_str()).to_owned();
-    let pods = Api::<Pod>::namespaced(cluster.client.clone(), &functions);
-    let pods = list(&pods, ListParams::default(), MAX_FUNCTION_PODS, Some).await;
+    let pods = cluster.with_namespace(&functions).all("pods", ListParams::default()).await;
     let mut servers = Vec::new();
     for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
         servers.extend(running(cluster, server, &functions).await);
@@ -59,8 +53,7 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
             async |runner| Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST),
         )
         .await?,
-        more_function_pods: pods.as_ref().is_ok_and(|(_, all)| !all),
-        function_pods: pods.map(|(pods, _)| pods).map_err(|error| text(&error)),
+        function_pods: pods.map_err(|error| error.to_string()),
         servers,
         rights: rights(cluster, &installed).await,
         template: template(cluster, flags, &functions).await,
@@ -71,7 +64,7 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     })
 }
 
-/// Asks the pods of routers or runners.
+/// Sends `question` to each pod of routers or runners, and requests its metrics.
 async fn ask<F, T>(
     cluster: &Cluster,
     installed: Option<&Installed<F>>,
@@ -87,12 +80,12 @@ async fn ask<F, T>(
     let asked = pods.iter().enumerate().map(|(index, pod)| async move {
         let answer = async {
             if index >= MAX_ASKED {
-                return Err("it was not asked".to_owned());
+                return Err(format!("doctor queries only {MAX_ASKED} pods"));
             }
             let port = known_port.unwrap_or_else(|| ADMIN.of(None, pod));
             let forward = cluster.forward_to(pod, port).await.map_err(|error| error.to_string())?;
             let admin = AdminPort { kind: "router or runner", address: forward.address.to_string() };
-            let failed = |error: Failure| forward.trouble().unwrap_or_else(|| error.to_string());
+            let failed = |error: Failure| forward.last_error().unwrap_or_else(|| error.to_string());
             let page = question(&admin).await.map_err(failed)?;
             let (status, metrics) = admin.get("/metrics").await.map_err(failed)?;
             let metrics = if status == StatusCode::OK { metrics } else { Vec::new().into() };
@@ -100,7 +93,7 @@ async fn ask<F, T>(
         };
         Asked { pod: pod.name_any(), ips: ips(pod), ready: is_ready(pod), answer: answer.await }
     });
-    Ok(stream::iter(asked).buffered(AT_ONCE).collect().await)
+    Ok(stream::iter(asked).buffered(MAX_CONCURRENT_REQUESTS).collect().await)
 }
 
 fn ips(pod: &Pod) -> Vec<IpAddr> {
@@ -112,12 +105,11 @@ async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right
     let api: &Api<SubjectAccessReview> = &Api::all(cluster.client.clone());
     let asked = needed(installed, &cluster.namespace).into_iter().map(|mut right| async move {
         let review = bounded(api.create(&PostParams::default(), &right.review)).await;
-        let review =
-            review.map_err(|error| format!("nobody may ask here who may do what: {}", text(&error)))?;
+        let review = review.map_err(|error| format!("the rights cannot be checked: {}", text(&error)))?;
         right.granted = review.status.is_some_and(|status| status.allowed);
         Ok(right)
     });
-    stream::iter(asked).buffered(AT_ONCE).try_collect().await
+    stream::iter(asked).buffered(MAX_CONCURRENT_REQUESTS).try_collect().await
 }
 
 async fn template(

@@ -13,8 +13,8 @@ use super::workload::{Program, SERVER, Workload};
 mod tests;
 
 /// Porch's own function runner is recognised by the name of its Deployment or image. Our runner may
-/// replace it under the same names. Its flags do not identify a Deployment, since porch-server has
-/// them as well. In a Deployment of that name, they identify the container.
+/// replace it under the same names. Its flags alone do not identify a Deployment, since
+/// porch-server has them as well. Within the Deployment of that name, they identify the container.
 const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
 const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
@@ -23,13 +23,13 @@ const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
 #[derive(Debug)]
 pub(super) struct Installed<F> {
     pub(super) workload: Workload,
-    /// Whether it looks like Porch's own function runner and may be it.
+    /// Whether this may be Porch's own function runner: its names are the same.
     pub(super) may_be_original: bool,
     /// The container's image.
     pub(super) image: String,
     /// The container's memory limit in bytes.
     pub(super) memory: Option<u64>,
-    /// The flags, or why the program does not start with them.
+    /// The flags, or the error with which the program refuses to start.
     pub(super) flags: Result<F, String>,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Installation {
     pub(super) router: Option<Installed<porch_fn_router::Flags>>,
     /// The runners behind the routers, or the only runner if there are no routers.
     pub(super) runner: Option<Installed<porch_fn_runner::Flags>>,
-    /// Deployments beside our routers or runners that may be Porch's own function runner. After
-    /// Porch 1.6, it starts no function pods, and only runs executables.
+    /// Other Deployments that may be Porch's own function runner. After Porch 1.6, it starts no
+    /// function pods and only runs executables.
     pub(super) originals: Vec<Workload>,
     pub(super) callers: Vec<Caller>,
-    /// porch-controllers that render packages but have no address of an evaluator.
+    /// porch-controllers that render packages but have no evaluator's address.
     pub(super) without_evaluator: Vec<String>,
     /// porch-servers that start function pods themselves.
     pub(super) servers: Vec<Evaluator>,

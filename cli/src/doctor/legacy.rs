@@ -1,5 +1,5 @@
 //! Function pods that Porch's own evaluators have created, and their Services. Our runners neither
-//! use nor delete them. Without the evaluator, nobody deletes them.
+//! use nor delete them. When the evaluator is gone, nothing else deletes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write as _};
@@ -23,6 +23,7 @@ use super::workload::Workload;
 use crate::cluster::{Cluster, list};
 use crate::failure::Failure;
 use crate::output;
+use crate::progress::report_if_slow;
 
 #[cfg(test)]
 mod tests;
@@ -30,14 +31,13 @@ mod tests;
 /// Maximum number of Deployments to read, over all namespaces.
 const MAX_DEPLOYMENTS: u32 = 20_000;
 
-/// For a generated name, the API server appends this many random characters to at most [`MAX_BASE`]
-/// characters of the base.
-const GENERATED: usize = 5;
+/// To generate a name, the API server cuts the base to [`MAX_BASE`] characters and appends this
+/// many random characters.
+const RANDOM_SUFFIX: usize = 5;
 const MAX_BASE: usize = 58;
-/// Maximum number of Services to read in the function namespace.
-const MAX_SERVICES: u32 = 5000;
-/// Names in one line.
-const MAX_NAMED: usize = 5;
+
+const MAY_RUN_ELSEWHERE: &str =
+    "Porch's own function runner may run in another namespace and need the function pods";
 
 /// Objects that Porch has created in the function namespace.
 #[derive(Debug, Default)]
@@ -46,8 +46,8 @@ pub(super) struct Leftovers {
     pub(super) pods: Vec<Pod>,
     /// Services that select no pods other than `pods`.
     services: Vec<Service>,
-    /// Names of the pods that are kept, by reason.
-    kept: BTreeMap<String, Vec<String>>,
+    /// The pods that are kept: their names and the reasons.
+    kept: Vec<(String, String)>,
 }
 
 /// Finds Porch's pods and Services that nobody uses, and the reasons to keep others. `servers` are
@@ -60,20 +60,20 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
         match is_legacy(pod).then(|| why_in_use(pod, servers)) {
             Some(None) => left.pods.push(pod.clone()),
             Some(Some(reason)) => {
-                left.kept.entry(reason).or_default().push(pod.name_any());
+                left.kept.push((pod.name_any(), reason));
                 used.extend(pod.labels().get(IMAGE));
             }
             None => used.extend(pod.labels().get(IMAGE)),
         }
     }
-    let dead = services.iter().filter(|service| is_legacy_service(service));
-    left.services = dead.filter(|service| !used.contains(&service.name_any())).cloned().collect();
+    let services = services.iter().filter(|service| is_legacy_service(service));
+    left.services = services.filter(|service| !used.contains(&service.name_any())).cloned().collect();
     left
 }
 
-/// Recognises Porch's pods by label and annotation. Pods with another manager are excluded. A
-/// warmed-up pod is named like its label. For a pod started by a call, the API server generated the
-/// name from the label.
+/// Recognises Porch's pods by label and annotation. Pods with another manager are excluded. The
+/// name of a pod from warm-up equals its label. For a pod that a call started, the API server
+/// generated the name from the label.
 fn is_legacy(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     pod.labels().get(IMAGE).is_some_and(|id| is_named_after(&pod.name_any(), id))
@@ -85,9 +85,9 @@ fn is_legacy(pod: &Pod) -> bool {
 
 fn is_named_after(name: &str, id: &str) -> bool {
     let base: String = format!("{id}-").chars().take(MAX_BASE).collect();
-    let generated = name
-        .strip_prefix(&base)
-        .is_some_and(|rest| rest.len() == GENERATED && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    let generated = name.strip_prefix(&base).is_some_and(|rest| {
+        rest.len() == RANDOM_SUFFIX && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
     !id.is_empty() && (name == id || generated)
 }
 
@@ -104,20 +104,19 @@ fn is_legacy_service(service: &Service) -> bool {
 /// Prints the unused objects and deletes them if the user confirms. `yes` skips the question.
 /// Returns false if a deletion failed.
 pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure> {
-    let (facts, found) = look(cluster).await?;
+    let (facts, found) = find(cluster).await?;
     let namespace = &facts.functions;
     output::show(&found.listed(namespace));
     if found.is_empty() {
-        let more = if facts.more_function_pods { ", among the first pods there" } else { "" };
-        output::show(&format!("nothing of Porch's is left to delete in {namespace}{more}\n"));
+        output::show(&format!("namespace {namespace} has no unused objects of Porch to delete\n"));
         return Ok(true);
     }
-    if !yes && !agreed(&found) {
+    if !yes && !user_agrees(&found) {
         eprintln!("nothing was deleted; --yes deletes without asking");
         return Ok(true);
     }
     // The user may have answered late, so check again.
-    let (_, still) = look(cluster).await?;
+    let (_, still) = find(cluster).await?;
     let mut all_deleted = true;
     let mut deleted = |what: String, outcome: Result<(), String>| match outcome {
         Ok(()) => output::show(&format!("{what} deleted\n")),
@@ -138,17 +137,12 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure>
 }
 
 /// Collects the facts and the unused objects. Fails if a program may need all of them.
-async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
-    let facts = gather(cluster).await?;
+async fn find(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
+    let what = format!("checking namespace {}", cluster.namespace);
+    let facts = report_if_slow(&what, Box::pin(gather(cluster))).await?;
     let functions = &facts.functions;
-    let pods = facts.function_pods.as_ref();
-    let pods =
-        pods.map_err(|error| Failure::new(format!("the pods of {functions} cannot be listed: {error}")))?;
-    let api: Api<Service> = Api::namespaced(cluster.client.clone(), functions);
-    let services = list(&api, ListParams::default(), MAX_SERVICES, Some).await;
-    let (services, _) = services.map_err(|error| {
-        Failure::new(format!("the Services of {functions} cannot be listed: {}", Causes(&error)))
-    })?;
+    let pods = facts.function_pods.as_ref().map_err(Failure::new)?;
+    let services = cluster.with_namespace(functions).all("Services", ListParams::default()).await?;
     let mut left = leftovers(pods, &services, &[]);
     if !left.is_empty() {
         left = leftovers(pods, &services, &servers(cluster, &facts).await.map_err(Failure::new)?);
@@ -159,90 +153,73 @@ async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
 /// Returns the porch-servers that may use some of the objects. `Err` says why nothing may be
 /// deleted: a function runner of Porch, in any namespace, may still need all objects.
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
-    needed(facts)?;
+    require_our_runner(facts)?;
     let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let may_use = |deployment: Deployment| {
-        evaluator_of(&Workload::from(&deployment)).filter(|one| one.may_use(&facts.functions))
-    };
-    let listed = list(&api, ListParams::default(), MAX_DEPLOYMENTS, may_use).await;
-    let (evaluators, are_all) = listed.map_err(|error| {
-        let rights = "it takes a ClusterRole with the right to list deployments of group apps";
-        unlisted(&format!("{}; {rights}", Causes(&error)))
+    let deployments = list(&api, "the Deployments of all namespaces", ListParams::default(), MAX_DEPLOYMENTS);
+    let deployments = deployments.await.map_err(|error| {
+        format!(
+            "{error}; this needs a ClusterRole that may list deployments of group apps. {MAY_RUN_ELSEWHERE}"
+        )
     })?;
-    if !are_all {
-        return Err(unlisted(&format!("there are more than {MAX_DEPLOYMENTS}")));
-    }
+    let evaluators = deployments.iter().filter_map(|deployment| evaluator_of(&Workload::from(deployment)));
     let mut servers = Vec::new();
-    for evaluator in evaluators {
+    for evaluator in evaluators.filter(|evaluator| evaluator.may_use(&facts.functions)) {
         if evaluator.is_server {
             servers.extend(running(cluster, &evaluator, &facts.functions).await);
         } else {
-            needed_by(cluster, facts, &evaluator).await?;
+            require_unneeded(cluster, facts, &evaluator).await?;
         }
     }
     Ok(servers)
 }
 
-/// Fails if a program in our namespace may need the pods of Porch's runner. Our runner has replaced
-/// Porch's runner only if all its pods identify themselves as ours.
-fn needed(facts: &Facts) -> Result<(), String> {
-    let namespace = &facts.namespace;
+/// Fails unless our runner runs in our namespace. It may run under the name of Porch's runner. So
+/// all its pods must identify themselves as ours.
+fn require_our_runner(facts: &Facts) -> Result<(), String> {
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
+        let namespace = &facts.namespace;
         return Err(format!(
-            "no runner of ours is known in namespace {namespace}: see -n; while Porch's own runs, it needs these pods"
+            "namespace {namespace} has no runner of ours; see -n. Porch's own function runner, while it runs, needs \
+             these pods"
         ));
     };
-    if facts.is_original() == Some(true) {
-        return Err("Porch's own function runner runs, and needs them".to_owned());
-    }
     let mut answers = facts.runners.iter().map(|runner| &runner.answer);
     if facts.runners.is_empty() || !answers.all(|answer| answer.as_ref().is_ok_and(|answer| answer.page)) {
         return Err(format!(
-            "what runs as {} may be Porch's own function runner, which needs them: each of its pods has to say that \
-             it is ours",
+            "Deployment {} may run Porch's own function runner, which needs these pods: not every pod of it has \
+             identified itself as our runner",
             runner.workload.name
         ));
     }
-    facts.needing_original().map_or(Ok(()), |deployment| {
-        Err(format!(
-            "Porch's own function runner still runs, and makes them anew; first: kubectl -n {namespace} scale \
-             deployment {deployment} --replicas=0"
-        ))
-    })
-}
-
-fn unlisted(reason: &str) -> String {
-    format!(
-        "Porch's own function runner may run in another namespace, and need them as well; the Deployments of all \
-         namespaces, or the pods of one, cannot be looked through: {reason}"
-    )
+    Ok(())
 }
 
 /// Fails if the function runner `runner` may need the pods. A Deployment that now runs our runner
 /// may still have terminating pods of Porch's runner.
-async fn needed_by(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
+async fn require_unneeded(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
     let Workload { namespace, name, .. } = &runner.workload;
     let known = facts.installed.runner.as_ref().map(|runner| &runner.workload.name);
     let is_ours = *namespace == facts.namespace && known == Some(name);
     if runner.workload.pods > 0 && !is_ours {
         return Err(format!(
-            "Deployment {name} in namespace {namespace} may be Porch's own function runner, and need them as well. If \
-             it is, once nobody calls it: kubectl -n {namespace} scale deployment {name} --replicas=0; if it is one \
-             of ours, delete them by the kubectl command of docs/migrate.md"
+            "Deployment {name} in namespace {namespace} may be Porch's own function runner, and may need these pods. \
+             If it is, stop it when nothing calls it any more: kubectl -n {namespace} scale deployment {name} \
+             --replicas=0. If it is ours, delete the pods with the kubectl command in docs/migrate.md"
         ));
     }
-    let pods = processes(cluster, runner).await.map_err(|error| unlisted(&error))?;
+    let pods = processes(cluster, runner).await;
+    let pods = pods.map_err(|error| format!("{error}. {MAY_RUN_ELSEWHERE}"))?;
     if pods.iter().any(|pod| !is_ours || pod.metadata.deletion_timestamp.is_some()) {
         return Err(format!(
-            "Deployment {name} in namespace {namespace} may be or may have been Porch's own function runner; pods of \
-             it still terminate, and need them until they are gone: kubectl -n {namespace} get pods"
+            "Deployment {name} in namespace {namespace} may be or may have been Porch's own function runner. Some of \
+             its pods still terminate, and may need these pods until then: kubectl -n {namespace} get pods"
         ));
     }
     Ok(())
 }
 
 /// Asks the user for confirmation. Without a terminal, the answer is no.
-fn agreed(found: &Leftovers) -> bool {
+fn user_agrees(found: &Leftovers) -> bool {
     if !std::io::stdin().is_terminal() {
         return false;
     }
@@ -267,10 +244,9 @@ where
 
 /// Deletes a Service, unless it selects a pod that is not terminating.
 async fn delete_service(cluster: &Cluster, namespace: &str, service: &Service) -> Result<(), String> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let selector = format!("{IMAGE}={}", service.name_any());
-    let selected = list(&pods, ListParams::default().labels(&selector), u32::MAX, Some).await;
-    let (selected, _) = selected.map_err(|error| Causes(&error).to_string())?;
+    let selector = BTreeMap::from([(IMAGE.to_owned(), service.name_any())]);
+    let selected = cluster.with_namespace(namespace).pods(&selector).await;
+    let selected = selected.map_err(|error| error.to_string())?;
     if let Some(pod) = selected.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) {
         return Err(format!("not deleted, since pod {} may be in use", pod.name_any()));
     }
@@ -284,7 +260,7 @@ impl Leftovers {
         self.pods.is_empty() && self.services.is_empty()
     }
 
-    /// Returns one line per object to delete, and one line per reason to keep other pods.
+    /// Returns one line per object to delete, and one line per pod that is kept.
     fn listed(&self, namespace: &str) -> String {
         let mut text = String::new();
         for pod in &self.pods {
@@ -293,11 +269,8 @@ impl Leftovers {
         for service in &self.services {
             let _ = writeln!(text, "service/{} in {namespace}", service.name_any());
         }
-        for (reason, pods) in &self.kept {
-            let names = pods[..pods.len().min(MAX_NAMED)].join(", ");
-            let more = if pods.len() > MAX_NAMED { ", ..." } else { "" };
-            let count = pods.len();
-            let _ = writeln!(text, "{count} pods in {namespace} are kept ({names}{more}); {reason}");
+        for (pod, reason) in &self.kept {
+            let _ = writeln!(text, "pod/{pod} in {namespace} is kept: {reason}");
         }
         text
     }

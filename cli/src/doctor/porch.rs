@@ -13,7 +13,7 @@ const RUNNER_FLAG: &str = "function-runner";
 /// evaluator for all other functions.
 pub(super) const RUNNER_VARIABLE: &str = "FUNCTION_RUNNER_ADDRESS";
 pub(super) const EVALUATOR_VARIABLE: &str = "POD_EVALUATOR_ADDRESS";
-/// No evaluator of Porch starts pods without this variable.
+/// Every evaluator of Porch that starts pods has this variable.
 const WRAPPER_VARIABLE: &str = "WRAPPER_SERVER_IMAGE";
 /// Only evaluators that start pods have these flags and this port.
 const POD_FLAGS: [&str; 2] = ["pod-namespace", "pod-evaluator-port"];
@@ -47,9 +47,9 @@ pub(super) struct Evaluator {
     pub(super) container: String,
     /// Whether it is porch-server; else it may be the function runner.
     pub(super) is_server: bool,
-    /// The namespace of its function pods; `None` if that is not written in the Deployment.
+    /// The namespace of its function pods; `None` if the Deployment does not contain it.
     functions: Option<String>,
-    /// The PodTemplate that they are made from.
+    /// The PodTemplate of its function pods.
     pub(super) template: String,
 }
 
@@ -71,8 +71,8 @@ pub(super) fn callers(workload: &Workload, program: &Program<'_>) -> Vec<Caller>
     .collect()
 }
 
-/// Returns the evaluator if `program` starts function pods. `is_runner` means that it is Porch's
-/// function runner. That may take variables from another object, which doctor does not read.
+/// Returns the evaluator if `program` starts function pods. `is_runner`: the program is Porch's
+/// function runner. Its variables may come from another object, which doctor does not read.
 pub(super) fn evaluator(workload: &Workload, program: &Program<'_>, is_runner: bool) -> Option<Evaluator> {
     // A program without porch-server's flags, port and image may be an old function runner with any
     // name.

@@ -1,6 +1,6 @@
-//! Kubernetes' quantities of memory, as far as manifests have them.
+//! Memory quantities of Kubernetes, in the forms that manifests use.
 
-/// The bytes of `128Mi`, `1G`, `1e9` or `1073741824`; `None` for what is none of these.
+/// Parses `128Mi`, `1G`, `1e9` or `1073741824` to bytes. `None` for other forms.
 pub(super) fn bytes(quantity: &str) -> Option<u64> {
     let (text, base) = quantity.strip_suffix('i').map_or((quantity, 1000.0_f64), |text| (text, 1024.0));
     let number = text.trim_end_matches(['k', 'K', 'M', 'G', 'T']);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_bytes() {
+    fn quantities_are_parsed_to_bytes() {
         for (text, expected) in [
             ("768Mi", Some(805_306_368)),
             ("1Gi", Some(1_073_741_824)),

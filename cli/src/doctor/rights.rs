@@ -7,8 +7,8 @@ use porch_fn_runner::PodConnect;
 
 use super::finding::{Level, Report};
 use super::installation::Installation;
+use crate::porch_config::GROUP as PORCH;
 
-const PORCH: &str = "config.porch.kpt.dev";
 /// Rights of runners in the function namespace: group, resource, verbs.
 const RUNNERS: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["create", "delete", "get", "list", "watch", "patch"]),
@@ -18,7 +18,7 @@ const RUNNERS: &[(&str, &str, &[&str])] = &[
     (PORCH, "functionconfigs", &["list", "watch", "patch"]),
     (PORCH, "functionconfigs/status", &["patch"]),
 ];
-/// Rights of programs that find runners by EndpointSlices.
+/// Rights of programs that find runners through EndpointSlices.
 const SLICES: (&str, &str, &[&str]) = ("discovery.k8s.io", "endpointslices", &["get", "list", "watch"]);
 
 /// A right that a program needs.
@@ -81,7 +81,7 @@ fn right(
 ) -> Right {
     let level = match resource {
         "pods" | "services" | "secrets" | "configmaps" => Level::Problem,
-        // The programs work without the other rights, or have an alternative.
+        // Without the other rights, the programs still work or use an alternative.
         _ => Level::Warning,
     };
     let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
@@ -114,13 +114,13 @@ pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
     let rights = match rights {
         Ok(rights) => rights,
         Err(error) => {
-            let fix = "ask somebody who may create subjectaccessreviews, or compare with deploy/rights.yaml";
+            let fix = "ask somebody who may create subjectaccessreviews to run this, or compare with deploy/rights.yaml";
             return report.unknown(error, fix);
         }
     };
     for Right { missing: (level, text), .. } in rights.iter().filter(|right| !right.granted) {
-        // The Role of deploy/single-runner has another name than that of deploy/.
-        let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it";
+        // The Roles of deploy/single-runner and of deploy/ have different names.
+        let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that has the right";
         report.add(*level, text, fix);
     }
     match rights.len() {
@@ -141,7 +141,7 @@ mod tests {
     const MANIFEST: &str = include_str!("../../../deploy/rights.yaml");
 
     #[test]
-    fn they_are_those_of_the_manifests() {
+    fn the_table_equals_the_manifests_role() {
         let documents: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
         let role = documents.iter().find(|object| object["kind"] == "Role").unwrap();
         let all = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_rights_are_reported() {
         let resource = (PORCH, "functionconfigs/status", "patch");
         let missing = right("home", "runner", "functions", resource, "");
         let attributes = missing.review.spec.resource_attributes.clone().unwrap();

@@ -1,8 +1,8 @@
 //! Running porch-servers that evaluate in function pods, and the pods that they may use.
 //!
-//! A porch-server uses the pods that it has created. At start it also adopts the pods of its
-//! template's version: the PodTemplate's resourceVersion, which is an annotation of the pods. It
-//! never uses other pods.
+//! A porch-server uses the pods that it has created. When it starts, it also adopts the pods of its
+//! template's version. The version is the PodTemplate's resourceVersion, in an annotation of the
+//! pods. It never uses other pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,12 +15,12 @@ use porch_fn_telemetry::Causes;
 use super::porch::Evaluator;
 use crate::cluster::Cluster;
 
-/// A porch-server that runs.
+/// A running porch-server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Running {
     /// `NAMESPACE/DEPLOYMENT`.
     pub(super) name: String,
-    /// The pods that it may use. `Err` says why they are unknown.
+    /// Which pods it may use, or why that is unknown.
     pub(super) uses: Result<Uses, String>,
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &s
 }
 
 async fn uses(cluster: &Cluster, server: &Evaluator, functions: &str, pods: &[Pod]) -> Result<Uses, String> {
-    let since = started(pods, &server.container).ok_or("none of its pods says since when it runs")?;
+    let since = started(pods, &server.container).ok_or("none of its pods has a start time")?;
     let name = &server.template;
     let api: Api<PodTemplate> = Api::namespaced(cluster.client.clone(), functions);
     let template = bounded(api.get_opt(name)).await;
@@ -58,20 +58,20 @@ async fn uses(cluster: &Cluster, server: &Evaluator, functions: &str, pods: &[Po
         .map_err(|error| format!("PodTemplate {name} cannot be read: {}", Causes(&error)))?
         .ok_or_else(|| format!("there is no PodTemplate {name} in namespace {functions}"))?;
     let (template, changed) =
-        version(&template).ok_or_else(|| format!("PodTemplate {name} does not say when it was changed"))?;
+        version(&template).ok_or_else(|| format!("PodTemplate {name} has no time of its last change"))?;
     Ok(Uses { since, template, changed })
 }
 
-/// Returns the pods of an evaluator that run or may start. Terminating pods are included: their
-/// process serves until the pod is gone.
+/// Returns the pods of an evaluator that run or may start. That includes terminating pods: their
+/// processes serve until the pods are gone.
 pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
     let workload = &evaluator.workload;
     if workload.selector.is_empty() {
-        return Err(format!("Deployment {} selects its pods by no matchLabels", workload.name));
+        return Err(format!("Deployment {} has no matchLabels in its selector", workload.name));
     }
-    let home = Cluster { client: cluster.client.clone(), namespace: workload.namespace.clone() };
+    let home = cluster.with_namespace(&workload.namespace);
     let mut pods = home.pods(&workload.selector).await.map_err(|error| error.to_string())?;
-    // Evicted pods stay listed.
+    // An evicted pod stays in the list.
     let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
     pods.retain(|pod| !matches!(phase(pod).as_deref(), Some("Failed" | "Succeeded")));
     Ok(pods)
@@ -80,9 +80,8 @@ pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Resul
 /// Returns the earliest start time of a container of this name in these pods. Terminating pods
 /// count until they are gone.
 fn started(pods: &[Pod], container: &str) -> Option<Time> {
-    let statuses =
-        pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| &status.container_statuses));
-    let ours = statuses.flatten().filter(|status| status.name == container);
+    let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref()).flatten();
+    let ours = statuses.filter(|status| status.name == container);
     ours.filter_map(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()).min()
 }
 
@@ -94,29 +93,31 @@ fn version(template: &PodTemplate) -> Option<(String, Time)> {
     Some((template.resource_version()?, changed))
 }
 
-/// Returns why one of these porch-servers may use the pod, if one may.
+/// Returns why one of these porch-servers may use the pod. `None`: none of them may.
 pub(super) fn why_in_use(pod: &Pod, running: &[Running]) -> Option<String> {
-    running.iter().find_map(|one| one.why_in_use(pod).map(|reason| format!("{}: {reason}", one.name)))
+    running.iter().find_map(|server| server.why_in_use(pod))
 }
 
 // === impl Running ===
 
 impl Running {
     fn why_in_use(&self, pod: &Pod) -> Option<String> {
+        let name = &self.name;
         let Uses { since, template, changed } = match &self.uses {
             Ok(uses) => uses,
-            Err(unknown) => return Some(format!("it may use any: {unknown}")),
+            Err(unknown) => return Some(format!("{name} may use any pod: {unknown}")),
         };
         if pod.annotations().get(TEMPLATE_VERSION) == Some(template) {
-            return Some("it uses pods of its template's version".to_owned());
+            return Some(format!("{name} uses pods of its template's version"));
         }
         if changed >= since {
-            let reason = "its template has changed since it started, and it may use pods of the version before; look \
-                          again when it has been restarted";
-            return Some(reason.to_owned());
+            return Some(format!(
+                "the template of {name} has changed since its start, so it may use pods of the previous version; \
+                 restart it, then run this again"
+            ));
         }
         let is_older = pod.metadata.creation_timestamp.as_ref().is_some_and(|created| created < since);
-        (!is_older).then(|| "it may have made what is younger than itself".to_owned())
+        (!is_older).then(|| format!("{name} may have created the pod, which is younger"))
     }
 }
 
@@ -145,28 +146,28 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_a_running_server_neither_made_nor_adopted_are_dead() {
+    fn pods_that_no_running_server_created_or_adopted_are_unused() {
         let unknown = Running { uses: Err("forbidden".to_owned()), ..server(10) };
         for (version, created, server, part) in [
             ("inline-v1", 19, server(10), ""),
             ("7", 5, server(10), "its template's version"),
-            ("6", 20, server(10), "younger than itself"),
-            ("6", 30, server(10), "younger than itself"),
-            ("inline-v1", 5, server(20), "has changed since it started"),
-            ("inline-v1", 5, unknown, "it may use any: forbidden"),
+            ("6", 20, server(10), "which is younger"),
+            ("6", 30, server(10), "which is younger"),
+            ("inline-v1", 5, server(20), "has changed since its start"),
+            ("inline-v1", 5, unknown, "may use any pod: forbidden"),
         ] {
             let reason = why_in_use(&pod(version, created), &[server]).unwrap_or_default();
             assert_eq!(reason.is_empty(), part.is_empty(), "{reason}");
-            assert!(part.is_empty() || reason.starts_with("home/porch-server: "), "{reason}");
+            assert!(part.is_empty() || reason.contains("home/porch-server "), "{reason}");
             assert!(reason.contains(part), "{part}: {reason}");
         }
         let reason = why_in_use(&Pod::default(), &[server(10)]).unwrap();
-        assert!(reason.ends_with("than itself"), "{reason}");
-        assert_eq!(why_in_use(&pod("7", 30), &[]), None, "nobody runs");
+        assert!(reason.ends_with("which is younger"), "{reason}");
+        assert_eq!(why_in_use(&pod("7", 30), &[]), None, "no server runs");
     }
 
     #[test]
-    fn the_oldest_process_counts_and_the_last_change() {
+    fn the_oldest_process_and_the_last_change_of_the_template_decide() {
         let server = |name: &str, state: Value| -> Pod {
             let status = json!({"name": name, "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0});
             serde_json::from_value(json!({"metadata": {}, "status": {"containerStatuses": [status]}}))

@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 use kube::ResourceExt;
 
-/// Placeholder for a value that is in another object than the Deployment.
+/// Placeholder for a value that the Deployment takes from another object.
 pub(super) const ELSEWHERE: &str = "(from elsewhere)";
 /// Variable with a program's own namespace. Default: the namespace of its pod.
 const OWN_NAMESPACE: &str = "POD_NAMESPACE";
@@ -24,7 +24,7 @@ pub(super) struct Workload {
     pub(super) replicas: i32,
     /// Number of ready pods.
     pub(super) ready: i32,
-    /// Pods that exist or should exist, whichever is more. Terminating pods are not counted.
+    /// The larger of desired and existing pods. Terminating pods are not counted.
     pub(super) pods: i32,
     /// Labels by which the Deployment selects its pods.
     pub(super) selector: BTreeMap<String, String>,
@@ -81,18 +81,18 @@ impl Workload {
 // === impl Program ===
 
 impl<'a> Program<'a> {
-    /// The last part of the program's path.
+    /// Returns the last part of the program's path.
     pub(super) fn name(&self) -> &'a str {
         self.argv.first().and_then(|path| path.rsplit('/').next()).unwrap_or_default()
     }
 
-    /// The last part of the container's image, without tag and digest.
+    /// Returns the last part of the container's image, without tag and digest.
     pub(super) fn image_name(&self) -> &'a str {
         name_and_tag(self.container.image.as_deref().unwrap_or_default()).0
     }
 
-    /// The value of a Go flag: `-x=v`, `--x=v`, `--x v`. If the flag is repeated, Go uses the last
-    /// value.
+    /// Returns the value of a Go flag: `-x=v`, `--x=v` or `--x v`. Of a repeated flag, Go uses the
+    /// last value.
     pub(super) fn flag(&self, name: &str) -> Option<&'a str> {
         self.argv.iter().enumerate().rev().find_map(|(index, arg)| {
             let rest = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?.strip_prefix(name)?;
@@ -117,8 +117,8 @@ impl<'a> Program<'a> {
     }
 
     /// Parses the flags like the program does in a pod of `namespace`: the command line overrides
-    /// the environment. The environment of this process must have no effect, so each variable that
-    /// is a flag's fallback is passed as a flag.
+    /// the environment. This process's own environment must have no effect. So each variable that a
+    /// flag falls back to is passed as a flag.
     pub(super) fn parse<F: Parser>(&self, namespace: &str) -> Result<F, String> {
         let env = self.container.env.as_deref().unwrap_or_default();
         let known: Vec<_> =
@@ -147,13 +147,13 @@ impl<'a> Program<'a> {
     }
 }
 
-/// The last part of an image's name, and its tag.
+/// Returns the last part of an image's name, and its tag.
 pub(super) fn name_and_tag(image: &str) -> (&str, Option<&str>) {
     let last = image.split('@').next().and_then(|image| image.rsplit('/').next()).unwrap_or_default();
     last.split_once(':').map_or((last, None), |(name, tag)| (name, Some(tag)))
 }
 
-/// The value of a variable, if the Deployment has it.
+/// Returns the value of a variable if the Deployment contains it.
 fn value_here<'a>(variable: &'a EnvVar, namespace: &'a str) -> Option<&'a str> {
     match (&variable.value, &variable.value_from) {
         (Some(value), _) => Some(value),

@@ -4,27 +4,38 @@
 use std::str::FromStr;
 
 use porch_fn_image::Image;
+use porch_fn_runner::pods::kubernetes::names::MANAGED_BY;
 use porch_fn_settings::NO_EXECUTABLE;
 use serde_json::{Map, Value, json};
 
+use crate::cluster::ROUTERS;
 use crate::failure::Failure;
 
 /// Registry prefix of functions whose image has no registry, like in Porch's own FunctionConfigs.
 pub(crate) const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
-pub(super) const GROUP: &str = "config.porch.kpt.dev";
+pub(crate) const GROUP: &str = "config.porch.kpt.dev";
 pub(super) const VERSION: &str = "v1alpha1";
 pub(super) const KIND: &str = "FunctionConfig";
 
 /// Annotation of a changed object. It holds the fields before the change, which [`remove`]
 /// restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
-/// Label of an object that [`generate`] has created.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of the label [`MANAGED_BY`] of an object that [`generate`] has created.
 const MANAGER: &str = "porch-fn";
 /// Annotation in which `kubectl apply` stores the last applied manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A function as the user names it.
+const AFTER_GENERATE: [&str; 2] = [
+    "--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions",
+    "porch-server and porch-controllers keep the objects that they have read, even deleted ones, until they restart; \
+     porch-server still evaluates functions without a FunctionConfig",
+];
+const NOTHING_TO_APPLY: &str = "standard output is empty, since no object has to be applied; kubectl apply fails with \
+    \"no objects passed to apply\" then";
+const AFTER_REMOVE: &str = "after that, restart porch-server and porch-controllers: until then they still call \
+    --function-runner for these functions, which must be the routers";
+
+/// A function that the user names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Function {
     /// The last part of the function's image name.
@@ -37,16 +48,16 @@ pub(crate) struct Function {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) objects: Vec<Value>,
-    /// Names of the objects that [`generate`] has created.
-    pub(super) created: Vec<String>,
     pub(super) notes: Vec<String>,
 }
 
-/// Returns the FunctionConfigs for `functions`. If empty: for all functions that have one.
+/// Returns the FunctionConfigs for `functions`, or, if that is empty, for all functions that have a
+/// FunctionConfig. `routers` is the routers' namespace.
 pub(super) fn generate(
     existing: &[Value],
     functions: &[Function],
     namespace: &str,
+    routers: &str,
 ) -> Result<Changes, Failure> {
     let mut changes = Changes::default();
     let images = existing.iter().filter_map(|object| object.pointer("/spec/image")?.as_str());
@@ -54,11 +65,11 @@ pub(super) fn generate(
         [] => images.map(|image| Function { name: image.to_owned(), prefix: None }).collect(),
         named => named.to_vec(),
     };
-    // Several functions may share one object. Each starts from the result of the previous function.
+    // Several functions may share one object. Each changes the result of the previous function.
     let mut objects = existing.to_vec();
     let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for (index, function) in functions.iter().enumerate() {
-        // Several objects may be for one image, and the user may repeat a name.
+        // Several objects may have the same image, and the user may repeat a name.
         if functions[..index].contains(function) {
             continue;
         }
@@ -69,14 +80,14 @@ pub(super) fn generate(
             let image = image_of(&objects[named]);
             if image != name {
                 return Err(Failure::new(format!(
-                    "FunctionConfig {name} is for spec.image {image}, not {name}: Porch looks for the object of a \
-                     function by its name; rename that object"
+                    "FunctionConfig {name} is for spec.image {image}, not {name}: Porch finds a function's object by \
+                     its name; rename that object"
                 )));
             }
             for other in of_function.into_iter().filter(|at| *at != named) {
                 let other = name_of(&objects[other]);
                 changes.notes.push(format!(
-                    "FunctionConfig {other} is left as it is: Porch ignores it, since {name} is for the same image"
+                    "FunctionConfig {other} stays unchanged: Porch ignores it, since {name} is for the same image"
                 ));
             }
             of_function = vec![named];
@@ -89,9 +100,9 @@ pub(super) fn generate(
             if let Some(tags) = objects[at].pointer("/spec/goExecutor/tags") {
                 changes
                     .notes
-                    .push(format!("{name}: Porch goes on running the tags of its goExecutor itself: {tags}"));
+                    .push(format!("{name}: Porch still runs the tags of its goExecutor itself: {tags}"));
             }
-            let (object, had_executable) = led(&objects[at], function);
+            let (object, had_executable) = routed(&objects[at], function);
             if had_executable {
                 replaced.push(name_of(&object).to_owned());
             }
@@ -104,25 +115,48 @@ pub(super) fn generate(
     changes.objects = changed.into_iter().map(|at| objects[at].take()).collect();
     if !replaced.is_empty() {
         changes.notes.push(format!(
-            "these had executables, and run in pods of the runners from now on, unless the runners' --config names \
-             executables for them (porch-fn exec-config): {}",
+            "these functions had executables; from now on they run in pods of the runners, unless the runners' --config \
+             names executables for them (porch-fn exec-config): {}",
             replaced.join(", ")
         ));
+    }
+    if !changes.objects.is_empty() {
+        changes.notes.push(format!(
+            "before you apply them, set porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
+             porch-controllers if it is set, to {ROUTERS}.{routers}:9445: Porch's own function runner has no such \
+             executables, and would fail these calls"
+        ));
+        changes.notes.extend(AFTER_GENERATE.map(str::to_owned));
     }
     Ok(changes)
 }
 
-/// Returns the objects that [`generate`] has changed, with their earlier fields, and the names of
-/// the objects that it has created.
-pub(super) fn remove(existing: &[Value]) -> Changes {
+/// Returns the objects that [`generate`] has changed, with their earlier fields. The notes tell the
+/// user to delete the objects that it has created.
+pub(super) fn remove(existing: &[Value], namespace: &str) -> Changes {
     let mut changes = Changes::default();
+    let mut created = Vec::new();
     for object in existing {
         if is_new(object) {
-            changes.created.push(name_of(object).to_owned());
+            created.push(name_of(object));
         } else if let Some(before) = before(object) {
             changes.objects.push(restored(object, &before));
         }
     }
+    let delete =
+        format!("delete the new ones: kubectl -n {namespace} delete functionconfigs {}", created.join(" "));
+    match (changes.objects.is_empty(), created.is_empty()) {
+        (true, true) => {
+            let text =
+                format!("porch-config generate has changed no FunctionConfig of namespace {namespace}");
+            changes.notes.push(text);
+            return changes;
+        }
+        (true, false) => changes.notes.extend([NOTHING_TO_APPLY.to_owned(), delete]),
+        (false, false) => changes.notes.push(delete),
+        (false, true) => {}
+    }
+    changes.notes.push(AFTER_REMOVE.to_owned());
     changes
 }
 
@@ -131,7 +165,7 @@ fn restored(object: &Value, before: &Map<String, Value>) -> Value {
     // `kubectl apply` removes a missing field only if it applied the field itself. It keeps a field
     // of server-side apply, unless the manifest sets the field to null.
     let absent = |value| (!is_applied(object)).then_some(value);
-    let executor = leads_to_us(object).then_some("binaryExecutor");
+    let executor = is_routed(object).then_some("binaryExecutor");
     for field in executor.into_iter().chain(before.contains_key("prefixes").then_some("prefixes")) {
         let old = before.get(field).filter(|old| !old.is_null()).cloned();
         put(&mut restored["spec"], field, old.or(absent(Value::Null)));
@@ -166,14 +200,14 @@ fn new(function: &Function, namespace: &str) -> Value {
 /// Changes an object so that Porch sends the function to the routers. Also returns whether the
 /// object named another executable. Indexing is safe: in the schema, spec and annotations are
 /// objects.
-fn led(object: &Value, function: &Function) -> (Value, bool) {
-    let mut led = manifest(object);
+fn routed(object: &Value, function: &Function) -> (Value, bool) {
+    let mut routed = manifest(object);
     let mut fields = before(object).unwrap_or_default();
-    let executable = object.pointer("/spec/binaryExecutor").filter(|_| !leads_to_us(object));
+    let executable = object.pointer("/spec/binaryExecutor").filter(|_| !is_routed(object));
     if executable.is_some() || !fields.contains_key("binaryExecutor") {
         fields.insert("binaryExecutor".to_owned(), executable.cloned().unwrap_or_default());
     }
-    led["spec"]["binaryExecutor"] = executor();
+    routed["spec"]["binaryExecutor"] = executor();
     if let Some(prefix) = &function.prefix {
         let old = object.pointer("/spec/prefixes").cloned().unwrap_or_default();
         let mut prefixes = old.as_array().cloned().unwrap_or_default();
@@ -185,21 +219,22 @@ fn led(object: &Value, function: &Function) -> (Value, bool) {
         if !is_default && !prefixes.contains(&json!(prefix)) {
             fields.entry("prefixes").or_insert(old);
             prefixes.push(json!(prefix));
-            led["spec"]["prefixes"] = Value::Array(prefixes);
+            routed["spec"]["prefixes"] = Value::Array(prefixes);
         }
     }
     // An object that `generate` created has no earlier fields.
     if !is_new(object) {
-        led["metadata"]["annotations"][BEFORE] = json!(Value::Object(fields).to_string());
+        routed["metadata"]["annotations"][BEFORE] = json!(Value::Object(fields).to_string());
     }
-    (led, executable.is_some())
+    (routed, executable.is_some())
 }
 
 fn executor() -> Value {
     json!({"tags": ["*"], "path": NO_EXECUTABLE})
 }
 
-fn leads_to_us(object: &Value) -> bool {
+/// Returns whether Porch sends the object's function to the routers.
+fn is_routed(object: &Value) -> bool {
     object["spec"]["binaryExecutor"]["path"] == NO_EXECUTABLE
 }
 
@@ -252,11 +287,11 @@ impl FromStr for Function {
         let (prefix, name) =
             text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
         if name.contains([':', '@']) {
-            return Err("a function is led with all its tags: leave tag and digest out".to_owned());
+            return Err("the change applies to all tags of a function: leave tag and digest out".to_owned());
         }
         Image::parse(text, CATALOG).map_err(|error| error.to_string())?;
         if name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-.".contains(c)) {
-            let text = "no object can have this name, so that Porch finds no FunctionConfig for it";
+            let text = "no FunctionConfig can have this name: use letters, digits, - and .";
             return Err(text.to_owned());
         }
         Ok(Self { name: name.to_owned(), prefix: prefix.map(str::to_owned) })

@@ -1,4 +1,4 @@
-//! Durations in Go's form, since manifests and documentation carry it.
+//! Durations in Go's format, which existing manifests and documentation use.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,12 +9,12 @@ use super::values::quote;
 pub struct GoDuration(pub Duration);
 
 const SYNTAX: &str = "is not a duration; use forms such as 30m, 1h30m, 500ms";
-/// None of our flags can mean it.
+/// No flag of ours accepts a negative duration.
 const NEGATIVE: &str = "is negative; use 0 or forms such as 30m, 1h30m, 500ms";
-/// Past Go's type, which holds about 292 years.
+/// The maximum of Go's type is about 292 years.
 const TOO_LONG: &str = "is too long; use at most 2562047h";
 
-/// Go's units in seconds. Both spellings of micro are Go's.
+/// Go's units in seconds. Go accepts both characters for micro.
 const UNITS: [(&str, f64); 8] = [
     ("ns", 1e-9),
     ("us", 1e-6),
@@ -26,14 +26,14 @@ const UNITS: [(&str, f64); 8] = [
     ("h", 3600.0),
 ];
 
-/// The longest duration of Go.
+/// The maximum duration of Go.
 const MAX: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// Parses Go's form: one or more of a decimal number with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`),
-/// or `0`.
+/// Parses Go's format: one or more decimal numbers, each with a unit (`ns`, `us`, `ms`, `s`, `m`,
+/// `h`), or `0`.
 ///
 /// # Errors
-/// A text that quotes the input and names forms that are accepted.
+/// A text that quotes the input and names accepted forms.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = |problem| format!("{} {problem}", quote(text));
     if text.starts_with('-') {
@@ -48,7 +48,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     loop {
         let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
         let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
-        // Only digits and points: neither a sign, nor an exponent, nor a word.
+        // `number` has only digits and points, so a sign, an exponent or a word is an error.
         let number: f64 = number.parse().map_err(|_| error(SYNTAX))?;
         let (_, seconds) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| error(SYNTAX))?;
         let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| error(TOO_LONG))?;
@@ -87,7 +87,7 @@ impl fmt::Display for GoDuration {
         if seconds >= 60 {
             write!(f, "{}m", seconds / 60 % 60)?;
         }
-        // At most eleven digits, which a float prints as they are.
+        // A float prints these at most eleven digits exactly.
         write!(f, "{}s", ((seconds % 60) as f64 * 1e9 + nanos) / 1e9)
     }
 }
@@ -98,10 +98,10 @@ impl From<GoDuration> for Duration {
     }
 }
 
-/// Parses a flag for which zero makes no sense.
+/// Parses a duration flag that must not be zero.
 ///
 /// # Errors
-/// When it is no duration, or shorter than a millisecond.
+/// When it is not a duration, or shorter than a millisecond.
 pub fn positive(text: &str) -> Result<GoDuration, String> {
     let duration = parse_duration(text)?;
     if duration < Duration::from_millis(1) {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_parse_and_print_like_gos() {
+    fn durations_are_parsed_and_printed_like_in_go() {
         let ns = Duration::from_nanos;
         for (text, expected, printed) in [
             ("+0", Duration::ZERO, "0s"),

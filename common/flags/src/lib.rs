@@ -1,12 +1,11 @@
-//! The command line of every binary: clap parses it, in Go's spellings.
+//! The command line of every program: clap parses it, by the rules of Go's `flag` package.
 //!
-//! The binaries replace Go programs, and manifests in the field carry Go's flags. Go's `flag`
-//! package and clap differ: Go takes `-port=1` as well as `--port=1`, a boolean never takes the
-//! next argument while any other flag always does, and of a repeated flag the last one counts. So
-//! [`parse`] rewrites the arguments into the one spelling that means the same to both, and lets
-//! clap do the rest.
+//! The programs replace Go programs, and existing manifests use Go's flags. Go and clap differ. Go
+//! accepts `-port=1` as well as `--port=1`. In Go, a boolean flag never takes the next argument as
+//! its value, and every other flag does. Of a repeated flag, the last value counts. So [`parse`]
+//! rewrites each argument to a spelling that means the same to both, and then calls clap.
 //!
-//! Declare flags with clap's derive as usual. What Go needs is applied to the command by [`parse`]:
+//! Declare flags with clap's derive as usual. [`parse`] applies Go's rules to the command:
 //!
 //! ```
 //! use porch_fn_flags::{CommaList, GoDuration};
@@ -20,7 +19,7 @@
 //!     /// Go's durations: `30m`, `1h30m`, `500ms`.
 //!     #[arg(long, default_value = "30m")]
 //!     pod_ttl: GoDuration,
-//!     /// Comma separated; `--disable=` is the empty list.
+//!     /// A comma-separated list; `--disable=` is the empty list.
 //!     #[arg(long, default_value = "")]
 //!     disable: CommaList,
 //! }
@@ -33,7 +32,8 @@
 //! # Ok::<(), porch_fn_flags::FlagError>(())
 //! ```
 //!
-//! A `Vec` field collects every occurrence, as in clap; in a [`CommaList`] the last one counts.
+//! A `Vec` field collects all occurrences of the flag, like in clap. A [`CommaList`] is the last
+//! one.
 
 mod duration;
 mod normalise;
@@ -56,32 +56,32 @@ pub use self::{
 /// Exit code of a usage error: `EX_USAGE` of sysexits.h.
 pub const EXIT_USAGE: u8 = 64;
 
-/// Why [`parse`] returned no flags: the user requested a text, or made a mistake.
+/// Why [`parse`] returned no flags: the user asked for help or the version, or made a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct FlagError {
-    /// The text of `--help` or `--version`, or one line that names the program, the flag and what
-    /// it accepts.
+    /// The text of `--help` or `--version`, or one line with the program, the flag and its accepted
+    /// values.
     pub text: String,
-    /// The process's exit code: 0 for a text that was requested, else [`EXIT_USAGE`].
+    /// The process's exit code: 0 for `--help` and `--version`, else [`EXIT_USAGE`].
     pub exit_code: u8,
 }
 
-/// The flags, those of subcommands apart, that the user set on the command line or by an
-/// environment variable. Written without dashes.
+/// Names, without dashes, of the flags that the user set on the command line or by an environment
+/// variable. Flags of subcommands are not included.
 pub type SetFlags = BTreeSet<String>;
 
-/// Arguments that [`parse_leniently`] left out, without values, which may be secrets: a word behind
-/// an unknown flag may be its value.
+/// Arguments that [`parse_leniently`] ignored. Values are not stored, since they may be secrets. A
+/// word after an unknown flag may be such a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ignored {
     /// The names of unknown flags, with their dashes.
     pub flags: Vec<String>,
-    /// How many other words there were.
+    /// The number of other words.
     pub words: usize,
 }
 
-/// Parses `args`, whose first item is the program's path (as [`std::env::args_os`] gives it) and is
+/// Parses `args`. The first item is the program's path, like in [`std::env::args_os`], and is
 /// ignored.
 ///
 /// # Errors
@@ -90,21 +90,20 @@ pub fn parse<T: clap::Parser>(args: impl IntoIterator<Item = OsString>) -> Resul
     parse_with_set(args).map(|(flags, _)| flags)
 }
 
-/// Like [`parse`], and returns which flags the user set, as opposed to defaults.
+/// Like [`parse`], but also returns which flags the user set.
 ///
 /// # Errors
-/// As [`parse`].
+/// Like [`parse`].
 pub fn parse_with_set<T: clap::Parser>(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<(T, SetFlags), FlagError> {
     parse_normalised(args, None)
 }
 
-/// Like [`parse`], but arguments before `--` that the program does not know are left out, and
-/// returned as [`Ignored`].
+/// Like [`parse`], but ignores unknown arguments before `--`, and returns them as [`Ignored`].
 ///
 /// # Errors
-/// As [`parse`].
+/// Like [`parse`].
 pub fn parse_leniently<T: clap::Parser>(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<(T, Ignored), FlagError> {
@@ -136,11 +135,11 @@ fn parse_normalised<T: clap::Parser>(
         })
 }
 
-/// Longest text of an error, in characters.
+/// Maximum length of an error, in bytes.
 const MAX_MESSAGE: usize = 300;
 
-/// clap's own words on one line, without its usage and pointers: one line is what gets found in a
-/// pod's log.
+/// Returns clap's error on one line, without its usage text, so that it is easy to find in a pod's
+/// log.
 fn describe(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see --help".to_owned();
@@ -153,7 +152,7 @@ fn describe(error: &clap::Error) -> String {
 }
 
 fn set_flags(command: &Command, matches: &ArgMatches) -> SetFlags {
-    // Help and version are arguments without a place in the matches.
+    // The matches do not contain the arguments help and version.
     let is_set = |arg: &&Arg| {
         let mut ids = matches.ids().filter(|id| *id == arg.get_id());
         ids.any(|id| matches.value_source(id.as_str()) != Some(ValueSource::DefaultValue))
@@ -171,7 +170,7 @@ fn go_bool(arg: Arg) -> Arg {
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
     }
-    // clap would add this default itself to a `SetTrue`, but we turn it into a `Set`.
+    // clap adds this default to `SetTrue` itself, but not to `Set`.
     let default_needed = arg.get_default_values().is_empty();
     let arg = arg
         .action(ArgAction::Set)
@@ -186,15 +185,15 @@ fn go_bool(arg: Arg) -> Arg {
 // === impl FlagError ===
 
 impl FlagError {
-    /// A usage error that is found after parsing, such as a file that does not exist. `message` is
-    /// one line that begins with the flag and names what is accepted.
+    /// Creates a usage error that is found after parsing, such as a missing file. `message` is one
+    /// line that begins with the flag and names its accepted values.
     pub fn usage(program: &str, message: impl Display) -> Self {
         Self { text: format!("{program}: {message}"), exit_code: EXIT_USAGE }
     }
 
     /// Prints the text to stdout or the error to stderr, and returns the exit code for `main`.
     pub fn report(&self) -> ExitCode {
-        // Nothing can be done about a closed stdout or stderr at this point.
+        // If stdout or stderr is closed, the error cannot be reported anywhere.
         let _ = match self.exit_code {
             0 => writeln!(std::io::stdout(), "{}", self.text.trim_end()),
             _ => writeln!(std::io::stderr(), "{self}"),

@@ -1,7 +1,8 @@
-//! Rewrites Go's spellings into the one that clap reads the same way: `--name=value`.
+//! Rewrites Go's spellings of a flag to `--name=value`, which clap parses to the same value.
 //!
-//! The names that a command knows decide. Which arguments are values cannot be told without them:
-//! in `-functions -x`, Go takes `-x` as the value, and in `-warm-up x` it does not.
+//! The command's flags decide which arguments are values. In `-functions -x`, `-x` is the value,
+//! since `--functions` takes one. In `-warm-up x`, `x` is not a value, since `--warm-up` is a
+//! boolean.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,11 +16,11 @@ use super::values::{QUOTE_LIMIT, one_line, quote};
 
 /// Rewrites `args` (without the program's name) for `command`, which must have been built.
 ///
-/// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after
-/// `--` stay, for clap to judge; an unknown flag gets two dashes, so that clap does not take it for
-/// a bundle of one-letter flags. With `ignored`, positionals and unknown flags before `--` are left
-/// out and noted there. The error is about an argument with dashes that cannot be a flag, such as
-/// `--=x`.
+/// Known flags become `--name` or `--name=value`. Positional arguments, unknown flags and
+/// everything after `--` stay, so that clap checks them. An unknown flag gets two dashes, since
+/// clap would read one dash as several one-letter flags. With `ignored`, positional arguments and
+/// unknown flags before `--` are recorded there instead. Fails for an argument with dashes that
+/// cannot be a flag, such as `--=x`.
 pub(super) fn normalise(
     command: &Command,
     args: impl IntoIterator<Item = OsString>,
@@ -69,7 +70,8 @@ pub(super) fn normalise(
     Ok(out)
 }
 
-/// Splits `-name`, `--name` and either with `=value`. `None` is a positional; `-` alone is one.
+/// Splits `-name`, `--name`, `-name=value` and `--name=value` into name and value. `None`: it is a
+/// positional argument, such as `-`.
 fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, String> {
     let bytes = arg.as_bytes();
     let Some(body) = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")) else { return Ok(None) };
@@ -87,7 +89,7 @@ fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, String> {
     Ok(Some((OsStr::from_bytes(name), value)))
 }
 
-/// The flag with this long or one-letter name, and clap's spelling of it.
+/// Returns the flag with this long or one-letter name, and clap's spelling of it.
 fn find<'a>(command: &'a Command, name: &str) -> Option<(&'a Arg, OsString)> {
     let is_named = |arg: &&Arg| {
         let short = arg.get_short().map(|letter| letter.to_string());
@@ -97,7 +99,7 @@ fn find<'a>(command: &'a Command, name: &str) -> Option<(&'a Arg, OsString)> {
     Some((arg, arg.get_long().map_or_else(|| format!("-{name}"), |long| format!("--{long}")).into()))
 }
 
-/// Whether the next argument is this flag's value when none is attached.
+/// Returns whether the next argument is this flag's value if there is no `=value`.
 fn takes_value(arg: &Arg) -> bool {
     arg.get_action().takes_values() && arg.get_num_args().is_none_or(|range| range.min_values() > 0)
 }

@@ -1,4 +1,4 @@
-//! Every spelling and every mistake.
+//! Tests of every spelling and every mistake.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
 
@@ -98,9 +98,9 @@ fn every_spelling_sets_a_value() {
         (&["--port", "1"], &port),
         (&["-port=1"], &port),
         (&["-port", "1"], &port),
-        // The last of a repeated flag counts.
+        // The last value of a repeated flag counts.
         (&["--port=2", "-port", "1", "--warm-up-pod-cache=false", "-warm-up-pod-cache"], &port),
-        // Other flags than booleans take the next argument, whatever it is.
+        // A flag that is not a boolean always takes the next argument.
         (&["--functions", "--port=1"], &functions("--port=1")),
         (&["-functions", "-x"], &functions("-x")),
         (&["-functions", "--"], &functions("--")),
@@ -118,7 +118,7 @@ fn every_spelling_sets_a_value() {
         (&["--n", "x"], &namespace),
         (&["-o", "json"], &json),
         (&["-o=json"], &json),
-        // Booleans take none.
+        // A boolean flag does not take the next argument.
         (&["--warm-up-pod-cache", "--port=1"], &port),
     ] {
         assert_eq!(&ok(args), expected, "{args:?}");
@@ -139,7 +139,7 @@ fn every_spelling_sets_a_value() {
 }
 
 #[test]
-fn values_that_are_not_utf8() {
+fn values_may_be_other_than_utf8() {
     #[derive(Debug, Parser)]
     #[command(name = "x")]
     struct Paths {
@@ -160,7 +160,7 @@ fn values_that_are_not_utf8() {
 }
 
 #[test]
-fn commands_have_their_own_flags_and_what_follows_two_dashes_is_unchanged() {
+fn commands_have_their_own_flags_and_arguments_after_two_dashes_are_unchanged() {
     let Ok(Tool::Up { runners: 5, quiet: true }) = parse(argv(&["up", "-runners", "5", "-quiet"])) else {
         panic!("another command")
     };
@@ -177,7 +177,7 @@ fn commands_have_their_own_flags_and_what_follows_two_dashes_is_unchanged() {
 }
 
 #[test]
-fn help_and_version_are_texts_not_mistakes() {
+fn help_and_version_have_exit_code_0() {
     for args in [["-h"], ["-help"], ["--help"]] {
         let FlagError { text: help, exit_code } = parse::<Flags>(argv(&args)).expect_err("a text");
         assert_eq!(exit_code, 0);
@@ -193,7 +193,7 @@ fn help_and_version_are_texts_not_mistakes() {
 }
 
 #[test]
-fn each_mistake_is_one_line_that_names_the_flag() {
+fn each_error_is_one_line_that_names_the_flag() {
     let invalid_digit = "invalid digit found in string";
     for (args, expected) in [
         (&["--prot=1"][..], "unexpected argument '--prot' found; tip: a similar argument exists: '--port'"),
@@ -233,7 +233,7 @@ fn each_mistake_is_one_line_that_names_the_flag() {
 }
 
 #[test]
-fn the_flags_that_were_set_are_known() {
+fn set_flags_are_distinguished_from_defaults() {
     let args = ["-port=9445", "--enable-private-registries", "-n=x"];
     let (_, set) = parse_with_set::<Flags>(argv(&args)).expect("accepted");
     assert!(["port", "enable-private-registries", "namespace"].into_iter().all(|flag| set.contains(flag)));

@@ -1,18 +1,18 @@
-//! Values other than durations, and quotes for errors.
+//! Booleans, lists, and quotes for errors.
 
 use std::{convert::Infallible, ops::Deref, str::FromStr};
 
 use porch_fn_text::cut;
 
-/// How much of a user's text an error repeats, in bytes.
+/// Maximum length of the user's text in an error, in bytes.
 pub(super) const QUOTE_LIMIT: usize = 64;
 
-/// `text` in double quotes, on one line and cut to a bound.
+/// Returns `text` in double quotes, on one line, cut to [`QUOTE_LIMIT`].
 pub(super) fn quote(text: &str) -> String {
     format!("{:?}", cut(text, QUOTE_LIMIT, "\u{2026}"))
 }
 
-/// `text` without control characters, cut to a bound.
+/// Returns `text` without control characters, cut to `limit` bytes.
 pub(super) fn one_line(text: &str, limit: usize) -> String {
     cut(text, limit, "\u{2026}").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -20,7 +20,7 @@ pub(super) fn one_line(text: &str, limit: usize) -> String {
 /// Parses a boolean like Go's `strconv.ParseBool`.
 ///
 /// # Errors
-/// A text for anything else than `1 t T TRUE true True 0 f F FALSE false False`.
+/// When `text` is not one of `1 t T TRUE true True 0 f F FALSE false False`.
 pub fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -29,8 +29,8 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A comma separated list. Blanks around items and empty items are dropped, so the empty text is no
-/// item.
+/// A comma-separated list. Spaces around items and empty items are removed, so the empty text is an
+/// empty list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommaList(pub Vec<String>);
 

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_is_annotated_but_local_config() {
+    fn every_resource_except_local_config_is_annotated() {
         let items = "[{kind: A}, {kind: B, metadata: {annotations: {owner: old, x: y}}}, \
                      {kind: C, metadata: {annotations: {config.kubernetes.io/local-config: 'true'}}}]";
         let list = run(items, "functionConfig: {data: {owner: me, n: 1}}").unwrap();
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_items_stay_and_missing_annotations_are_an_error() {
+    fn invalid_items_are_unchanged_and_missing_annotations_are_an_error() {
         let items = "[3, {metadata: 4}, {metadata: {annotations: []}}]";
         let list = run(items, "functionConfig: {data: {owner: me}}").unwrap();
         assert_eq!(list.list("items")[1], json!({"metadata": 4}));

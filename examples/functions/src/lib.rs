@@ -25,7 +25,7 @@ pub fn run(name: &str) -> ExitCode {
         "annotate" => annotate,
         "require-resources" => require_resources,
         _ => {
-            eprintln!("there is no example function {name:?}; there are annotate and require-resources");
+            eprintln!("there is no example function {name:?}; use annotate or require-resources");
             return ExitCode::from(64);
         }
     };

@@ -31,7 +31,7 @@ impl ResourceList {
 
     /// The list as YAML.
     pub fn to_yaml(&self) -> Result<String, String> {
-        serde_saphyr::to_string(&self.0).map_err(|error| format!("writing the output: {error}"))
+        serde_saphyr::to_string(&self.0).map_err(|error| format!("cannot write the output: {error}"))
     }
 
     /// The entries of the list `key`, such as `items` or `results`.
@@ -54,7 +54,7 @@ impl ResourceList {
     }
 }
 
-/// An annotation of `item`.
+/// Returns an annotation of `item`.
 pub(crate) fn annotation<'a>(item: &'a Value, name: &str) -> Option<&'a str> {
     item.get("metadata")?.get("annotations")?.get(name)?.as_str()
 }

@@ -1,4 +1,4 @@
-//! The functionConfig and lists that come from elsewhere.
+//! Tests of the functionConfig, and of ResourceLists from standard input.
 
 use super::{tree, try_package};
 use crate::{FunctionConfig, Package};
@@ -10,7 +10,7 @@ fn assert_refused<T: std::fmt::Debug>(found: Result<T, String>, part: &str) {
 }
 
 #[test]
-fn pairs_become_a_config_map_of_strings() {
+fn pairs_become_a_config_map_with_string_values() {
     let pairs =
         ["namespace=foo", "n=1", "t=true", "url=http://a/b=c#d", "empty=", "a b= x ", "m=x\n y", "n=2"];
     let config = FunctionConfig::from_pairs(&pairs).unwrap();
@@ -31,7 +31,7 @@ fn pairs_become_a_config_map_of_strings() {
 }
 
 #[test]
-fn a_file_holds_one_resource() {
+fn a_config_file_must_hold_one_resource() {
     let text = "# licence\r\n---\r\n# head\r\napiVersion: v1\r\nkind: A\r\ndata: |\r\n  x";
     let list = Package::default().to_resource_list(Some(&FunctionConfig::parse(text).unwrap()));
     let field = "functionConfig:\n  # head\n  apiVersion: v1\n  kind: A\n  data: |-\n    x\n";
@@ -49,7 +49,7 @@ fn a_file_holds_one_resource() {
 }
 
 #[test]
-fn a_list_from_elsewhere_gets_the_config() {
+fn the_config_is_set_in_a_given_resource_list() {
     let config = FunctionConfig::from_pairs(&["a=1"]).unwrap();
     let field = config.field();
     let set = |list: &str| config.set_in(list.as_bytes());

@@ -1,4 +1,4 @@
-//! The six real packages.
+//! Tests with six real packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn items_are_equal_to_the_files_and_a_changed_value_costs_no_other_line() {
+fn items_equal_the_files_and_a_changed_value_changes_one_line() {
     for (name, items) in PACKAGES {
         let dir = tempfile::tempdir().unwrap();
         copy(&packages().join(name), dir.path());
@@ -68,7 +68,7 @@ fn items_are_equal_to_the_files_and_a_changed_value_costs_no_other_line() {
 }
 
 #[test]
-fn the_example_keeps_its_comments_though_the_function_drops_them() {
+fn the_example_package_keeps_comments_that_the_function_drops() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/package");
     let dir = tempfile::tempdir().unwrap();
     copy(&example, dir.path());

@@ -1,4 +1,4 @@
-//! Property tests with generated YAML: what people write, with and without typing errors.
+//! Property tests with generated YAML, with and without typing errors.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -29,7 +29,7 @@ const EXACT: &[&str] = &[
     "\"metadata\":\n  \"name\": >\n    a\n   \n\n",
 ];
 
-/// Metadata whose text changes then: leftover annotations and empty mappings are removed.
+/// Metadata whose text changes as well: old annotations and empty mappings are removed.
 const INEXACT: &[&str] = &[
     "metadata: {}\n",
     "metadata:\n",
@@ -131,7 +131,7 @@ fn file() -> impl Strategy<Value = Generated> {
     })
 }
 
-/// A text with a few characters removed, or inserted where they do most harm.
+/// A text with a few characters removed, or inserted where they are most likely to break it.
 fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     let noise: Vec<&str> = "|\n| |  |\t|-|- |:|: |#| #|>|{|}|[|]|,|'|\"".split('|').chain(["|"]).collect();
     let more: Vec<&str> = "&a |*a|!|!!x |? |---\n|...\n|%|\r|\u{feff}|ü|\0|<<|@".split('|').collect();
@@ -147,7 +147,7 @@ fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String>
     })
 }
 
-/// What must hold for every file that can be read.
+/// Checks the properties of every file that can be read.
 fn check(package: &Package) -> Result<(), TestCaseError> {
     let file = &package.files[0];
     let sent = sent_items(package);
@@ -203,10 +203,10 @@ proptest! {
         }
     }
 
-    /// A written file has the values that the function returned, however much of the old text
-    /// stays.
+    /// A written file has the values that the function returned, even if parts of the old text
+    /// stay.
     #[test]
-    fn files_say_what_the_function_returned(old in file(), new in file()) {
+    fn files_have_the_values_that_the_function_returned(old in file(), new in file()) {
         let (old, new) = (try_package(&old.text).unwrap(), try_package(&new.text).unwrap());
         let answer = items(&new);
         let text = rebuilt(&old.files[0], &answer);

@@ -1,4 +1,4 @@
-//! Which files belong to a package.
+//! Tests of which files belong to a package.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ fn assert_error(dir: &Path, limit: u64, part: &str) {
 }
 
 #[test]
-fn all_yaml_below_the_directory_in_kyamls_order() {
+fn all_yaml_files_are_read_in_kyamls_order() {
     let names = ["Kptfile", "a/b.yml", "a.yaml", "a/.hidden/c.yaml", "sub/Kptfile", "z.json", "é.yaml"];
     let mut files: Vec<_> = names.iter().map(|name| (*name, RESOURCE)).collect();
     files.extend([
@@ -42,7 +42,7 @@ fn all_yaml_below_the_directory_in_kyamls_order() {
 }
 
 #[test]
-fn krmignore_covers_its_own_package_only() {
+fn krmignore_applies_only_to_its_own_package() {
     let dir = directory(&[
         (".krmignore", "# comment\n*.tmp.yaml\n/only-top.yaml\nskipped/\n!kept.tmp.yaml\n"),
         ("Kptfile", RESOURCE),
@@ -76,7 +76,7 @@ fn symbolic_links_are_not_followed() {
 }
 
 #[test]
-fn the_size_is_bounded() {
+fn the_total_size_is_limited() {
     let dir = directory(&[("a.yaml", RESOURCE), ("b.yaml", RESOURCE)]);
     let size = 2 * RESOURCE.len() as u64;
     assert_eq!(read(dir.path(), size).unwrap().item_count(), 2);
@@ -84,7 +84,7 @@ fn the_size_is_bounded() {
 }
 
 #[test]
-fn errors_name_the_file_and_what_to_do() {
+fn errors_name_the_file_and_the_fix() {
     let dir = directory(&[("d/a.yaml", "---\napiVersion: v1\nkind: A\n---\n# two\na: [\n")]);
     assert_error(dir.path(), 1 << 20, "d/a.yaml, document 2: line 6: ");
     fs::write(dir.path().join("d/a.yaml"), b"a: \xff\n").unwrap();

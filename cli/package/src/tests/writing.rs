@@ -1,4 +1,4 @@
-//! What happens to the files.
+//! Tests of writing files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -49,7 +49,7 @@ fn put(output: &mut Output, path: &str, text: &str) {
 }
 
 #[test]
-fn files_keep_what_the_function_did_not_change() {
+fn unchanged_parts_of_files_are_kept() {
     #[derive(Deserialize)]
     struct Case {
         path: Option<String>,
@@ -88,7 +88,7 @@ fn changed_values_are_edited_in_the_users_text() {
 }
 
 #[test]
-fn only_what_changes_is_written() {
+fn only_changed_files_are_written() {
     let fixture = Fixture::new(&[("a.yaml", A), ("b.yaml", B), ("d/c.yaml", C)]);
     let before = fs::metadata(fixture.path("b.yaml")).unwrap();
     let why_not = A.replace("why", "why not");
@@ -107,7 +107,7 @@ fn only_what_changes_is_written() {
 }
 
 #[test]
-fn modes_are_kept() {
+fn file_modes_are_kept() {
     let fixture = Fixture::new(&[("a.yaml", A)]);
     fs::set_permissions(fixture.path("a.yaml"), fs::Permissions::from_mode(0o640)).unwrap();
     fixture
@@ -118,7 +118,7 @@ fn modes_are_kept() {
         .unwrap();
     let mode = |path| fs::metadata(fixture.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("a.yaml"), 0o640);
-    // As any program creates a file: the umask decides.
+    // The umask decides, like for any new file.
     fs::write(fixture.path("plain"), "").unwrap();
     assert_eq!(mode("new.yaml"), mode("plain"));
 }
@@ -161,7 +161,7 @@ fn bad_paths_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn files_changed_meanwhile_are_not_overwritten() {
+fn files_that_somebody_changed_are_not_overwritten() {
     let fixture = Fixture::new(&[("a.yaml", A), ("b.yaml", B)]);
     fs::write(fixture.path("a.yaml"), C).unwrap();
     let text = "a.yaml has changed since it was read; run the function again, nothing was written";
@@ -170,12 +170,12 @@ fn files_changed_meanwhile_are_not_overwritten() {
     let gone = fixture.write(|output| drop(output.files.remove(Path::new("a.yaml")))).unwrap_err();
     assert_eq!(gone, text);
     assert_eq!(fixture.text("a.yaml"), C);
-    // A change that does not touch it goes through.
+    // A change of another file is written.
     fixture.write(|output| put(output, "b.yaml", A)).unwrap();
 }
 
 #[test]
-fn a_file_without_documents_stays() {
+fn a_file_without_documents_is_kept() {
     let fixture = Fixture::new(&[("a.yaml", "# nothing yet\n"), ("b.yaml", B)]);
     assert_eq!(fixture.write(|output| output.files.clear()).unwrap(), "deleted b.yaml");
     assert_eq!(fixture.text("a.yaml"), "# nothing yet\n");

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The bytes of each document of `text`, from its first line that is not blank. A document with
-/// only comments is included.
+/// Returns the bytes of each document of `text`, from its first line that is not blank. A document
+/// with only comments is included.
 pub(crate) fn document_ranges(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut next_line = text.strip_prefix(BYTE_ORDER_MARK).map_or(0, |rest| text.len() - rest.len());
@@ -27,7 +27,7 @@ pub(crate) fn document_ranges(text: &str) -> Vec<Range<usize>> {
                 content => next_line - content.len(),
             });
         } else if open.is_none() && starts_document(line) {
-            // Without `---` the comments above the first key are the document's own.
+            // Without `---`, the comments above the first key belong to the document.
             open = Some(prefix);
         }
     }
@@ -39,7 +39,7 @@ pub(crate) fn document_ranges(text: &str) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// The rest of a line that starts with `marker`.
+/// Returns the rest of a line that starts with `marker`.
 fn after_marker<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     line.strip_prefix(marker).filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }

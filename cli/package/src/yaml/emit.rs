@@ -1,5 +1,5 @@
-//! Serializes nodes without a text: block style, two spaces, sequences not indented below their
-//! key.
+//! Serializes nodes that have no text, in block style with two spaces. Sequences are not indented
+//! below their key.
 //!
 //! This is for new annotations, for the functionConfig of `key=value` arguments and for items that
 //! a function returned as JSON. Plain scalars keep their exact spelling; aliases are replaced by
@@ -8,15 +8,14 @@
 use super::lines::indent;
 use super::{Body, Entry, Node, Scalar, Style, Yaml, same};
 
-/// Serializes `root`. The text has been parsed again and yields `root`. `None`: a key is a
-/// collection.
+/// Serializes `root`, and checks that the text parses to `root`. `None`: a key is a collection.
 pub(crate) fn document(root: &Node) -> Option<Yaml> {
     let separator = if is_block(root) && root.tag.is_some() { "\n" } else { "" };
     let text = format!("{}{separator}{}", tag_before(root), lines(root)?);
     Yaml::valid(text).filter(|read| same(&read.root, root))
 }
 
-/// A mapping's entry as lines.
+/// Serializes a mapping's entry.
 pub(super) fn entry((key, value): &Entry) -> Option<String> {
     let scalar = key.scalar()?;
     let mut text = tag_before(key);
@@ -28,21 +27,21 @@ pub(super) fn entry((key, value): &Entry) -> Option<String> {
     let lines = lines(value)?;
     let is_mapping = is_block(value) && matches!(value.body, Body::Mapping { .. });
     let lines = if is_mapping { indent(&lines, 2) } else { lines };
-    Some(behind(text + ":", value, &lines))
+    Some(after(text + ":", value, &lines))
 }
 
 fn item(node: &Node) -> Option<String> {
     let lines = lines(node)?;
     if !is_block(node) {
-        return Some(behind("-".to_owned(), node, &lines));
+        return Some(after("-".to_owned(), node, &lines));
     }
     let lines = indent(&lines, 2);
-    // Without a tag, the first key or dash follows this dash.
-    Some(if node.tag.is_none() { format!("-{}", &lines[1..]) } else { behind("-".to_owned(), node, &lines) })
+    // Without a tag, the first key or dash follows this dash on the same line.
+    Some(if node.tag.is_none() { format!("-{}", &lines[1..]) } else { after("-".to_owned(), node, &lines) })
 }
 
-/// The `lines` of `node` behind its colon or dash.
-fn behind(mut indicator: String, node: &Node, lines: &str) -> String {
+/// Puts the `lines` of `node` after its colon or dash.
+fn after(mut indicator: String, node: &Node, lines: &str) -> String {
     if node.tag.is_some() {
         indicator.push(' ');
         indicator.push_str(tag_before(node).trim_end());
@@ -68,7 +67,7 @@ fn tag_before(node: &Node) -> String {
     }
 }
 
-/// A node without its tag at column 0.
+/// Serializes a node at column 0, without its tag.
 fn lines(node: &Node) -> Option<String> {
     match &node.body {
         Body::Scalar(scalar) => scalar_lines(scalar),
@@ -79,7 +78,7 @@ fn lines(node: &Node) -> Option<String> {
     }
 }
 
-/// A scalar at column 0; the lines of a block are indented by two.
+/// Serializes a scalar at column 0. The lines of a block are indented by two spaces.
 fn scalar_lines(scalar: &Scalar) -> Option<String> {
     if scalar.style == Style::Plain && !scalar.text.contains('\n') {
         return Some(format!("{}\n", scalar.text));

@@ -1,4 +1,4 @@
-//! Parses a text into a tree, with the bytes of each node and of each comment.
+//! Parses a text into a tree, with the byte range of each node and of each comment.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -28,12 +28,12 @@ pub(crate) struct ParseError {
 pub(crate) struct Yaml {
     pub(crate) text: String,
     pub(crate) root: Node,
-    /// The bytes of each comment in order, from its `#`.
+    /// The byte range of each comment in order, from its `#`.
     comments: Vec<Range<usize>>,
 }
 
 impl Yaml {
-    /// The document in `text`. `None`: there is none, or it is null.
+    /// Parses the document in `text`. `None`: there is no document, or it is null.
     ///
     /// # Errors
     ///
@@ -65,12 +65,12 @@ impl Yaml {
         Ok(root.filter(|root| !root.is_null()).map(|root| Self { text, root, comments }))
     }
 
-    /// The document in `text`, which is not null.
+    /// Parses the document in `text`. `None` also for invalid YAML.
     pub(crate) fn valid(text: impl Into<String>) -> Option<Self> {
         Self::parse(text).ok().flatten()
     }
 
-    /// True when each comment of `other` is here as well.
+    /// Returns whether this document has each comment of `other`.
     pub(crate) fn has_comments_of(&self, other: &Self) -> bool {
         let mut ours = self.sorted_comments().into_iter();
         other.sorted_comments().into_iter().all(|comment| ours.any(|our| our == comment))
@@ -86,7 +86,7 @@ impl Yaml {
 
 #[derive(Default)]
 struct Builder {
-    /// Collections that are still open: each with its anchor and the key that waits for its value.
+    /// Collections without an end so far, each with its anchor and the key that has no value yet.
     open: Vec<(Node, usize, Option<Node>)>,
     root: Option<Node>,
     anchors: HashMap<usize, Node>,
@@ -95,7 +95,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// `None` for an alias that contains itself or grows too large.
+    /// Processes an event. `None`: an alias contains itself or grows too large.
     fn event(&mut self, event: Event<'_>, span: Span, text: &str) -> Option<()> {
         let span = span.byte_range()?;
         let tag = event.tag().map(|tag| format!("{}{}", tag.handle(), tag.suffix()));
@@ -142,7 +142,8 @@ impl Builder {
         Some(())
     }
 
-    /// A block collection has no closing character, so it ends with its last child.
+    /// Closes a collection. A block collection has no closing character, so it ends with its last
+    /// child.
     fn close(&mut self, end: usize) {
         let Some((mut node, anchor, _)) = self.open.pop() else { return };
         node.span.end = match &node.body {
@@ -170,7 +171,7 @@ impl Builder {
     }
 }
 
-/// Where an entry ends.
+/// Returns the end of an entry.
 pub(super) fn entry_end((key, value): &(Node, Node)) -> usize {
     key.span.end.max(value.span.end)
 }

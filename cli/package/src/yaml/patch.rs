@@ -3,8 +3,8 @@
 //! Functions parse YAML and serialize it again. Their libraries drop comments, blank lines and
 //! quotes, which the functions do not intend. So an unchanged value keeps its old text, and a
 //! changed scalar is replaced in place. A changed, added or removed entry of a block mapping
-//! replaces, adds or removes whole lines. New lines are copied from the new text; [`emit`] writes
-//! an entry whose key has no text.
+//! replaces, adds or removes whole lines. New lines are copied from the new text. [`emit`]
+//! serializes an entry whose key has no text.
 
 use std::ops::Range;
 
@@ -12,8 +12,9 @@ use super::lines::{column, dedent, indent, line_end, line_start};
 use super::parse::entry_end;
 use super::{Body, Entry, Node, Scalar, Style, Yaml, emit, same};
 
-/// Returns `old` with the values of `new`, whose spans are places in `new_text`. `None` if the
-/// change needs more than new values and changed, added or removed entries of block mappings.
+/// Returns `old` with the values of `new`. The spans of `new` are byte ranges in `new_text`.
+/// `None`: the change is more than new values and changed, added or removed entries of block
+/// mappings.
 pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
     let mut patch = Patch { old: &old.text, new: new_text, edits: Vec::new() };
     patch.value(&old.root, new, false)?;
@@ -21,8 +22,8 @@ pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
     Yaml::valid(text).filter(|patched| same(&patched.root, new))
 }
 
-/// Returns `document` with the values of `wanted`, a changed copy of its tree. The text is edited
-/// if possible, else serialized again without comments. `None` if it cannot be written.
+/// Returns `document` with the values of `wanted`, a changed copy of its tree. If the text cannot
+/// be edited, it is serialized again without comments. `None`: it cannot be serialized.
 pub(crate) fn rewrite(document: &Yaml, wanted: &Node) -> Option<Yaml> {
     patch(document, &document.text, wanted).or_else(|| emit::document(wanted))
 }
@@ -30,12 +31,12 @@ pub(crate) fn rewrite(document: &Yaml, wanted: &Node) -> Option<Yaml> {
 struct Patch<'a> {
     old: &'a str,
     new: &'a str,
-    /// Bytes of the old text and what replaces them.
+    /// Byte ranges of the old text, and their replacements.
     edits: Vec<(Range<usize>, String)>,
 }
 
 impl Patch<'_> {
-    /// The old text with all edits. `None` when they overlap or cut a character.
+    /// Returns the old text with all edits. `None`: edits overlap or cut a character.
     fn apply(mut self) -> Option<String> {
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));
         let mut out = String::with_capacity(self.old.len());
@@ -53,7 +54,7 @@ impl Patch<'_> {
         if same(old, new) {
             return Some(());
         }
-        // The text of an alias is at its anchor.
+        // An alias has its text at the anchor.
         if old.is_alias || new.is_alias || old.tag != new.tag {
             return None;
         }
@@ -111,7 +112,7 @@ impl Patch<'_> {
                     self.edits.push((start..end, text.trim_start().to_owned()));
                 }
             } else if was[..next].iter().any(is_same) {
-                // The order has changed as well.
+                // The order of the entries has changed.
                 return None;
             } else {
                 let text = self.lines(entry, new_flow).filter(|_| !in_flow)?;
@@ -135,7 +136,7 @@ impl Patch<'_> {
         Some(())
     }
 
-    /// A new entry as lines at column 0.
+    /// Returns the lines of a new entry, at column 0.
     fn lines(&self, entry: &Entry, in_flow: bool) -> Option<String> {
         let start = entry.0.span.start;
         let line = line_start(self.new, start);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// How a scalar is written.
+/// Style of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Without quotes: the text decides whether it is a string, a number, a boolean or null.
@@ -13,7 +13,7 @@ pub(crate) enum Style {
     Block,
 }
 
-/// A scalar as its text has it; nothing is resolved to a number or a boolean.
+/// The text of a scalar. It is not resolved to a number or a boolean.
 #[derive(Debug, Clone)]
 pub(crate) struct Scalar {
     /// The content, after folding and unescaping.
@@ -21,22 +21,22 @@ pub(crate) struct Scalar {
     pub(crate) style: Style,
 }
 
-/// Words that YAML 1.1 reads as a boolean or a merge key, and YAML 1.2 as a string.
+/// Words that are a boolean or a merge key in YAML 1.1, and a string in YAML 1.2.
 const YAML_1_1_WORDS: [&str; 8] = ["yes", "no", "on", "off", "y", "n", "<<", "="];
 
 impl Scalar {
-    /// True for an absent value, `~` and `null`.
+    /// Returns whether this is an absent value, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         self.style == Style::Plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// True when every YAML version reads this scalar as a string. False means "perhaps not".
+    /// Returns whether every YAML version reads this scalar as a string. False means "maybe not".
     pub(crate) fn is_string(&self) -> bool {
         self.style != Style::Plain || self.text.contains('\n') || !may_be_special(&self.text)
     }
 
-    /// True when both stand for the same value. Quotes without effect and the spelling of a number
-    /// are ignored: libraries that use JSON's types write `0644` as 420.
+    /// Returns whether both have the same value. Needless quotes and the spelling of a number do
+    /// not matter: libraries that use JSON's types write `0644` as 420.
     pub(crate) fn same(&self, other: &Self) -> bool {
         if self.text == other.text {
             return self.style == other.style || self.is_string() == other.is_string();
@@ -46,8 +46,8 @@ impl Scalar {
     }
 }
 
-/// True for plain text that some YAML version reads as null, a boolean, a number, a date or a merge
-/// key. serde-saphyr's own rule for quotes is too broad: it also quotes versions such as `1.10.0`.
+/// Returns whether some YAML version reads plain text as null, a boolean, a number, a date or a
+/// merge key. serde-saphyr's own rule is too broad: it also quotes versions such as `1.10.0`.
 fn may_be_special(text: &str) -> bool {
     let is_date = |(year, _): (&str, &str)| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit());
     // YAML 1.1 reads 12:30:45 as a number in base 60.
@@ -72,7 +72,7 @@ fn special(text: &str) -> Option<Value> {
     (value.is_null() || value.is_boolean() || value.is_number()).then_some(value)
 }
 
-/// JSON does not tell 1000.0 from 1000.
+/// Compares two values. JSON does not distinguish 1000.0 from 1000.
 fn same_value(a: Option<Value>, b: Option<Value>) -> bool {
     // From 2^53 on, one float represents several integers.
     let float = |value: &Value| value.as_f64().filter(|float| float.abs() < 9_007_199_254_740_992.0);

@@ -1,8 +1,8 @@
 //! Indentation of sequences below their key.
 //!
-//! Go's YAML library, and so most functions, does not indent a sequence below its key. kpt records
-//! in an annotation (`wide`) that a document indents sequences, and restores this on writing.
-//! Otherwise a function that adds comments would re-format half of a document.
+//! Go's YAML library, and so most functions, does not indent a sequence below its key. If a
+//! document indents sequences, kpt records that in an annotation (`wide`), and indents them when it
+//! writes. Otherwise a function that adds comments would re-format half of a document.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use super::{Body, Node, Yaml, same};
 struct Sequence {
     /// Spaces between the column of the key and the column of the dashes.
     offset: usize,
-    /// Its whole lines.
+    /// The byte range of its lines.
     lines: Range<usize>,
 }
 
-/// `compact` or `wide`, by the first sequence that is either, like in kyaml.
+/// Returns `compact` or `wide`. Like in kyaml, the first sequence that is either decides.
 pub(crate) fn sequence_indent(document: &Yaml) -> &'static str {
     let found = sequences(&document.text, &document.root);
     if found.iter().map(|sequence| sequence.offset).find(|offset| matches!(offset, 0 | 2)) == Some(2) {
@@ -35,7 +35,7 @@ pub(crate) fn widen(document: Yaml) -> Yaml {
     if found.iter().any(|sequence| sequence.offset != 0) {
         return document;
     }
-    // Per line: the number of sequences that start there minus those that end there.
+    // For each line: the number of sequences that start there, minus the number that end there.
     let mut changes: HashMap<usize, isize> = HashMap::new();
     for Sequence { lines, .. } in &found {
         *changes.entry(lines.start).or_default() += 1;
@@ -59,7 +59,7 @@ fn sequences(text: &str, node: &Node) -> Vec<Sequence> {
             .iter()
             .flat_map(|(key, value)| sequence(text, key, value).into_iter().chain(sequences(text, value)))
             .collect(),
-        // The lines of an alias are at its anchor.
+        // An alias has its lines at the anchor.
         _ => Vec::new(),
     }
 }

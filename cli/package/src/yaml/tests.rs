@@ -1,4 +1,4 @@
-//! The text tools one by one.
+//! Tests of parsing, comparing, serializing and patching.
 
 use super::{Node, Yaml, document, patch, same};
 
@@ -11,7 +11,7 @@ fn tree(text: &str) -> Node {
 }
 
 #[test]
-fn values_are_the_same_in_any_spelling() {
+fn spellings_of_one_value_are_equal() {
     let is_same = |a: &str, b: &str| same(&tree(&format!("a: {a}\n")), &tree(&format!("a: {b}\n")));
     let equal = "0644 420, 0x1F 31, 0o17 15, 1_000 1000, 1.50 1.5, 1e3 1000.0, 1000 1e3, -0x10 -16, ~ null, True true,  ~";
     let unequal = "0644 644, ~ '', yes true, 1 2, 1.5 1.50001, 12:30 750, 08 8.5, null false, \
@@ -32,7 +32,7 @@ fn values_are_the_same_in_any_spelling() {
 }
 
 #[test]
-fn trees_differ_where_values_do() {
+fn trees_with_different_values_differ() {
     let base = tree("a: [1, '2', x]\nb: &n {c: d}\ne: *n\n");
     for same_values in [
         "a:\n- 1\n- \"2\"\n- 'x' # c\n'b': &m\n  c: |-\n    d\ne: *m\n",
@@ -40,7 +40,7 @@ fn trees_differ_where_values_do() {
     ] {
         assert!(same(&base, &tree(same_values)), "{same_values}");
     }
-    assert!(same(&tree("<<: {a: b}\n"), &tree("!!merge <<: {a: b}\n")), "as Go's YAML library writes it");
+    assert!(same(&tree("<<: {a: b}\n"), &tree("!!merge <<: {a: b}\n")), "Go's YAML library writes this tag");
     for other in [
         "a: [1, 2, x]\nb: {c: d}\ne: {c: d}\n",
         "a: [1, '2', x]\ne: {c: d}\nb: {c: d}\n",
@@ -53,7 +53,7 @@ fn trees_differ_where_values_do() {
 }
 
 #[test]
-fn any_value_can_be_written() {
+fn every_value_can_be_serialized() {
     let texts = "|a|it's|\"|\\|a\tb|a\nb| a |# a|a: b|\u{85}\u{2028}\u{feff}\u{0}|é☃𝄞|%|- |1|yes|12:30|x\ny\n\n\n|\n\nx\n  y \
                  | x\ny|\n|x\r\ny|?|a:|~|0644";
     for text in texts.split('|') {
@@ -79,7 +79,7 @@ fn any_value_can_be_written() {
 }
 
 #[test]
-fn anchors_and_aliases_outlive_a_change() {
+fn a_patch_keeps_anchors_and_aliases() {
     for (old, new, patched) in [
         ("a: &x 1 # c\nb: *x\nc: 2\n", "a: 1\nb: 1\nc: 3\n", Some("a: &x 1 # c\nb: *x\nc: 3\n")),
         ("a: &x 1 # c\nb: *x\n", "a: 2\nb: 2\n", Some("a: &x 2 # c\nb: 2\n")),

@@ -1,4 +1,4 @@
-//! The tree of one document: its nodes, the bytes of each, and when two nodes mean the same.
+//! The tree of one document: its nodes with their byte ranges, and the comparison of nodes.
 
 use std::ops::Range;
 
@@ -7,17 +7,17 @@ use super::scalar::{Scalar, Style};
 /// A key with its value.
 pub(crate) type Entry = (Node, Node);
 
-/// A node and its place in the text.
+/// A node and its byte range in the text.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    /// Bytes of the content, without anchor, tag and comments. A block scalar starts below its `|`
-    /// or `>` and ends at the start of a line. Empty for a node without a text, such as an absent
+    /// Byte range of the content, without anchor, tag and comments. A block scalar starts below its
+    /// `|` or `>` and ends at the start of a line. Empty if the node has no text, such as an absent
     /// value.
     pub(crate) span: Range<usize>,
     pub(crate) body: Body,
-    /// The tag in full, such as `tag:yaml.org,2002:str` or `!local`.
+    /// The full tag, such as `tag:yaml.org,2002:str` or `!local`.
     pub(crate) tag: Option<String>,
-    /// True for an alias: `span` is its place, but the body is a copy of the anchor's.
+    /// Whether this is an alias. `span` is the alias; `body` is a copy of the anchor's body.
     pub(crate) is_alias: bool,
 }
 
@@ -30,17 +30,17 @@ pub(crate) enum Body {
 }
 
 impl Node {
-    /// A node without a text.
+    /// Creates a node that has no text.
     fn new(body: Body) -> Self {
         Self { span: 0..0, body, tag: None, is_alias: false }
     }
 
-    /// A string, quoted where necessary.
+    /// Creates a string. It is serialized with quotes where necessary.
     pub(crate) fn string(text: impl Into<String>) -> Self {
         Self::new(Body::Scalar(Scalar { text: text.into(), style: Style::Quoted('"') }))
     }
 
-    /// A block mapping.
+    /// Creates a block mapping.
     pub(crate) fn mapping(entries: Vec<Entry>) -> Self {
         Self::new(Body::Mapping { entries, flow: false })
     }
@@ -49,7 +49,7 @@ impl Node {
         if let Body::Scalar(scalar) = &self.body { Some(scalar) } else { None }
     }
 
-    /// The text of a scalar that is not null.
+    /// Returns the text of a scalar that is not null.
     pub(crate) fn text(&self) -> Option<&str> {
         self.scalar().filter(|_| !self.is_null()).map(|scalar| scalar.text.as_str())
     }
@@ -58,22 +58,22 @@ impl Node {
         self.tag.is_none() && self.scalar().is_some_and(Scalar::is_null)
     }
 
-    /// The entries of a mapping.
+    /// Returns the entries of a mapping.
     pub(crate) fn entries(&self) -> Option<&[Entry]> {
         if let Body::Mapping { entries, .. } = &self.body { Some(entries) } else { None }
     }
 
-    /// The entries of a mapping, to change them.
+    /// Returns the entries of a mapping, for changes.
     pub(crate) fn entries_mut(&mut self) -> Option<&mut Vec<Entry>> {
         if let Body::Mapping { entries, .. } = &mut self.body { Some(entries) } else { None }
     }
 
-    /// The value of `key` in a mapping.
+    /// Returns the value of `key` in a mapping.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries()?.iter().find(|(k, _)| k.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// The scalar that the document ends with.
+    /// Returns the last scalar in the document.
     pub(crate) fn last_scalar(&self) -> Option<(&Node, &Scalar)> {
         match &self.body {
             Body::Scalar(scalar) => Some((self, scalar)),
@@ -83,8 +83,8 @@ impl Node {
     }
 }
 
-/// True when both trees hold the same values in the same order. Places, comments, needless quotes
-/// and aliases do not count.
+/// Returns whether both trees have the same values in the same order. Byte ranges, comments,
+/// needless quotes and aliases do not matter.
 pub(crate) fn same(a: &Node, b: &Node) -> bool {
     let same_body = match (&a.body, &b.body) {
         (Body::Scalar(a), Body::Scalar(b)) => a.same(b),

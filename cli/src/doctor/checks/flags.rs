@@ -15,9 +15,9 @@ use super::super::quantity::shown;
 use super::super::workload::Workload;
 
 /// Memory that a program needs in addition to its messages, in bytes.
-const BESIDE: u64 = 64 * 1024 * 1024;
+const BASE_MEMORY: u64 = 64 * 1024 * 1024;
 
-/// Flags that routers and runners have in common, and their Deployment.
+/// The Deployment of routers or runners, and the flags that both have.
 struct Common<'a> {
     workload: &'a Workload,
     /// The container's memory limit in bytes.
@@ -25,7 +25,7 @@ struct Common<'a> {
     flags: &'a ServerFlags,
 }
 
-/// Returns routers, then runners, if their flags are valid.
+/// Returns the routers, then the runners. Leaves out those with invalid flags.
 fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
     fn common<F>(installed: Option<&Installed<F>>, flags: fn(&F) -> &ServerFlags) -> Option<Common<'_>> {
         let installed = installed?;
@@ -41,7 +41,7 @@ fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
 pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     let callers = facts.installed.callers.iter();
     let mut hops: Vec<_> = callers.map(|caller| (caller.deployment.as_str(), caller.max_message)).collect();
-    // A Deployment that calls two addresses appears twice with the same limit.
+    // A Deployment that calls two addresses is listed twice, with the same limit.
     hops.dedup();
     let callers = hops.len();
     hops.extend(
@@ -51,31 +51,31 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     if hops.iter().all(|&(_, size)| size == largest) {
         return report.ok(format!("{} everywhere", shown(largest)));
     }
-    // Porch applies its own limit first. A larger limit of ours makes no more calls fail.
+    // Porch applies its own limit first, so a larger limit of ours makes no call fail.
     let ours_are_largest = hops[callers..].iter().all(|&(_, size)| size == largest);
     let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
     report.add(
         if ours_are_largest { Level::Warning } else { Level::Problem },
         format!("they differ: {}", all.join(", ")),
         format!(
-            "--max-request-body-size={largest} on all of them (Porch's controllers: \
+            "set --max-request-body-size={largest} on all of them (Porch's controllers: \
              --packagerevisions.max-grpc-message-size; Porch v1.5: --function-runner-grpc-max-message-size)"
         ),
     );
 }
 
-/// Responses may double the bytes of messages in memory.
+/// Checks that the memory limit fits --max-inflight-bytes, which responses may double.
 pub(super) fn memory(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
-        let held = inflight_limit(one.flags.max_inflight_bytes, one.flags.max_request_body_size);
-        let (Some(limit), Ok(held)) = (one.memory, held) else { continue };
-        let held = (held as u64).saturating_mul(2);
-        let needed = held.saturating_add(BESIDE);
+        let inflight = inflight_limit(one.flags.max_inflight_bytes, one.flags.max_request_body_size);
+        let (Some(limit), Ok(inflight)) = (one.memory, inflight) else { continue };
+        let messages = (inflight as u64).saturating_mul(2);
+        let needed = messages.saturating_add(BASE_MEMORY);
         if limit < needed {
-            let (name, limit, held) = (&one.workload.name, shown(limit), shown(held));
+            let (name, limit, held) = (&one.workload.name, shown(limit), shown(messages));
             report.warning(
-                format!("Deployment {name} has a memory limit of {limit} and may hold {held} of messages"),
-                format!("a limit of {} or more, or a smaller --max-inflight-bytes", shown(needed)),
+                format!("Deployment {name} has a memory limit of {limit}, but may hold {held} of messages"),
+                format!("raise the limit to {} or more, or lower --max-inflight-bytes", shown(needed)),
             );
         }
     }
@@ -90,10 +90,9 @@ pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
         if drain > u64::try_from(grace).unwrap_or_default() {
             report.warning(
                 format!(
-                    "Deployment {name} is killed after {grace}s, while it may take {delay} and {timeout} to finish its \
-                     calls"
+                    "Deployment {name} is killed after {grace}s, but may need {delay} and {timeout} to finish its calls"
                 ),
-                format!("terminationGracePeriodSeconds: {}", drain + 25),
+                format!("set terminationGracePeriodSeconds: {}", drain + 25),
             );
         }
     }
@@ -114,13 +113,13 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     if let (Some(router), Some(runner)) = (facts.router_flags(), facts.runner_flags()) {
         differing(&facts.namespace, router, runner, report);
         if report.is_empty() && router.server.max_request_body_size == runner.server.max_request_body_size {
-            report.ok("those of routers and runners agree");
+            report.ok("the flags of routers and runners agree");
         }
     }
 }
 
 /// Porch cannot use TLS. Doctor cannot see a service mesh that adds TLS for Porch. A proxy that
-/// does so has another address.
+/// adds TLS has another address.
 fn callers_tls(facts: &Facts, report: &mut Report) {
     // Porch calls the routers, or the only runner if there are no routers.
     let called =
@@ -130,8 +129,8 @@ fn callers_tls(facts: &Facts, report: &mut Report) {
     if let (Some(called), Some(caller)) = (called, caller) {
         let (name, caller) = (&called.workload.name, &caller.deployment);
         report.warning(
-            format!("{name} has --listen-tls-cert, and {caller} dials in plain text"),
-            "unless a mesh speaks TLS for Porch: no --listen-tls-*, or a proxy that Porch calls instead",
+            format!("{name} has --listen-tls-cert, but {caller} connects in plain text"),
+            "remove --listen-tls-*, or let Porch call a proxy, unless a service mesh adds TLS for Porch",
         );
     }
 }
@@ -145,8 +144,8 @@ fn router_count(facts: &Facts, report: &mut Report) {
     let there = usize::try_from(router.workload.replicas).unwrap_or_default();
     let most = if flag == 1 { 1 } else { flag.saturating_mul(3) };
     if there > 0 && (there > most || flag > there.saturating_mul(3)) {
-        let text = format!("--router-count is {flag}, and there are {there} routers");
-        report.warning(text, format!("--router-count={there} on Deployment {name}"));
+        let text = format!("--router-count is {flag}, but there are {there} routers");
+        report.warning(text, format!("set --router-count={there} on Deployment {name}"));
     }
 }
 
@@ -160,38 +159,38 @@ fn differing(
     if of_routers != of_runners {
         report.problem(
             format!("--default-image-prefix differs: routers {of_routers:?}, runners {of_runners:?}"),
-            "the same on both, as Porch has it",
+            "set the same value as Porch's on both",
         );
     }
     let patterns = |patterns: &[String]| patterns.iter().cloned().collect::<BTreeSet<_>>();
     if patterns(&router.server.allowed_images) != patterns(&runner.server.allowed_images) {
         report.warning(
             "--allowed-images differs between routers and runners",
-            "the same on both: what either refuses is refused",
+            "set the same on both: a call must pass both",
         );
     }
     if router.server.tls_cert.is_some() != runner.server.tls_cert.is_some() {
         report.problem(
-            "only one side has --tls-cert: routers and runners cannot talk to each other",
-            "--tls-cert, --tls-key, --tls-client-ca on both, or on neither",
+            "only one side has --tls-cert: routers and runners cannot connect to each other",
+            "set --tls-cert, --tls-key and --tls-client-ca on both, or on neither",
         );
     }
     if runner.server.listen_tls_cert.is_some() {
         report.problem(
             "the runners have --listen-tls-cert, which is for callers other than routers",
-            "--tls-cert, --tls-key, --tls-client-ca instead",
+            "set --tls-cert, --tls-key and --tls-client-ca on the runners instead",
         );
     }
     match Target::parse(&runner.peers, 9445) {
         _ if runner.peers.is_empty() => report.warning(
-            "the runners have no --peers: each takes itself for the owner of every function",
-            format!("--peers={}", router.runners),
+            "the runners have no --peers: each acts as the owner of every function",
+            format!("set --peers={} on the runners", router.runners),
         ),
         Ok(peers) if place(namespace, &peers) != place(namespace, &router.runners) => report.warning(
-            format!("--runners is {}, --peers is {}: another ring", router.runners, runner.peers),
-            "the same target on both",
+            format!("--runners is {}, but --peers is {}: the rings differ", router.runners, runner.peers),
+            "set the same target on both",
         ),
-        // A runner does not start with an invalid --peers. `flags` has reported that.
+        // A runner does not start with an invalid --peers, which `flags` has already reported.
         _ => {}
     }
 }

@@ -8,11 +8,12 @@ use porch_fn_runner::pods::kubernetes::names::{MANAGED_BY, MANAGER, WRAPPER_CONT
 
 use super::super::facts::{Facts, TemplateSource};
 use super::super::finding::Report;
+use super::super::installation::evaluator_of;
 use super::super::legacy;
 use super::super::workload::name_and_tag;
 use super::live;
 
-/// Waiting reasons of a container that do not pass by themselves.
+/// Reasons for which a container waits until somebody fixes the fault.
 const STUCK: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",
@@ -31,20 +32,20 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
     if flags.function_pod_template.is_empty() && image.is_empty() {
         return report.problem(
             "the runners have no wrapper image, and do not start",
-            "WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners",
+            "set WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners",
         );
     }
     let text = match &facts.template {
         TemplateSource::ConfigMap(name, Ok(warnings)) => {
             for text in warnings {
-                report.warning(format!("ConfigMap {name}: {text}"), "change it there");
+                report.warning(format!("ConfigMap {name}: {text}"), "correct that ConfigMap");
             }
             format!("ConfigMap {name}")
         }
         TemplateSource::ConfigMap(name, Err(error)) => {
             return report.problem(
                 format!("ConfigMap {name} of --function-pod-template cannot be used: {error}"),
-                "correct that ConfigMap; until then the last good one is used, or no pod starts",
+                "correct that ConfigMap; until then, runners use the last valid one, or start no pods",
             );
         }
         TemplateSource::Object => "Porch's base-pod-template".to_owned(),
@@ -54,15 +55,15 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
                 && wrapper != own
             {
                 report.warning(
-                    format!("the wrapper image has tag {wrapper}, the runners' has {own}"),
-                    "images of one version, unless this is meant",
+                    format!("the wrapper image has tag {wrapper}, but the runners' image has tag {own}"),
+                    "use images of one version, unless the difference is intended",
                 );
             }
             format!("built in, with wrapper image {image}")
         }
         TemplateSource::Unknown(error) => {
-            let fix = "the rights to get configmaps and podtemplates";
-            return report.unknown(format!("it cannot be read: {error}"), fix);
+            let fix = "check that you may get configmaps and podtemplates";
+            return report.unknown(format!("the template cannot be read: {error}"), fix);
         }
     };
     // The check "configuration" reports a template that runners refuse. This check must not
@@ -78,21 +79,18 @@ pub(super) fn pods(facts: &Facts, report: &mut Report) {
     let pods = match &facts.function_pods {
         Ok(pods) => pods,
         Err(error) => {
-            let text = format!("the pods of namespace {namespace} cannot be listed: {error}");
-            return report.unknown(text, "the right to list pods there; --pod-namespace");
+            let fix =
+                format!("check that you may list pods in {namespace}, and the runners' --pod-namespace");
+            return report.unknown(error, fix);
         }
     };
-    if facts.more_function_pods {
-        let text = format!("only the first {} of namespace {namespace} are looked at", pods.len());
-        report.unknown(text, "kubectl get pods there, with a selector");
-    }
     let ours = || pods.iter().filter(|pod| pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER));
     let mut reasons: BTreeMap<_, usize> = BTreeMap::new();
     for reason in ours().filter_map(why_stuck) {
         *reasons.entry(reason).or_default() += 1;
     }
     if reasons.is_empty() {
-        report.ok(format!("{}, none stuck", ours().count()));
+        report.ok(format!("{} pods, none is stuck", ours().count()));
     }
     for ((reason, fix), count) in reasons {
         report.problem(format!("{count} cannot start: {reason}"), fix);
@@ -105,18 +103,18 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
     let init = status.init_container_statuses.iter().flatten().map(|container| (container, true));
     let main = status.container_statuses.iter().flatten();
     let main = main.map(|container| (container, container.name == WRAPPER_CONTAINER));
-    for (container, brings_wrapper) in init.chain(main) {
+    for (container, is_wrapper) in init.chain(main) {
         let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref()?.reason.as_deref());
         let Some(reason) = waiting.filter(|reason| STUCK.contains(reason)) else { continue };
-        let fix = match (reason, brings_wrapper) {
+        let fix = match (reason, is_wrapper) {
             ("CrashLoopBackOff", _) => {
-                "kubectl logs --previous of that container; its memory limit; the template's command"
+                "check the container's log (kubectl logs --previous), its memory limit and the template's command"
             }
             ("CreateContainerConfigError" | "CreateContainerError", _) => {
-                "kubectl describe of such a pod; the template"
+                "check such a pod with kubectl describe; check the template"
             }
-            (_, true) => "the wrapper image, of --wrapper-server-image or the template, and who may pull it",
-            (_, false) => "the image's name and tag; pull secrets; --enable-private-registries",
+            (_, true) => "check the wrapper image (--wrapper-server-image or template) and its pull secrets",
+            (_, false) => "check the image's name and tag, pull secrets, and --enable-private-registries",
         };
         return Some((format!("container {} of {}: {reason}", container.name, container.image), fix));
     }
@@ -124,19 +122,22 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
         one.type_ == "PodScheduled" && one.status == "False" && one.reason.as_deref() == Some("Unschedulable")
     })?;
     let message: String = unscheduled.message.iter().flat_map(|text| text.chars()).take(MAX_TEXT).collect();
-    Some((format!("no node takes them: {message}"), "the pods' requests, quotas, and room on the nodes"))
+    Some((
+        format!("no node has room for them: {message}"),
+        "check the pods' requests, quotas and the nodes' room",
+    ))
 }
 
 /// Reports pods of Porch's evaluators that no running evaluator of this namespace may use. Only
-/// --clean-legacy looks for evaluators in other namespaces.
+/// --clean-legacy searches for evaluators in other namespaces.
 pub(super) fn leftovers(facts: &Facts, report: &mut Report) {
     let pods = facts.function_pods.as_deref().unwrap_or_default();
     let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();
-    if count > 0 && facts.needing_original().is_none() {
-        let clean = format!("porch-fn doctor --clean-legacy -n {}", facts.namespace);
+    let mut originals = facts.installed.originals.iter();
+    if count > 0 && !originals.any(|original| original.pods > 0 && evaluator_of(original).is_some()) {
         report.info(
-            format!("{count} pods of Porch's evaluators in {}", facts.functions),
-            format!("{clean} lists those that are dead, and deletes them"),
+            format!("{count} pods of Porch's evaluators in {} are unused", facts.functions),
+            format!("list and delete them: porch-fn doctor --clean-legacy -n {}", facts.namespace),
         );
     }
 }

@@ -9,28 +9,24 @@ use super::super::finding::{Level, Report};
 
 /// Metric that is 0 if a runner cannot use a source of its configuration.
 const VALID: &str = "porch_fn_runner_config_valid";
-/// Name of the function pod template in that metric, whatever its source.
+/// The metric's name for the function pod template, whatever its source.
 const TEMPLATE: &str = "function-pod-template";
 
 /// Reports the pods that doctor could not query, by error.
 pub(super) fn unreached<T>(asked: &[Asked<T>], report: &mut Report) {
-    let mut silent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut failed: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for one in asked.iter().take(MAX_ASKED).filter(|one| one.ready) {
         if let Err(error) = &one.answer {
-            silent.entry(error).or_default().push(&one.pod);
+            failed.entry(error).or_default().push(&one.pod);
         }
     }
-    for (error, pods) in silent {
-        let text = match pods.as_slice() {
-            [pod] => format!("pod {pod} is ready, and could not be asked how it is: {error}"),
-            pods => format!("{} pods are ready, and could not be asked how they are: {error}", pods.len()),
-        };
-        report.unknown(text, "the rights to get and create pods/portforward; --admin-port; the pods' logs");
+    for (error, pods) in failed {
+        let text = format!("doctor cannot query these ready pods: {}: {error}", pods.join(", "));
+        report.unknown(text, "check your rights on pods/portforward, --admin-port, and the pods' logs");
     }
     let (all, beyond) = (asked.len(), asked.len().saturating_sub(MAX_ASKED));
     if beyond > 0 {
-        let of_all = format!("{beyond} of {all} pods were not asked how they are");
-        report.unknown(format!("{of_all}: only the first {MAX_ASKED} by name are"), "");
+        report.unknown(format!("{beyond} of {all} pods were not queried: the limit is {MAX_ASKED}"), "");
     }
 }
 
@@ -41,7 +37,7 @@ pub(super) fn discovery(facts: &Facts, report: &mut Report) {
     for (router, answer) in answers(&facts.routers) {
         if let Some(error) = &answer.page.discovery_error {
             let text = format!("router {router} cannot look up its runners: {error}");
-            report.problem(text, "its --runners; the Service's name and the cluster's DNS");
+            report.problem(text, "check its --runners, the Service's name and the cluster's DNS");
             continue;
         }
         let addresses = answer.page.shards.iter().map(|shard| shard.info.address.parse::<SocketAddr>());
@@ -60,7 +56,7 @@ pub(super) fn discovery(facts: &Facts, report: &mut Report) {
             [] => format!("router {router} knows {} runners, and {} are ready", known.len(), ready.len()),
             _ => format!("router {router} does not know of {}", unknown.join(", ")),
         };
-        report.warning(text, "its --runners, and the endpoints of the Service in it");
+        report.warning(text, "check its --runners, and the endpoints of that Service");
     }
     if report.is_empty() && right > 0 {
         report.ok(format!("{right} routers have found the {} runners that are ready", ready.len()));
@@ -74,16 +70,16 @@ pub(super) fn reachability(facts: &Facts, report: &mut Report) {
         for shard in answer.page.shards.iter().map(|shard| &shard.info) {
             pairs += 1;
             let text =
-                format!("to router {router} runner {} is {}", shard.address, shard.state.replace('_', " "));
+                format!("for router {router}, runner {} is {}", shard.address, shard.state.replace('_', " "));
             match shard.state.as_str() {
                 "healthy" => {}
                 "unreachable" => report
-                    .problem(text, "that runner's log; NetworkPolicies between them on port 9445; TLS flags"),
+                    .problem(text, "check that runner's log, NetworkPolicies for port 9445, and the TLS flags"),
                 "ejected" => report.problem(
                     text,
-                    "its calls fail or hang: the status page's recent failures, and that runner's log",
+                    "its calls fail or hang: check the router's status page (recent failures) and that runner's log",
                 ),
-                _ => report.warning(text, "this passes by itself; look again in a minute"),
+                _ => report.warning(text, "wait: this state is temporary; run doctor again in a minute"),
             }
         }
     }
@@ -98,15 +94,15 @@ pub(super) fn ring(facts: &Facts, report: &mut Report) {
     let hashes = routers.chain(metric(&facts.runners, "porch_fn_runner_ring_hash"));
     // A runner without --peers has no ring and reports 0.
     let hashes = hashes.filter(|(_, hash)| *hash != "0");
-    let fix = "--runners and --peers differ, or a resolver answers of old";
+    let fix = "compare --runners and --peers; check for a DNS resolver with stale answers";
     same(hashes, "routers and runners see different runners", fix, report);
 }
 
 /// Checks that the exec functions are the same on every runner.
 pub(super) fn executables(facts: &Facts, report: &mut Report) {
     let hashes = metric(&facts.runners, "porch_fn_runner_exec_config_hash");
-    let fix = "the same --config and --functions, and --disable-runtimes, on every runner; FunctionConfigs that name \
-               executables which only some images have";
+    let fix = "set the same --config, --functions and --disable-runtimes on every runner; check for FunctionConfigs \
+               with executables that only some of the runners' images have";
     same(hashes, "the exec runtimes are configured differently", fix, report);
 }
 
@@ -134,7 +130,7 @@ fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix:
     }
 }
 
-/// Adjacent versions work together. Several versions at once mean an unfinished upgrade.
+/// Reports several versions. Adjacent versions work together, so this is an unfinished upgrade.
 pub(super) fn versions(facts: &Facts, report: &mut Report) {
     let pages = || answers(&facts.routers).map(|(_, answer)| &answer.page);
     let runners = pages().flat_map(|page| &page.shards).map(|shard| shard.version.as_str());
@@ -145,8 +141,8 @@ pub(super) fn versions(facts: &Facts, report: &mut Report) {
         [] => {}
         [version] => report.ok(format!("{version} everywhere")),
         _ => report.warning(
-            format!("several at once: {}", versions.join(", ")),
-            "an upgrade that has not ended: kubectl rollout status",
+            format!("several versions run: {}", versions.join(", ")),
+            "finish the upgrade: kubectl rollout status",
         ),
     }
 }
@@ -157,7 +153,7 @@ fn invalid(metrics: &str) -> impl Iterator<Item = &str> {
     invalid.filter_map(|(labels, _)| labels.strip_prefix("source=\"")?.strip_suffix('"'))
 }
 
-/// Whether a runner cannot use the template of function pods.
+/// Returns whether a runner cannot use the template of function pods.
 pub(super) fn refuses_template(facts: &Facts) -> bool {
     answers(&facts.runners).any(|(_, answer)| invalid(&answer.metrics).any(|source| source == TEMPLATE))
 }
@@ -185,19 +181,19 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
         }
         let is_listed = value(metrics, "porch_fn_runner_listed") != Some("0");
         if count("porch_fn_runner_peers").is_some() && !is_listed {
-            add(Level::Problem, "not found among its --peers: it owns nothing".to_owned());
+            add(Level::Problem, "it is not among its own --peers, so it owns no function".to_owned());
         }
     }
     if faults.is_empty() && !pages.is_empty() {
         return report.ok("valid on every runner");
     }
     for ((level, fault), count) in faults {
-        let fix = "the runners' logs say what is wrong; porch-fn config IMAGE -n NAMESPACE shows what holds";
+        let fix = "check the runners' logs; porch-fn config IMAGE -n NAMESPACE shows the settings";
         report.add(level, format!("on {count} of {} runners: {fault}", pages.len()), fix);
     }
 }
 
-/// The values of metric `name` on a `/metrics` page, each with its labels as they stand.
+/// Returns the values of metric `name` on a `/metrics` page, each with the text of its labels.
 fn values<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     page.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
@@ -209,7 +205,7 @@ fn values<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'
     })
 }
 
-/// The value of a metric without labels.
+/// Returns the value of a metric without labels.
 fn value<'a>(page: &'a str, name: &'a str) -> Option<&'a str> {
     values(page, name).next().map(|(_, value)| value)
 }
@@ -219,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_found_by_their_whole_names() {
+    fn metrics_are_found_by_their_full_names() {
         let page = "# TYPE a_b gauge\na_b 12\na_b_c 3\nd{s=\"x\",e=\"} 7\"} 1\nd{s=\"y\"} 0\n# EOF\n";
         assert_eq!((value(page, "a_b"), value(page, "a")), (Some("12"), None));
         assert_eq!(values(page, "d").collect::<Vec<_>>(), [("s=\"x\",e=\"} 7\"", "1"), ("s=\"y\"", "0")]);

@@ -1,8 +1,8 @@
 //! Checks of the Services of our programs, of the runners' headless Service, and of the addresses
-//! that Porch calls to evaluate functions. Also says what Porch evaluates itself.
+//! that Porch calls to evaluate functions. Also reports which functions Porch evaluates itself.
 
 use super::super::destination::{
-    Destination, PORT, behind, by_dns, destination, has_port, is_merged, leads_here, ours, selects, usual,
+    Destination, PORT, behind, by_dns, destination, has_port, is_merged, ours, selects, usual,
 };
 use super::super::facts::Facts;
 use super::super::finding::{Level, Report};
@@ -21,16 +21,16 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
             }
             Destination::Ours => report.problem(
                 format!("Service {name} has no port {PORT}"),
-                "apply the manifest that it is from",
+                "apply the Service's manifest again",
             ),
             Destination::NoSelector(_) if is_usual => report.unknown(
                 format!("Service {name} has no selector"),
-                format!("compare where it leads with the pods of Deployment {deployment}"),
+                format!("compare its endpoints with the pods of Deployment {deployment}"),
             ),
             _ if is_usual || is_merged(facts, name) => report.problem(
                 format!("Service {name} does not lead to Deployment {deployment}"),
-                "apply the manifest that it is from; of a selector that was merged with another, remove the labels \
-                 that its pods do not have",
+                "apply the Service's manifest again; if its selector was merged with another, remove the labels that \
+                 the pods do not have",
             ),
             _ => {}
         }
@@ -45,8 +45,8 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
     runners_service(facts, report);
 }
 
-/// Checks the runners' headless Service. Its absence is no fault, since routers may find runners in
-/// another way. The check "discovery" covers the runners that routers see.
+/// Checks the runners' headless Service. It may be missing, since routers may find runners in other
+/// ways. The check "discovery" covers the runners that routers know.
 fn runners_service(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
     let (Some(_), Some(runner)) = (&installed.router, &installed.runner) else { return };
@@ -54,19 +54,19 @@ fn runners_service(facts: &Facts, report: &mut Report) {
     let by_dns = by_dns(facts);
     let is_headless = shards.cluster_ip.as_deref() == Some("None");
     let is_dual_stack = shards.ip_families.as_ref().is_some_and(|families| families.len() > 1);
-    let shows_unready = shards.publish_not_ready_addresses == Some(true);
-    let leads_there = selects(shards, &runner.workload.labels);
+    let lists_unready = shards.publish_not_ready_addresses == Some(true);
+    let selects_runners = selects(shards, &runner.workload.labels);
     for (is_so, text, fix) in [
-        (!leads_there, "does not lead to the runners", "correct its selector"),
+        (!selects_runners, "does not lead to the runners", "correct its selector"),
         (
             by_dns && !is_headless,
             "is not headless, so that routers see one address",
-            "make it anew with clusterIP: None",
+            "create it again with clusterIP: None",
         ),
-        (shows_unready, "shows runners that are not ready", "remove publishNotReadyAddresses"),
+        (lists_unready, "lists runners that are not ready", "remove publishNotReadyAddresses"),
         (
             by_dns && is_dual_stack,
-            "is dual-stack, so that each runner stands there twice",
+            "is dual-stack, so that it lists each runner twice",
             "make it single-stack",
         ),
     ] {
@@ -82,19 +82,21 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         installed.callers.iter().map(|caller| (caller, destination(facts, &caller.address))).collect();
     for original in installed.originals.iter().filter(|original| original.pods > 0) {
         let (name, pods) = (&original.name, original.pods);
-        // If a program calls this runner, the code below reports the call.
+        // If a program calls this runner, `call` reports that.
         if called.iter().all(|(_, destination)| *destination != Destination::Other(name)) {
             report.warning(
                 format!("Porch's own function runner still runs: Deployment {name}, {pods} replicas"),
-                format!("once nobody calls it: kubectl -n {namespace} scale deployment {name} --replicas=0"),
+                format!(
+                    "stop it when nothing calls it any more: kubectl -n {namespace} scale deployment {name} --replicas=0"
+                ),
             );
         }
     }
     if called.is_empty() {
-        let flag = format!("--function-runner={}:{PORT} on porch-server", service(facts));
+        let address = format!("{}:{PORT}", usual(facts));
         report.warning(
             format!("nothing in namespace {namespace} calls a function runner"),
-            format!("{flag}; elsewhere, with this namespace in the name"),
+            format!("set --function-runner={address} on porch-server; in another namespace, add .{namespace} to the name"),
         );
     }
     for (caller, destination) in called.iter().filter(|(_, destination)| !is_reported(facts, destination)) {
@@ -104,9 +106,9 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         let set = set_variable(facts, deployment, RUNNER_VARIABLE);
         report.info(
             format!(
-                "{deployment} calls no function runner: packages of v1alpha2 have Porch's built-in functions alone"
+                "{deployment} calls no function runner: packages of v1alpha2 can only use Porch's built-in functions"
             ),
-            format!("{set} (of the version after Porch 1.6: {EVALUATOR_VARIABLE})"),
+            format!("{set} (after Porch 1.6: {EVALUATOR_VARIABLE})"),
         );
     }
     for server in installed.servers.iter().filter(|server| server.workload.pods > 0) {
@@ -115,18 +117,18 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
                 "{} evaluates functions in pods of its own, except those whose FunctionConfig names an executable",
                 server.workload.name
             ),
-            "porch-fn porch-config generate gives functions such a FunctionConfig, which leads them to \
-             --function-runner; --warm-up-pod-cache=false keeps porch-server from starting pods for them; functions \
-             without a FunctionConfig stay in it",
+            "porch-fn porch-config generate prints FunctionConfigs with which porch-server calls --function-runner; \
+             --warm-up-pod-cache=false keeps it from starting pods for these functions; it still evaluates functions \
+             without a FunctionConfig",
         );
     }
 }
 
 fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &mut Report) {
     let Caller { deployment, setting, address, .. } = caller;
-    let (namespace, installed, service) = (&facts.namespace, &facts.installed, service(facts));
+    let (namespace, installed, service) = (&facts.namespace, &facts.installed, usual(facts));
     let here = if setting.starts_with('-') {
-        format!("{setting}={service}:{PORT} on Deployment {deployment}")
+        format!("set {setting}={service}:{PORT} on Deployment {deployment}")
     } else {
         set_variable(facts, deployment, setting)
     };
@@ -147,7 +149,7 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
                 Level::Info,
                 ", which is Porch's own function runner, for executables alone".to_owned(),
                 format!(
-                    "{here}, and when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
+                    "{here}; when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
                 ),
             ),
             None => (Level::Warning, format!(", which leads to Deployment {name}"), here),
@@ -156,7 +158,7 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
             (Level::Warning, format!(", and Service {name} selects pods of no Deployment here"), here)
         }
         Destination::NoSelector(name) => {
-            (Level::Unknown, format!(", and Service {name} has no selector"), compared("where it leads"))
+            (Level::Unknown, format!(", and Service {name} has no selector"), compared("its endpoints"))
         }
         Destination::NoPort(name) => {
             (Level::Problem, format!(", a port that Service {name} does not have"), here)
@@ -164,9 +166,9 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
         Destination::Outside => (
             Level::Warning,
             format!(", which is not a Service of namespace {namespace}"),
-            format!("if it should be: {here}"),
+            format!("if it should be ours: {here}"),
         ),
-        Destination::Unknown => (Level::Unknown, String::new(), compared("it")),
+        Destination::Unknown => (Level::Unknown, String::new(), compared("the address")),
     };
     report.add(level, calls + &where_to, fix);
 }
@@ -183,13 +185,6 @@ fn is_reported(facts: &Facts, destination: &Destination<'_>) -> bool {
 }
 
 fn set_variable(facts: &Facts, deployment: &str, variable: &str) -> String {
-    let (namespace, service) = (&facts.namespace, service(facts));
+    let (namespace, service) = (&facts.namespace, usual(facts));
     format!("kubectl -n {namespace} set env deployment/{deployment} {variable}={service}:{PORT}")
-}
-
-/// Returns a Service that selects our pods, preferably the Service of our manifests.
-fn service(facts: &Facts) -> &str {
-    let usual = usual(facts);
-    let mut names = std::iter::once(usual).chain(facts.services.keys().map(String::as_str));
-    names.find(|name| leads_here(facts, name)).unwrap_or(usual)
 }

@@ -1,4 +1,4 @@
-//! A healthy installation, and the finding of each fault in it.
+//! Tests of the checks: a healthy installation, and the finding for each fault.
 
 mod callers;
 mod golden;
@@ -70,7 +70,6 @@ fn facts_of(objects: &Value) -> Facts {
         runners: vec![runner("runner-a", "10.0.0.1"), runner("runner-b", "10.0.0.2")],
         functions: "porch-fn-system".to_owned(),
         function_pods: Ok(Vec::new()),
-        more_function_pods: false,
         servers: Vec::new(),
         rights: Ok(Vec::new()),
         template: TemplateSource::BuiltIn,
@@ -81,18 +80,18 @@ fn facts() -> Facts {
     facts_of(&objects())
 }
 
-/// The findings that are not `ok`.
+/// Returns the findings that are not `ok`.
 fn faults(facts: &Facts) -> Vec<(Level, &'static str, String)> {
     let faults = all(facts).into_iter().filter(|finding| finding.level != Level::Ok);
     let faults = faults.map(|finding| {
-        let is_settled = finding.text.contains("were not asked");
-        assert_eq!(finding.fix.is_empty(), is_settled, "each says what to do: {finding:?}");
+        let has_no_fix = finding.text.contains("were not queried");
+        assert_eq!(finding.fix.is_empty(), has_no_fix, "each fault has a fix: {finding:?}");
         (finding.level, finding.check, finding.text)
     });
     faults.collect()
 }
 
-/// The installation after changes to its objects.
+/// Returns the facts after changes to the objects of the installation.
 fn changed(changes: &BTreeMap<String, Value>) -> Facts {
     let mut objects = objects();
     for (pointer, value) in changes {
@@ -166,13 +165,13 @@ fn pods_that_cannot_start_are_counted_by_reason() {
         [
             "1 cannot start: container function of x:v1: ImagePullBackOff",
             "2 cannot start: container wrapper-server of x:v1: ImagePullBackOff",
-            "1 cannot start: no node takes them: 0/1 nodes",
+            "1 cannot start: no node has room for them: 0/1 nodes",
         ]
     );
 }
 
 #[test]
-fn templates_and_leftovers_are_looked_at() {
+fn templates_and_leftovers_are_checked() {
     let config_map = |checked| TemplateSource::ConfigMap("templates".to_owned(), checked);
     for (level, template, part) in [
         (Level::Problem, config_map(Err("no container".to_owned())), "no container"),
@@ -193,7 +192,7 @@ fn templates_and_leftovers_are_looked_at() {
     expect(&facts, Level::Info, "leftovers", "1 pods of Porch's evaluators in porch-fn-system");
 }
 
-/// Runners that say whether they are ours.
+/// Runners with these answers to the question whether they are ours.
 fn answering(answers: &[Option<bool>]) -> Vec<Asked<bool>> {
     let asked = |(index, answer): (usize, &Option<bool>)| Asked {
         answer: answer.map(|page| Answer { page, metrics: String::new() }).ok_or("forbidden".to_owned()),
@@ -202,7 +201,7 @@ fn answering(answers: &[Option<bool>]) -> Vec<Asked<bool>> {
     answers.iter().enumerate().map(asked).collect()
 }
 
-/// Runners in the place of Porch's.
+/// An installation whose only runner may be Porch's own, with these answers of its pods.
 pub(in crate::doctor) fn alone(answers: &[Option<bool>]) -> Facts {
     let mut objects = objects();
     let mut deployment = objects["deployments"][1].clone();
@@ -230,7 +229,7 @@ fn a_runner_alone_has_no_faults() {
 }
 
 #[test]
-fn whosever_it_is_it_has_to_be_ready() {
+fn readiness_is_checked_for_porchs_own_runner_too() {
     for (there, expected) in [(1, "0 of 1 ready"), (0, "Deployment function-runner is scaled to 0")] {
         let mut facts = alone(&[]);
         let runner = facts.installed.runner.as_mut().unwrap();
@@ -242,7 +241,7 @@ fn whosever_it_is_it_has_to_be_ready() {
 }
 
 #[test]
-fn pods_that_were_asked_decide_whether_it_is_the_original() {
+fn the_answers_of_the_pods_decide_whether_the_runner_is_porchs_own() {
     let beyond = |answer| [&[answer; MAX_ASKED][..], &[None]].concat();
     for (answers, expected, check) in [
         (beyond(Some(true)), Some(false), None),
@@ -260,6 +259,6 @@ fn pods_that_were_asked_decide_whether_it_is_the_original() {
     let mut facts = facts();
     facts.runners.extend(answering(&[Some(true); MAX_ASKED]));
     let found = faults(&facts).into_iter().filter(|fault| fault.1 == "runners");
-    let text = "2 of 32 pods were not asked how they are: only the first 30 by name are".to_owned();
+    let text = "2 of 32 pods were not queried: the limit is 30".to_owned();
     assert_eq!(found.collect::<Vec<_>>(), [(Level::Unknown, "runners", text)]);
 }

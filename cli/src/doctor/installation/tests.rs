@@ -1,4 +1,4 @@
-//! How Deployments are recognised: `cases.yaml`.
+//! Deployments and what is recognised in them: `cases.yaml`.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn deployment(name: &str, replicas: i32, containers: &Value) -> Deployment {
     .unwrap()
 }
 
-/// Describes in lines the parts of an installation that decide about findings.
+/// Describes the parts of an installation that findings depend on, one per line.
 fn described(deployments: &[Deployment]) -> Vec<String> {
     let found = installation(deployments);
     let evaluators = found.workloads.iter().filter_map(evaluator_of).map(|evaluator| {

@@ -1,4 +1,4 @@
-//! What may be deleted, and when.
+//! Which objects may be deleted, and when.
 
 use porch_fn_kubernetes::client;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn service(name: &str, labels: &Value) -> Service {
 }
 
 #[test]
-fn only_pods_and_services_that_porch_made_are_its_own() {
+fn only_objects_that_porch_created_are_legacy() {
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "b"}]);
     for (pointer, value) in [
         ("/metadata/labels", json!({IMAGE: ID, MANAGED_BY: "porch-fn-runner"})),
@@ -46,8 +46,8 @@ fn only_pods_and_services_that_porch_made_are_its_own() {
     ] {
         assert!(!is_legacy(&pod(|pod| *pod.pointer_mut(pointer).unwrap() = value)), "{pointer}");
     }
-    // Warm-up names a pod like its id. For a call, the API server generates the name from at most
-    // 58 characters of the id and a dash.
+    // A pod from warm-up has its id as name. For a call, the API server generates the name: the id
+    // and a dash, cut to 58 characters, then five random characters.
     let id = "a".repeat(60);
     for (name, id, expected) in [
         (ID, ID, true),
@@ -72,12 +72,12 @@ fn only_pods_and_services_that_porch_made_are_its_own() {
 }
 
 #[test]
-fn a_service_is_dead_when_no_pod_that_it_selects_may_be_used() {
+fn a_service_is_unused_if_all_pods_that_it_selects_are() {
     let services = [service(ID, &json!({}))];
     let of_call = named("set-namespace-v041-0-abcd-x7k2p");
     let ours = pod(|pod| pod["metadata"]["labels"][MANAGED_BY] = json!("porch-fn-runner"));
     let server = Running { name: "home/porch-server".to_owned(), uses: Err("forbidden".to_owned()) };
-    let kept = format!("1 pods in functions are kept ({ID}); home/porch-server: it may use any: forbidden\n");
+    let kept = format!("pod/{ID} in functions is kept: home/porch-server may use any pod: forbidden\n");
     let [pod_of_call, pod, service] =
         [format!("pod/{ID}-x7k2p"), format!("pod/{ID}"), format!("service/{ID}")]
             .map(|object| format!("{object} in functions\n"));
@@ -99,7 +99,7 @@ fn other(namespace: &str, name: &str, functions: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
-/// A cluster that gives these answers, each once, and what it was asked for.
+/// A cluster that gives each of these answers once, and the paths of the requests.
 async fn answering(answers: Vec<(u16, Value)>) -> (Cluster, JoinHandle<Vec<String>>) {
     let answers = answers.into_iter().map(|(code, body)| (format!("{code} X"), body.to_string())).collect();
     let (address, asked) = serve(answers).await;
@@ -125,34 +125,24 @@ async fn expect(facts: &Facts, answers: Vec<(u16, Value)>, expected: Result<&[&s
 }
 
 #[tokio::test]
-async fn nothing_is_deleted_that_somebody_here_may_need() {
+async fn nothing_is_deleted_while_porchs_runner_may_run_in_the_namespace() {
     let none = || vec![listed("DeploymentList", &[], "")];
-    let unknown = "what runs as function-runner may be Porch's own function runner";
-    let runs = "Porch's own function runner runs, and needs them";
+    let unknown = "Deployment function-runner may run Porch's own function runner";
     for (answers, expected) in [
         (&[Some(true), Some(true)][..], Ok(&[][..])),
         (&[], Err(unknown)),
         (&[Some(true), None], Err(unknown)),
-        (&[Some(true), Some(false)], Err(runs)),
+        (&[Some(true), Some(false)], Err(unknown)),
     ] {
         expect(&alone(answers), none(), expected).await;
     }
     let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
-    expect(&nobody, none(), Err("no runner of ours is known in namespace porch-system")).await;
-    let mut beside = alone(&[Some(true)]);
-    let old: Deployment = serde_json::from_value(other("porch-system", "old", "x")).unwrap();
-    let old = Workload::from(&old);
-    let older = Workload { name: "older".to_owned(), pods: 0, ..old.clone() };
-    let next = Workload { name: "next".to_owned(), containers: Vec::new(), ..old.clone() };
-    beside.installed.originals = vec![older, next, old];
-    expect(&beside, none(), Err("kubectl -n porch-system scale deployment old --replicas=0")).await;
-    beside.installed.originals.pop();
-    expect(&beside, none(), Ok(&[])).await;
+    expect(&nobody, none(), Err("namespace porch-system has no runner of ours")).await;
 }
 
 /// If a Deployment is scaled to 0, `status.replicas` does not count pods that still terminate.
 #[tokio::test]
-async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_is_gone() {
+async fn nothing_is_deleted_until_the_last_pod_of_porchs_runner_in_any_namespace_is_gone() {
     let facts = alone(&[Some(true)]);
     let (ours, functions) = (other("porch-system", "function-runner", "porch-fn-system"), "porch-fn-system");
     let renamed = |namespace| other(namespace, "renamed", functions);
@@ -168,7 +158,7 @@ async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_
         json!({"metadata": {"name": "a", "deletionTimestamp": time}, "status": {"phase": phase}})
     };
     let (runs, terminates) = (pod("Running", false), pod("Running", true));
-    let still = "still terminate";
+    let still = "its pods still terminate";
     for (deployments, pods, expected) in [
         (
             vec![ours.clone(), renamed("b")],
@@ -194,7 +184,7 @@ async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_
     }
     let forbidden =
         json!({"kind": "Status", "status": "Failure", "message": "deployments is forbidden", "code": 403});
-    expect(&facts, vec![(403, forbidden)], Err("it takes a ClusterRole")).await;
+    expect(&facts, vec![(403, forbidden)], Err("this needs a ClusterRole")).await;
 
     let pages = [("next", "other-functions"), ("", functions)]
         .map(|(next, functions)| listed("DeploymentList", &[other("c", "function-runner", functions)], next));
@@ -206,7 +196,7 @@ async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_
 }
 
 #[tokio::test]
-async fn a_service_that_has_a_pod_meanwhile_is_not_deleted() {
+async fn a_service_with_a_new_pod_is_not_deleted() {
     let pods = |terminating: bool| {
         let mut pod = serde_json::to_value(named("set-namespace-v041-0-abcd-x7k2p")).unwrap();
         pod["metadata"]["deletionTimestamp"] = json!(terminating.then_some("2026-01-01T00:00:00Z"));
@@ -225,4 +215,12 @@ async fn a_service_that_has_a_pod_meanwhile_is_not_deleted() {
         format!("/api/v1/namespaces/functions/services/{ID}?"),
     ];
     assert_eq!(asked.await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn the_number_of_objects_to_read_is_limited() {
+    let (cluster, asked) = answering(vec![listed("PodList", &[], "next"); 10]).await;
+    let error = cluster.all::<Pod>("pods", ListParams::default()).await.unwrap_err();
+    let expected = "the pods of namespace porch-system cannot be read: there are more than 5000";
+    assert_eq!((error.to_string().as_str(), asked.await.unwrap().len()), (expected, 10));
 }

@@ -38,11 +38,15 @@ fn functions(names: &[&str]) -> Vec<Function> {
 }
 
 fn generated(existing: &[Value], names: &[&str]) -> Changes {
-    generate(existing, &functions(names), NAMESPACE).unwrap()
+    generate(existing, &functions(names), NAMESPACE, "porch-system").unwrap()
+}
+
+fn removed(existing: &[Value]) -> Changes {
+    remove(existing, NAMESPACE)
 }
 
 #[test]
-fn every_function_leads_to_the_routers_and_back() {
+fn every_function_is_sent_to_the_routers_and_restored() {
     let shipped = shipped();
     let led = generated(&stored(&shipped), &[]);
     assert_eq!(led.objects.len(), 18);
@@ -52,25 +56,25 @@ fn every_function_leads_to_the_routers_and_back() {
         let metadata = object["metadata"].as_object().unwrap();
         assert_eq!(metadata.keys().collect::<Vec<_>>(), ["name", "namespace", "annotations"]);
     }
-    assert_eq!(led.notes.len(), 4, "{:?}", led.notes);
+    assert_eq!(led.notes.len(), 7, "{:?}", led.notes);
     assert!(led.notes[3].ends_with(
         "apply-setters, ensure-name-substring, search-replace, set-annotations, set-image, set-labels, set-namespace, \
          starlark, upsert-resource"
     ));
-    assert!(led.notes[1].starts_with("set-namespace: Porch goes on running"), "{:?}", led.notes);
+    assert!(led.notes[1].starts_with("set-namespace: Porch still runs"), "{:?}", led.notes);
 
     let again = generated(&stored(&led.objects), &[]);
-    assert_eq!(again.objects, led.objects, "what is led stays as it is");
-    assert_eq!(again.notes.len(), 3, "nothing is replaced any more");
+    assert_eq!(again.objects, led.objects, "changed objects stay as they are");
+    assert_eq!(again.notes.len(), 6, "nothing is replaced any more");
 
-    let back = remove(&stored(&led.objects));
-    assert_eq!(back.objects, shipped);
-    assert!(back.created.is_empty());
-    assert!(remove(&stored(&shipped)).objects.is_empty());
+    let back = removed(&stored(&led.objects));
+    assert_eq!((back.objects, back.notes), (shipped.clone(), vec![AFTER_REMOVE.to_owned()]));
+    let unchanged = removed(&stored(&shipped));
+    assert_eq!((unchanged.objects.len(), unchanged.notes.len()), (0, 1));
 }
 
 #[test]
-fn a_function_without_an_object_gets_one_and_loses_it() {
+fn a_function_without_an_object_gets_one_and_remove_deletes_it() {
     let made = generated(&shipped(), &["mine", "example.com/a/theirs", "other.example/theirs"]);
     let expected = |name: &str, prefixes: Value| {
         let executor = json!({"tags": ["*"], "path": NO_EXECUTABLE});
@@ -84,27 +88,31 @@ fn a_function_without_an_object_gets_one_and_loses_it() {
         expected("theirs", json!(["example.com/a", "other.example"])),
     ];
     assert_eq!(made.objects, expected);
-    let back = remove(&stored(&made.objects));
-    assert_eq!((back.objects, back.created), (vec![], vec!["mine".to_owned(), "theirs".to_owned()]));
+    let delete = format!("delete the new ones: kubectl -n {NAMESPACE} delete functionconfigs mine theirs");
+    let notes = [NOTHING_TO_APPLY, &delete, AFTER_REMOVE];
+    let back = removed(&stored(&made.objects));
+    assert_eq!((back.objects, &back.notes[..]), (vec![], &notes.map(str::to_owned)[..]));
     let again = generated(&stored(&made.objects), &[]);
-    assert_eq!(remove(&stored(&again.objects)).created.len(), 2, "they are still known for new");
+    assert_eq!(removed(&stored(&again.objects)).notes, notes, "they still count as new");
+    let both = [made.objects, generated(&shipped(), &[]).objects].concat();
+    assert_eq!(removed(&stored(&both)).notes, notes[1..]);
 }
 
 #[test]
-fn prefixes_that_are_missing_are_added_and_taken_back() {
+fn missing_prefixes_are_added_and_removed_again() {
     let own = object("f", &json!({"image": "f", "prefixes": [""], "podExecutor": {"tags": ["*"]}}));
     let led = generated(std::slice::from_ref(&own), &["example.com/f", "f"]);
     assert_eq!(led.objects.len(), 1);
     assert_eq!(led.objects[0]["spec"]["prefixes"], json!(["", "example.com"]));
-    assert_eq!(remove(&stored(&led.objects)).objects, std::slice::from_ref(&own));
+    assert_eq!(removed(&stored(&led.objects)).objects, std::slice::from_ref(&own));
     let default = generated(&[own], &["ghcr.io/kptdev/krm-functions-catalog/f"]);
-    assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty one means it");
+    assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty prefix includes the catalog");
 }
 
 /// `kubectl apply` deletes a missing field only if it applied the field itself, not if server-side
 /// apply set it. It deletes a null field in both cases, but not in annotations.
 #[test]
-fn what_kubectl_would_keep_is_taken_back_in_writing() {
+fn fields_that_kubectl_would_keep_are_set_to_null() {
     let own = object("f", &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
     let mut led = generated(std::slice::from_ref(&own), &["example.com/f"]).objects.remove(0);
     assert_eq!(led["spec"]["prefixes"], json!(["", "example.com"]));
@@ -112,42 +120,42 @@ fn what_kubectl_would_keep_is_taken_back_in_writing() {
         if let Some(last_applied) = last_applied {
             led["metadata"]["annotations"][LAST_APPLIED] = json!(last_applied);
         }
-        let back = remove(std::slice::from_ref(&led)).objects.remove(0);
+        let back = removed(std::slice::from_ref(&led)).objects.remove(0);
         let mut expected = own.clone();
         expected["spec"]["binaryExecutor"] = json!(null);
         expected["spec"]["prefixes"] = json!(null);
         expected["metadata"]["annotations"] = json!({BEFORE: ""});
         assert_eq!(back, expected);
         expected["spec"].as_object_mut().unwrap().retain(|_, value| !value.is_null());
-        assert!(remove(&[expected.clone()]).objects.is_empty(), "it is back");
+        assert!(removed(&[expected.clone()]).objects.is_empty(), "it is restored");
         let again = generated(&[expected], &["example.com/f"]).objects.remove(0);
         assert_eq!(before(&again), before(&led));
     }
 }
 
 #[test]
-fn what_others_have_changed_meanwhile_is_theirs() {
+fn later_changes_by_others_are_kept() {
     let own = object("f", &json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "f"}}));
     let mut led = generated(&[own], &[]).objects.remove(0);
     // Porch's manifest was applied again: the annotation stays.
     led["spec"]["binaryExecutor"] = json!({"tags": ["v2"], "path": "f"});
-    let back = remove(std::slice::from_ref(&led)).objects.remove(0);
+    let back = removed(std::slice::from_ref(&led)).objects.remove(0);
     assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]));
     let again = generated(&[led], &[]).objects;
-    let back = remove(&again).objects.remove(0);
-    assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]), "the last one that was theirs");
+    let back = removed(&again).objects.remove(0);
+    assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]), "their last change");
 }
 
 #[test]
-fn of_several_objects_for_an_image_the_one_counts_that_porch_takes() {
+fn only_the_object_that_porch_uses_is_changed() {
     let go = json!({"image": "f", "goExecutor": {"tags": ["v1"]}});
     let led = generated(&[object("other", &go), object("f", &go)], &[]);
     assert_eq!(led.objects.iter().map(name_of).collect::<Vec<_>>(), ["f"]);
-    assert!(led.notes[0].starts_with("FunctionConfig other is left as it is"), "{:?}", led.notes);
+    assert!(led.notes[0].starts_with("FunctionConfig other stays unchanged"), "{:?}", led.notes);
     // If no object has the image's name, Porch uses both objects.
     let both = generated(&[object("a", &go), object("b", &go)], &["f"]);
     assert_eq!(both.objects.iter().map(name_of).collect::<Vec<_>>(), ["a", "b"]);
-    let taken = generate(&[object("g", &go)], &functions(&["g"]), NAMESPACE).unwrap_err();
+    let taken = generate(&[object("g", &go)], &functions(&["g"]), NAMESPACE, "").unwrap_err();
     assert!(taken.to_string().starts_with("FunctionConfig g is for spec.image f, not g: "), "{taken}");
 }
 
@@ -156,7 +164,7 @@ fn functions_are_named_without_tag() {
     for (text, part) in [
         ("f:v1", "leave tag and digest out"),
         ("f@sha256:abc", "leave tag and digest out"),
-        ("a/my_f", "no object can have this name"),
+        ("a/my_f", "no FunctionConfig can have this name"),
         ("", "image"),
         ("a b", "image"),
     ] {

@@ -1,8 +1,8 @@
-//! The addresses that Porch calls: every way that one can lead.
+//! Tests of the addresses that Porch calls, with every possible destination.
 
 use super::*;
 
-/// The installation, with Porch's own runner and its Service beside it.
+/// The installation with Porch's own runner and its Service.
 fn beside_porch() -> Value {
     let mut objects = objects();
     let container = json!({"name": "x", "image": "x/porch-function-runner:v1", "args": ["--pod-namespace=porch-fn-system"]});
@@ -19,7 +19,7 @@ fn beside_porch() -> Value {
 }
 
 #[test]
-fn an_address_is_followed_to_the_pods_behind_it() {
+fn an_address_is_resolved_to_the_pods_behind_it() {
     #[derive(Deserialize)]
     struct Case {
         address: String,

@@ -1,5 +1,5 @@
-//! The whole report on Porch 1.5, 1.6 and the next version: their real manifests with those of
-//! deploy/ beside them, as applied and after Porch was led to the routers.
+//! The whole report on Porch 1.5, 1.6 and the next version, with their real manifests and those of
+//! deploy/: before and after Porch calls the routers.
 
 use std::path::PathBuf;
 
@@ -67,11 +67,11 @@ fn check(objects: &[Value], version: &str, step: &str) {
     let found = text(&all(&facts));
     let file = Path::new(ROOT).join(format!("cli/src/doctor/checks/tests/golden/{version}-{step}.txt"));
     let expected = fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(found, expected, "{} is to be:\n{found}", file.display());
+    assert_eq!(found, expected, "{} must be:\n{found}", file.display());
 }
 
 #[test]
-fn the_report_on_each_porch_as_applied_and_after_each_step_to_the_routers() {
+fn reports_on_each_porch_version_before_and_after_each_step_of_the_migration() {
     type Step = (&'static str, fn(&mut [Value]));
     let cases: [(&str, &[Step]); 3] = [
         ("1.5", &[("led", |objects| lead_server(objects, &[]))]),

@@ -1,4 +1,4 @@
-//! The answers of the programs.
+//! Checks of the answers of the programs.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn replace(facts: &mut Facts, runner: usize, from: &str, to: &str) {
 fn answers_of_the_programs_are_compared() {
     use Level::{Problem, Unknown, Warning};
     let cases: [(_, _, _, fn(&mut Facts)); 8] = [
-        (Problem, "reachability", "to router router-a runner 10.0.0.2:9445 is unreachable", |facts| {
+        (Problem, "reachability", "for router router-a, runner 10.0.0.2:9445 is unreachable", |facts| {
             page(facts, 0).shards[1].info.state = "unreachable".to_owned();
         }),
         (Problem, "discovery", "router router-b cannot look up its runners: no such host", |facts| {
@@ -41,10 +41,10 @@ fn answers_of_the_programs_are_compared() {
                 "problems 1\nporch_fn_runner_config_valid{source=\"functionconfigs\"} 0",
             );
         }),
-        (Warning, "versions", "several at once: 1.0.0, 1.1.0", |facts| {
+        (Warning, "versions", "several versions run: 1.0.0, 1.1.0", |facts| {
             page(facts, 0).version = "1.1.0".to_owned();
         }),
-        (Unknown, "runners", "pod runner-a is ready, and could not be asked how it is: forbidden", |facts| {
+        (Unknown, "runners", "doctor cannot query these ready pods: runner-a: forbidden", |facts| {
             facts.runners[0].answer = Err("forbidden".to_owned());
         }),
     ];
@@ -56,7 +56,7 @@ fn answers_of_the_programs_are_compared() {
 }
 
 #[test]
-fn routers_have_to_know_the_runners_that_are_ready_by_any_address() {
+fn routers_must_know_each_ready_runner_by_one_of_its_addresses() {
     const A: &[&str] = &["10.0.0.1", "fd00::1"];
     const B: &[&str] = &["10.0.0.2", "fd00::2"];
     let all_known = "1 routers have found the 2 runners that are ready";
@@ -88,7 +88,7 @@ fn routers_have_to_know_the_runners_that_are_ready_by_any_address() {
 }
 
 #[test]
-fn templates_that_runners_refuse_have_their_names_and_are_not_ok() {
+fn a_template_that_runners_refuse_is_reported_by_name() {
     let config_map = TemplateSource::ConfigMap("mine".to_owned(), Ok(Vec::new()));
     for (template, flag, name) in [
         (TemplateSource::Object, "", "base-pod-template or base-service-template"),
