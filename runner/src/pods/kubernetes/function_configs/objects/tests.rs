@@ -223,7 +223,7 @@ fn a_conflict_is_reported_when_the_meaning_of_tags_is_known() {
         panic!("no conflict");
     };
     assert!(
-        error.starts_with("function-runner: ") && error.contains("FunctionConfig older counts"),
+        error.starts_with("function-runner: ") && error.contains("FunctionConfig older wins"),
         "{error}"
     );
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 0 });
