@@ -222,10 +222,7 @@ fn a_conflict_is_reported_when_the_meaning_of_tags_is_known() {
     let Some(Write::Status { observed: Some(1), error: Some(error) }) = written(&objects, "newer") else {
         panic!("no conflict");
     };
-    assert!(
-        error.starts_with("function-runner: ") && error.contains("FunctionConfig older wins"),
-        "{error}"
-    );
+    assert!(error.starts_with("function-runner: ") && error.contains("FunctionConfig older wins"), "{error}");
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 0 });
     // The conflict ends with the other object.
     objects.remove("older");
