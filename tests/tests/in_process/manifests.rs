@@ -365,7 +365,7 @@ fn components_are_listed_and_described() {
     assert_eq!(count, base.matches("- components/").count());
 }
 
-/// kustomize alone reads a component's list of files.
+/// Each file allows one thing, so a file that is not listed allows nothing.
 #[test]
 fn network_policies_leave_functions_without_a_network() {
     let folder = "components/network-policies";
@@ -390,6 +390,20 @@ fn network_policies_leave_functions_without_a_network() {
         }
     }
     assert_eq!(of_functions, 1);
+}
+
+/// An autoscaler ignores a metric that does not exist, and then never scales in.
+#[test]
+fn autoscalers_use_metrics_that_exist() {
+    let page = include_str!("../../../docs/monitoring.md");
+    let base = manifest("examples/hpa-waiting-calls/kustomization.yaml").to_string();
+    let keda = manifest("examples/keda/scaled-object.yaml").to_string();
+    let metrics = words(&base, "porch_fn_");
+    assert_eq!(metrics, words(&keda, "porch_fn_"));
+    assert!(metrics.contains("porch_fn_runner_calls_waiting"));
+    for metric in metrics {
+        assert!(page.contains(&format!("`{metric}")), "{metric} is not in docs/monitoring.md");
+    }
 }
 
 /// Containers without requests and limits get those of the component, others keep their own.
