@@ -7,10 +7,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use porch_fn_tests::rights::{DEPLOY, objects};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
 use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
+const OPERATORS_RULES: &str = "components/prometheus-operator/rules.yaml";
+/// The address in the manifests that users replace by that of their copy of the page.
+const RUNBOOKS: &str = "https://porch-fn.example/docs/troubleshooting.md";
+/// The metric that records the alerts' thresholds.
+const THRESHOLD: &str = "porch_fn:alert_threshold";
 const TROUBLESHOOTING: &str = include_str!("../../../docs/troubleshooting.md");
 /// The pages in which a reader of an alert looks up a flag.
 const PAGES: [&str; 4] = [
@@ -37,6 +42,11 @@ fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
     list(groups).flat_map(|group| list(&group["rules"]))
 }
 
+/// The rules without those that record thresholds.
+fn alerts(groups: &Value) -> impl Iterator<Item = &Value> {
+    rules(groups).filter(|rule| rule["record"].is_null())
+}
+
 /// The words of a text that begin with `prefix`, in the characters of metric and flag names.
 fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
@@ -47,6 +57,23 @@ fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
 fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = series.split_once(&format!("{name}=\""))?;
     Some(rest.split_once('"')?.0)
+}
+
+/// The Deployments of routers, runners and the single runner.
+fn deployments() -> Vec<Value> {
+    let files = ["router.yaml", "runners.yaml", "single-runner/runner.yaml"];
+    let all = files.iter().flat_map(|file| objects(&Path::new(DEPLOY).join(file)));
+    all.filter(|object| object["kind"] == "Deployment").collect()
+}
+
+/// The number of bytes of a quantity in Mi or Gi.
+fn bytes(quantity: &Value) -> u64 {
+    let text = quantity.as_str().unwrap();
+    let (number, unit) = match text.strip_suffix("Gi") {
+        Some(number) => (number, 1 << 30),
+        None => (text.strip_suffix("Mi").unwrap_or_else(|| panic!("{text}")), 1 << 20),
+    };
+    number.parse::<u64>().unwrap() * unit
 }
 
 /// Where pods of a Deployment export metrics: the value of the label `by`, which distinguishes the
@@ -69,10 +96,10 @@ fn pod_monitors() -> [Value; 2] {
 #[test]
 fn the_operators_alerts_are_those_of_the_rule_file() {
     let file = manifest(RULES);
-    let object = manifest("components/prometheus-operator/rules.yaml");
+    let object = manifest(OPERATORS_RULES);
     assert_eq!(object["kind"], "PrometheusRule");
     let names = |groups: &Value| -> Vec<String> {
-        rules(groups).map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect()
+        alerts(groups).map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect()
     };
     let (groups, copied) = (&file["groups"], &object["spec"]["groups"]);
     // Compare the names first: a difference is then easy to see.
@@ -81,6 +108,70 @@ fn the_operators_alerts_are_those_of_the_rule_file() {
     let all = names(groups);
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
     assert!(!all.is_empty());
+    // kustomize writes this address into each runbook_url.
+    assert_eq!(object["metadata"]["annotations"]["porch-fn.example/runbooks"], RUNBOOKS);
+}
+
+/// An alert compares with a recorded threshold, or with 0 or 1 if the condition is no matter of
+/// degree.
+#[test]
+fn the_thresholds_of_alerts_are_in_one_place() {
+    let file = manifest(RULES);
+    let mut recorded = BTreeSet::new();
+    for rule in rules(&file["groups"]).filter(|rule| !rule["record"].is_null()) {
+        assert_eq!(rule["record"], THRESHOLD);
+        assert!(rule["expr"].as_str().unwrap().starts_with("vector("), "{rule}");
+        let name = rule["labels"]["threshold"].as_str().unwrap();
+        assert!(recorded.insert(name), "{name} is recorded once");
+    }
+    let mut used = BTreeSet::new();
+    for rule in alerts(&file["groups"]) {
+        for limit in rule["expr"].as_str().unwrap().split(['<', '>']).skip(1) {
+            let limit = limit.trim_start();
+            if limit.starts_with(&format!("scalar({THRESHOLD}{{")) {
+                used.insert(label(limit, "threshold").unwrap());
+                continue;
+            }
+            let number: String = limit.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            assert!(["0", "1"].contains(&number.as_str()), "{} compares with {limit}", rule["alert"]);
+        }
+    }
+    assert_eq!(used, recorded);
+}
+
+/// kube-state-metrics has no metric of ours, so these alerts name namespaces and containers.
+#[test]
+fn alerts_on_containers_name_those_of_the_manifests() {
+    let deployments = deployments();
+    let ours: BTreeSet<_> = deployments
+        .iter()
+        .map(|deployment| deployment["spec"]["template"]["spec"]["containers"][0]["name"].as_str().unwrap())
+        .collect();
+    let with_functions: BTreeSet<_> = ours.iter().copied().chain(["function"]).collect();
+    let file = manifest(RULES);
+    let values = |expression: &str, name: &str| -> Vec<String> {
+        let selected = label(&expression.replace("=~", "="), name).unwrap_or_default().to_owned();
+        selected.split('|').map(str::to_owned).collect()
+    };
+    let mut checked = 0;
+    for rule in alerts(&file["groups"]) {
+        let expression = rule["expr"].as_str().unwrap();
+        if words(expression, "kube_").is_empty() {
+            continue;
+        }
+        checked += 1;
+        let namespaces = values(expression, "namespace");
+        let containers = values(expression, "container");
+        let expected = if namespaces.iter().any(|namespace| namespace == FUNCTIONS) {
+            &with_functions
+        } else {
+            assert_eq!(namespaces, [HOME]);
+            &ours
+        };
+        let containers: BTreeSet<_> = containers.iter().map(String::as_str).collect();
+        assert_eq!(&containers, expected, "{}", rule["alert"]);
+    }
+    assert_eq!(checked, 2);
 }
 
 #[test]
@@ -91,7 +182,7 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
         .map(|row| row["title"].as_str().unwrap())
         .collect();
     let mut named = 0;
-    for rule in rules(&manifest(RULES)["groups"]) {
+    for rule in alerts(&manifest(RULES)["groups"]) {
         let name = rule["alert"].as_str().unwrap();
         let severity = rule["labels"]["severity"].as_str().unwrap();
         assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
@@ -113,7 +204,8 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
             assert!(TROUBLESHOOTING.contains(&format!("\n## {section}\n")), "{name} names {section:?}");
             named += 1;
         }
-        // A runbook_url leads to docs/troubleshooting.md#name, in lower case.
+        // Web pages of Markdown write a heading's anchor in lower case.
+        assert_eq!(rule["annotations"]["runbook_url"], format!("{RUNBOOKS}#{}", name.to_lowercase()));
         let heading = format!("\n### {name}\n");
         assert!(TROUBLESHOOTING.contains(&heading), "{name} has no section in docs/troubleshooting.md");
     }
@@ -124,7 +216,7 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
 #[test]
 fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     let tests = manifest("alerts/porch-functions.tests.yaml");
-    for rule in rules(&manifest(RULES)["groups"]) {
+    for rule in alerts(&manifest(RULES)["groups"]) {
         let name = rule["alert"].as_str().unwrap();
         let case = list(&tests["tests"]).find(|case| case["name"] == name);
         let case = case.unwrap_or_else(|| panic!("{name} has no case in alerts/porch-functions.tests.yaml"));
@@ -137,7 +229,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
             list(&test["exp_samples"]).map(|sample| sample["labels"].as_str().unwrap()).collect();
         assert!(!firing.is_empty(), "{name} fires in its case");
         for alert in &firing {
-            assert_ne!(label(alert, "namespace"), Some("quiet"), "{name}");
+            assert!(!is_quiet(alert), "{name}");
             // Labels that the alert's texts refer to.
             for annotation in rule["annotations"].as_object().unwrap().values() {
                 for shown in annotation.as_str().unwrap().split("$labels.").skip(1) {
@@ -148,13 +240,18 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
         }
         let series: Vec<_> =
             list(&case["input_series"]).map(|series| series["series"].as_str().unwrap()).collect();
-        for metric in words(rule["expr"].as_str().unwrap(), "porch_fn_") {
-            let there = |series: &&&str| {
-                series.split_once('{').unwrap().0 == metric && label(series, "namespace") == Some("quiet")
-            };
+        let expression = rule["expr"].as_str().unwrap();
+        let metrics = words(expression, "porch_fn_").into_iter().chain(words(expression, "kube_"));
+        for metric in metrics {
+            let there = |series: &&&str| series.split_once('{').unwrap().0 == metric && is_quiet(series);
             assert!(series.iter().any(|one| there(&one)), "{name} has no quiet {metric}");
         }
     }
+}
+
+/// Whether a series is in a namespace or of a pod for which no alert may fire.
+fn is_quiet(series: &str) -> bool {
+    ["namespace", "pod"].iter().any(|name| label(series, name) == Some("quiet"))
 }
 
 /// Routers and runners have metrics of the same names, which the dashboard separates by job.
@@ -234,6 +331,94 @@ fn components_that_change_objects_of_porch_leave_them_behind() {
             assert_eq!(detached, "detach", "{file}");
         }
     }
+}
+
+/// If a node runs short of memory, it first evicts pods that use more than they request.
+#[test]
+fn requests_and_limits_of_memory_fit_the_messages_held() {
+    let deployments = deployments();
+    let mut checked = 0;
+    for deployment in &deployments {
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let flag =
+            |flag: &Value| flag.as_str().unwrap().strip_prefix("--max-inflight-bytes=").map(str::to_owned);
+        let Some(held) = list(&container["args"]).find_map(flag) else { continue };
+        let held: u64 = held.parse().unwrap();
+        let resources = &container["resources"];
+        let [request, limit] = ["requests", "limits"].map(|kind| bytes(&resources[kind]["memory"]));
+        assert!(request > held && limit > held * 5 / 2, "{}: {resources}", name(deployment));
+        checked += 1;
+    }
+    assert_eq!(checked, 2, "the single runner has Porch's flags and requests");
+}
+
+#[test]
+fn components_are_listed_and_described() {
+    let (base, readme) = (text("kustomization.yaml"), text("README.md"));
+    let mut count = 0;
+    for entry in fs::read_dir(Path::new(DEPLOY).join("components")).unwrap() {
+        let component = entry.unwrap().file_name().into_string().unwrap();
+        assert!(base.contains(&format!("\n# - components/{component}\n")), "{component} is in the base");
+        assert!(readme.contains(&format!("\n| `{component}` | ")), "{component} is in README.md");
+        count += 1;
+    }
+    assert_eq!(count, base.matches("- components/").count());
+}
+
+/// Each file allows one thing, so a file that is not listed allows nothing.
+#[test]
+fn network_policies_leave_functions_without_a_network() {
+    let folder = "components/network-policies";
+    let listed = manifest(&format!("{folder}/kustomization.yaml"));
+    let files: Vec<_> = list(&listed["resources"]).map(|file| file.as_str().unwrap()).collect();
+    let there = fs::read_dir(Path::new(DEPLOY).join(folder)).unwrap().count();
+    assert_eq!(there, files.len() + 1, "all files are listed: {files:?}");
+    let mut of_functions = 0;
+    for file in files {
+        for policy in objects(&Path::new(DEPLOY).join(folder).join(file)) {
+            let (name, spec) = (name(&policy), &policy["spec"]);
+            if policy["metadata"]["namespace"] == FUNCTIONS {
+                of_functions += 1;
+                assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]), "{name}");
+                assert_eq!(spec["egress"], json!([]), "{name}");
+            }
+            // Names can be looked up at the cluster's DNS only: port 53 of any address is a way out.
+            for rule in list(&spec["egress"]) {
+                let is_dns = list(&rule["ports"]).any(|port| port["port"] == 53);
+                assert!(!is_dns || rule["to"][0]["podSelector"].is_object(), "{name}: {rule}");
+            }
+        }
+    }
+    assert_eq!(of_functions, 1);
+}
+
+/// An autoscaler ignores a metric that does not exist, and then never scales in.
+#[test]
+fn autoscalers_use_metrics_that_exist() {
+    let page = include_str!("../../../docs/monitoring.md");
+    let base = manifest("examples/hpa-waiting-calls/kustomization.yaml").to_string();
+    let keda = manifest("examples/keda/scaled-object.yaml").to_string();
+    let metrics = words(&base, "porch_fn_");
+    assert_eq!(metrics, words(&keda, "porch_fn_"));
+    assert!(metrics.contains("porch_fn_runner_calls_waiting"));
+    for metric in metrics {
+        assert!(page.contains(&format!("`{metric}")), "{metric} is not in docs/monitoring.md");
+    }
+}
+
+/// Containers without requests and limits get those of the component, others keep their own.
+#[test]
+fn limits_of_function_pods_are_for_the_function_namespace() {
+    let limits = manifest("components/function-pod-limits/limits.yaml");
+    assert_eq!(limits["metadata"]["namespace"], FUNCTIONS);
+    let [container] = limits["spec"]["limits"].as_array().unwrap().as_slice() else {
+        panic!("one kind of limit: {limits}");
+    };
+    assert_eq!(container["type"], "Container");
+    let [request, limit] = ["defaultRequest", "default"].map(|kind| bytes(&container[kind]["memory"]));
+    assert!(request < limit);
+    // A maximum would refuse pods whose FunctionConfig asks for more.
+    assert!(container["max"].is_null() && container["min"].is_null(), "{container}");
 }
 
 fn name(object: &Value) -> String {

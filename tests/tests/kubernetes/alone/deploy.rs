@@ -29,8 +29,10 @@ const REGISTRY: &str = "porch-fn.example";
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
 /// All components that can be combined. `take-over-1.5` also stands for `take-over`.
-const COMPONENTS: [&str; 9] = [
+const COMPONENTS: [&str; 11] = [
+    "function-pod-limits",
     "hpa",
+    "image-pull-secrets",
     "mtls",
     "network-policies",
     "pod-security",
@@ -192,7 +194,7 @@ impl Stand {
     /// Asserts that an uninstallation beside Porch leaves none of our objects.
     pub(crate) async fn wait_uninstalled(&self) {
         let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
-                     configmaps,secrets";
+                     configmaps,secrets,limitranges,networkpolicies,horizontalpodautoscalers";
         eventually("nothing is left in the namespaces", async || {
             for namespace in [HOME, FUNCTIONS] {
                 let all =
@@ -263,7 +265,8 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
     figure(&format!("components validated after {:.0?}", start.elapsed()));
 
-    let changed = stand.with(&["pod-template", "network-policies", "pod-security", "restricted"]);
+    let changed = ["function-pod-limits", "pod-template", "network-policies", "pod-security", "restricted"];
+    let changed = stand.with(&changed);
     stand
         .under_load("an upgrade", async || {
             stand.kubectl(&["apply", "-k", &changed]).await;
