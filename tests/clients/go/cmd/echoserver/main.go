@@ -45,6 +45,7 @@ func main() {
 	port := flag.Int("port", 9446, "`port` to listen on; 0 selects a free port and prints it")
 	maxMessage := flag.Int("max-request-body-size", 6291456, "limit in `bytes` for each message, both ways")
 	flag.Int("verbosity", 0, "has no effect")
+	flag.Duration("drain-timeout", 0, "has no effect")
 	exitWithStdin := flag.Bool("exit-with-stdin", false, "exit when standard input is closed")
 	flag.Parse()
 	log.SetFlags(0)
