@@ -31,7 +31,7 @@ pub(super) fn readable(output: &[u8]) -> Result<(Cow<'_, str>, usize), String> {
         let line = line_of(error.valid_up_to());
         format!("invalid UTF-8 in line {line}: the function must write UTF-8 to stdout")
     })?;
-    if let Some((at, character)) = text.char_indices().find(|&(_, character)| !is_allowed(character)) {
+    if let Some((at, character)) = control_character(text) {
         let (code, line) = (u32::from(character), line_of(at));
         return Err(format!(
             "control characters are not allowed, U+{code:04X} in line {line}: it must be escaped in double quotes"
@@ -50,10 +50,21 @@ pub(super) fn readable(output: &[u8]) -> Result<(Cow<'_, str>, usize), String> {
 /// size.
 const PREFIX: &str = "--- ";
 
-/// Whether YAML allows the character in a document. U+0085 is a line end.
-fn is_allowed(character: char) -> bool {
-    matches!(character, '\t' | '\n' | '\r' | '\u{85}')
-        || !(character.is_control() || matches!(character, '\u{fffe}' | '\u{ffff}'))
+/// The first character that YAML does not allow in a document, and its offset. Reads bytes, because
+/// decoding the characters of a large output takes milliseconds.
+fn control_character(text: &str) -> Option<(usize, char)> {
+    let bytes = text.as_bytes();
+    // In UTF-8, one more byte follows 0xc2, and two more bytes follow 0xef.
+    let at = (0..bytes.len()).find(|&at| match bytes[at] {
+        b'\t' | b'\n' | b'\r' => false,
+        ..0x20 | 0x7f => true,
+        // U+0080 to U+009F, except the line end U+0085.
+        0xc2 => bytes[at + 1] < 0xa0 && bytes[at + 1] != 0x85,
+        // U+FFFE and U+FFFF.
+        0xef => bytes[at + 1] == 0xbf && bytes[at + 2] >= 0xbe,
+        _ => false,
+    })?;
+    Some((at, text[at..].chars().next()?))
 }
 
 /// The beginning of a node. A list or a mapping continues in the next events.
