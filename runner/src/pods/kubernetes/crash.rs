@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::{
 use porch_fn_pool::{Phase, Reason};
 
 use super::names;
-pub(super) use news::{Logged, News};
+pub(super) use news::Logged;
 use reasons::{advice, image, image_not_pulled, image_refused, named, not_started};
 
 /// A container that ran for less than this time counts as not started.

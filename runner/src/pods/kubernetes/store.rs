@@ -2,8 +2,9 @@
 //! and the Services in front of them.
 //!
 //! The watch, answers to writes and the probes' own requests report pods in any order. The store
-//! drops a state that is older than the known state or belongs to a deleted pod. It notifies the
-//! pool under the same lock, so the pool gets each pod's events in order.
+//! drops a state that is older than the known state or belongs to a deleted pod. It records a
+//! report, logs it and notifies the pool under one lock, so the pool gets each pod's events in
+//! order, and a caller whose pod failed finds the reason in the log.
 
 mod connections;
 mod services;
@@ -18,11 +19,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
+use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ResourceVersion, ShardKey, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::crash::{Logged, News, Tries, phase};
+use super::crash::{Logged, Tries, phase};
 use super::metadata::ImageSource;
 use super::observe::{Observed, observe};
 use connections::Link;
@@ -52,35 +53,46 @@ pub(crate) struct Store {
     events: mpsc::UnboundedSender<Event>,
     /// Learns the entrypoints of images from pods, and which images a registry refused.
     images: Arc<ImageSource>,
+    /// Locked before `state`, and until the pool is notified.
+    reports: Mutex<Reports>,
+    /// Calls wait for this lock.
     state: Mutex<State>,
     services_listed: watch::Sender<bool>,
 }
 
+/// What the next report of a pod is compared with.
 #[derive(Debug)]
-struct State {
-    pods: HashMap<Uid, KnownPod>,
+struct Reports {
+    pods: HashMap<Uid, Earlier>,
     /// UIDs of deleted pods. An answer about a pod may arrive after its deletion.
     gone: LruCache<Uid, ()>,
+}
+
+/// Facts from earlier reports of a pod.
+#[derive(Debug, Default)]
+struct Earlier {
+    version: ResourceVersion,
+    tries: Tries,
+    logged: Logged,
+    /// Whether the image's entrypoint was learned from this pod.
+    learned: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pods: HashMap<Uid, KnownPod>,
     services: HashMap<String, KnownService>,
 }
 
 #[derive(Debug, Default)]
 struct KnownPod {
     seen: Observed,
-    tries: Tries,
     /// Whether the pod has served. If it stops answering, it may be gone without a report.
     served: bool,
     /// When its termination was first reported.
     ending: Option<Instant>,
-    logged: Logged,
-    /// Whether the image's entrypoint was learned from this pod.
-    learned: bool,
     link: Option<Link>,
 }
-
-/// Lines for the log, each with its pod. They are logged after the store's lock is released,
-/// because calls wait for the lock.
-type Lines<'a> = Vec<(&'a Pod, News<'a>)>;
 
 // === impl Store ===
 
@@ -90,9 +102,9 @@ impl Store {
         images: Arc<ImageSource>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Self {
-        let state = State { pods: HashMap::new(), gone: LruCache::new(MAX_GONE), services: HashMap::new() };
+        let reports = Mutex::new(Reports { pods: HashMap::new(), gone: LruCache::new(MAX_GONE) });
         let services_listed = watch::Sender::new(false);
-        Self { connect, events, images, state: Mutex::new(state), services_listed }
+        Self { connect, events, images, reports, state: Mutex::default(), services_listed }
     }
 
     /// Notifies the pool. If the driver has stopped, the event is dropped.
@@ -105,79 +117,74 @@ impl Store {
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
         let observed = observe(object)?;
         let shown = observed.pod.clone();
-        let mut lines = Lines::new();
-        let mut state = self.state.lock();
-        if let Some((pod, true)) = self.record(&mut state, object, observed, &mut lines) {
+        let mut reports = self.reports.lock();
+        if let Some((pod, true)) = self.record(&mut reports, object, observed) {
             self.send(Event::Seen(pod));
         }
-        drop(state);
-        log(&lines);
         Some(shown)
     }
 
     /// Removes a pod that was deleted or that a request did not find.
     pub(super) fn remove_pod(&self, uid: &Uid) {
-        let mut state = self.state.lock();
-        state.pods.remove(uid);
-        state.gone.put(uid.clone(), ());
+        let mut reports = self.reports.lock();
+        reports.pods.remove(uid);
+        reports.gone.put(uid.clone(), ());
+        self.state.lock().pods.remove(uid);
         self.send(Event::Gone(uid.clone()));
     }
 
     /// Replaces all pods by the full list. The list may be older than the known state of some pods,
     /// and than the creation of others.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
-        // Parses without the lock: thousands of objects take long, and calls wait for the lock.
         let observed: Vec<_> = objects.iter().filter_map(|object| Some((object, observe(object)?))).collect();
         let listed: HashSet<_> = observed.iter().map(|(_, observed)| observed.pod.uid.clone()).collect();
-        let mut lines = Lines::new();
-        let mut state = self.state.lock();
-        state.pods.retain(|uid, _| listed.contains(uid));
-        let pods = observed
-            .into_iter()
-            .filter_map(|(object, observed)| self.record(&mut state, object, observed, &mut lines));
-        let pods = pods.map(|(pod, _)| pod).collect();
-        self.send(Event::Synced(pods));
-        drop(state);
-        log(&lines);
+        let mut reports = self.reports.lock();
+        reports.pods.retain(|uid, _| listed.contains(uid));
+        self.state.lock().pods.retain(|uid, _| listed.contains(uid));
+        let pods =
+            observed.into_iter().filter_map(|(object, observed)| self.record(&mut reports, object, observed));
+        self.send(Event::Synced(pods.map(|(pod, _)| pod).collect()));
     }
 
     /// Records a pod before the pool is notified, so that the pool's next action uses the new image
     /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
     /// was deleted.
-    fn record<'a>(
+    fn record(
         &self,
-        state: &mut State,
-        object: &'a Pod,
-        observed: Observed,
-        lines: &mut Lines<'a>,
+        reports: &mut Reports,
+        object: &Pod,
+        mut observed: Observed,
     ) -> Option<(pool::Pod, bool)> {
-        let uid = &observed.pod.uid;
-        if state.gone.contains(uid) {
+        let Observed { pod, entrypoint, .. } = &mut observed;
+        let uid = pod.uid.clone();
+        if reports.gone.contains(&uid) {
             return None;
         }
-        let known = state.pods.entry(uid.clone()).or_default();
-        let (version, last) = (&observed.pod.resource_version, &known.seen.pod.resource_version);
-        if is_older(version.as_str(), last.as_str()) {
-            return Some((known.seen.pod.clone(), false));
+        let earlier = reports.pods.entry(uid.clone()).or_default();
+        if is_older(pod.resource_version.as_str(), earlier.version.as_str()) {
+            return self.state.lock().pods.get(&uid).map(|known| (known.seen.pod.clone(), false));
         }
-        known.seen = observed;
-        let Observed { pod, entrypoint, .. } = &mut known.seen;
-        let was_refused = known.tries.image_was_refused();
-        pod.phase = phase(object, &mut known.tries);
-        if known.tries.image_was_refused() && !was_refused {
+        earlier.version = pod.resource_version.clone();
+        let was_refused = earlier.tries.image_was_refused();
+        pod.phase = phase(object, &mut earlier.tries);
+        if earlier.tries.image_was_refused() && !was_refused {
             self.images.distrust(&pod.name.image);
-        }
-        if pod.terminating_since.is_some() {
-            known.ending.get_or_insert_with(Instant::now);
         }
         if let Some(entrypoint) = entrypoint.take()
             && pod.phase == Phase::Running
-            && !std::mem::replace(&mut known.learned, true)
+            && !std::mem::replace(&mut earlier.learned, true)
         {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
-        lines.extend(known.logged.take_new(object).into_iter().map(|news| (object, news)));
-        Some((pod.clone(), true))
+        earlier.logged.take_new(object).iter().for_each(|news| news.log(object));
+        let pod = pod.clone();
+        let mut state = self.state.lock();
+        let known = state.pods.entry(uid).or_default();
+        known.seen = observed;
+        if pod.terminating_since.is_some() {
+            known.ending.get_or_insert_with(Instant::now);
+        }
+        Some((pod, true))
     }
 
     /// Records that the pod's wrapper serves.
@@ -216,12 +223,6 @@ impl Store {
     /// The name of the pod's object.
     pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
         self.state.lock().pods.get(uid).map(|pod| pod.seen.object_name.clone())
-    }
-}
-
-fn log(lines: &Lines<'_>) {
-    for (pod, news) in lines {
-        news.log(pod);
     }
 }
 
