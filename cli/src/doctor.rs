@@ -12,7 +12,6 @@ mod gather;
 mod installation;
 mod legacy;
 mod porch;
-mod quantity;
 mod rights;
 mod running;
 mod workload;

@@ -94,7 +94,7 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
         let message = format!("--{flag} cannot be set after --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
-    (flags.server.address, flags.server.port, flags.admin_port) = (Some(address), 0, 0);
+    (flags.server.address, flags.server.port, flags.server.admin_port) = (Some(address), 0, 0);
     if !set.contains("drain-delay") {
         flags.server.drain_delay = GoDuration::default();
     }

@@ -2,15 +2,17 @@
 
 #![no_main]
 
+use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use porch_fn_image::Image;
-use porch_fn_registry::fuzz_docker_config;
+use porch_fn_registry::CredentialsFileContent;
 
 fuzz_target!(|data: &[u8]| {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let image = std::str::from_utf8(&data[..end]).ok().and_then(|image| Image::parse(image, "").ok());
     let image = image.unwrap_or_else(|| Image::parse("ghcr.io/a/b:v1", "").expect("a reference"));
-    if let Err(error) = fuzz_docker_config(&data[end..], &image) {
-        assert!(!error.is_empty() && error.len() < 1024, "{error}");
+    match CredentialsFileContent::parse(Bytes::copy_from_slice(&data[end..])) {
+        Ok(file) => _ = file.has_credential(&image),
+        Err(error) => assert!(!error.is_empty() && error.len() < 1024, "{error}"),
     }
 });

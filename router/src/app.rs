@@ -78,7 +78,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let mut registry = Registry::default();
     let (otel, spans) = porch_fn_spans::start("porch-fn-router", env!("CARGO_PKG_VERSION"), &mut registry);
     let admin_host = flags.server.address.or(otel.admin_host);
-    let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
+    let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port").await?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
@@ -87,9 +87,12 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let health = Health::new();
     let (signal, drain) = drain::channel();
 
-    let (discover, snapshots) =
-        porch_fn_discovery::watch(flags.runners.clone(), flags.kubeconfig.as_deref(), "porch-fn-router")
-            .await?;
+    let (discover, snapshots) = porch_fn_discovery::watch(
+        flags.runners.clone(),
+        flags.server.kubeconfig.as_deref(),
+        "porch-fn-router",
+    )
+    .await?;
     let discovered = snapshots.clone();
     tasks.keep(tracing::info_span!("discovery"), discover);
 

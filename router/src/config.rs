@@ -1,10 +1,9 @@
 //! The router's flags.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use porch_fn_discovery::{Target, TargetError};
+use porch_fn_discovery::Target;
 use porch_fn_flags::{GoDuration, ServerFlags, positive};
 use porch_fn_grpc_client::conn;
 
@@ -29,16 +28,8 @@ pub struct Flags {
     /// EndpointSlices), static:///A:PORT,B:PORT (a list), or HOST:PORT (the same as dns:///HOST:PORT)
     // These texts appear in --help, which does not render Markdown.
     #[allow(clippy::doc_markdown)]
-    #[arg(long, value_name = "TARGET", value_parser = target)]
+    #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_PORT))]
     pub runners: Target,
-    /// Kubeconfig file with the API server for kubernetes:///; if not set, the pod's service account
-    /// is used
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Port for the status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 chooses a
-    /// free port and prints it
-    #[arg(long, value_name = "PORT", env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
-    pub admin_port: u16,
     /// Mutual TLS with the runners: the name that the runners' certificates must contain; if not set,
     /// HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's address for
     /// static:///
@@ -64,9 +55,6 @@ pub struct Flags {
     /// Number of routers that use the same runners; each one sees only its part of an image's calls
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub router_count: usize,
-    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 details, 5 everything
-    #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
-    pub log_level: u8,
 }
 
 impl Flags {
@@ -81,8 +69,4 @@ impl Flags {
             keepalive: None,
         }
     }
-}
-
-fn target(text: &str) -> Result<Target, TargetError> {
-    Target::parse(text, DEFAULT_PORT)
 }

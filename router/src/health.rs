@@ -19,6 +19,8 @@
 
 use std::time::Duration;
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// How long a runner must be available without interruption before it is healthy again.
 const COOLDOWN: Duration = Duration::from_secs(30);
 /// The longest ejection. The first ejection lasts [`COOLDOWN`].
@@ -32,7 +34,8 @@ const MAX_FAILURES: u32 = 5;
 const MAX_FAILED_PROBES: u32 = 2;
 
 /// Whether a runner may be picked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum HealthState {
     /// May be picked.
     Healthy,
@@ -106,10 +109,6 @@ pub(crate) struct RunnerHealth {
 // === impl HealthState ===
 
 impl HealthState {
-    /// All states, in the order of their discriminants.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Healthy, Self::CoolingDown, Self::Ejected, Self::Starting, Self::Unreachable, Self::Draining];
-
     /// Whether a runner in this state is never picked.
     pub(crate) fn is_unavailable(self) -> bool {
         matches!(self, Self::Starting | Self::Unreachable | Self::Draining)
@@ -121,18 +120,6 @@ impl HealthState {
         next == Self::Ejected || (next == Self::Unreachable && self != Self::Draining)
     }
 
-    /// The state's name in errors, in `/shards` and in metric labels.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Healthy => "healthy",
-            Self::CoolingDown => "cooling_down",
-            Self::Ejected => "ejected",
-            Self::Starting => "starting",
-            Self::Unreachable => "unreachable",
-            Self::Draining => "draining",
-        }
-    }
-
     /// The state's old name, for the labels of `porch_fn_router_shards`. The next version removes
     /// that metric.
     pub(crate) fn as_old_str(self) -> &'static str {
@@ -140,7 +127,7 @@ impl HealthState {
             Self::Healthy => "well",
             Self::CoolingDown => "held down",
             Self::Ejected => "passed over",
-            state => state.as_str(),
+            state => state.into_str(),
         }
     }
 }

@@ -15,13 +15,15 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use strum::{IntoStaticStr, VariantArray};
 use tonic::Code;
 
 use crate::health::HealthState;
 use crate::view::View;
 
 /// How one attempt at one runner ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum Outcome {
     Answered,
     Shed,
@@ -30,7 +32,8 @@ pub(crate) enum Outcome {
 }
 
 /// Why a call is sent to another runner than its image's owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(crate) enum Spill {
     /// The image has more calls than its owner may take.
     Load,
@@ -63,30 +66,6 @@ pub(crate) struct Metrics {
     pub(crate) ring_changes: Counter<u64, AtomicU64>,
     /// Attempts at runners.
     pub(crate) client: RpcMetrics,
-}
-
-impl Spill {
-    const ALL: [Self; 3] = [Self::Load, Self::Unhealthy, Self::Failed];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Load => "load",
-            Self::Unhealthy => "unhealthy",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-impl Outcome {
-    /// The value of the `reason` label of retries, and of the span attribute.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Shed => "shed",
-            Self::NotSent => "not_sent",
-            Self::Broken => "broken",
-        }
-    }
 }
 
 impl Metrics {
@@ -140,11 +119,11 @@ impl Metrics {
         };
         // The counters exist with value 0 from the start, so that Prometheus sees the first
         // increment.
-        for spill in Spill::ALL {
-            drop(metrics.spills.get_or_create(&[("reason", spill.as_str())]));
+        for spill in Spill::VARIANTS {
+            drop(metrics.spills.get_or_create(&[("reason", spill.into_str())]));
         }
         for outcome in [Outcome::Shed, Outcome::NotSent, Outcome::Broken] {
-            drop(metrics.retries.get_or_create(&[("reason", outcome.as_str())]));
+            drop(metrics.retries.get_or_create(&[("reason", outcome.into_str())]));
         }
         metrics
     }
@@ -161,12 +140,12 @@ impl Metrics {
     /// Counts a call that was answered by a runner other than the image's owner.
     pub(crate) fn record_spill(&self, why: Spill) {
         self.off_owner.inc();
-        self.spills.get_or_create(&[("reason", why.as_str())]).inc();
+        self.spills.get_or_create(&[("reason", why.into_str())]).inc();
     }
 
     /// Counts a call that is sent again. `before` is the outcome of the previous attempt.
     pub(crate) fn record_retry(&self, before: Outcome) {
-        self.retries.get_or_create(&[("reason", before.as_str())]).inc();
+        self.retries.get_or_create(&[("reason", before.into_str())]).inc();
     }
 
     /// Sets the gauges of ring and runners.
@@ -174,8 +153,8 @@ impl Metrics {
         let ring = view.ring.nodes();
         self.ring_members.set(gauge(ring.len()));
         self.ring_hash.set(fingerprint(ring).cast_signed());
-        for (state, count) in HealthState::ALL.into_iter().zip(view.counts()) {
-            self.runners.get_or_create(&[("state", state.as_str())]).set(gauge(count));
+        for (state, count) in HealthState::VARIANTS.iter().zip(view.counts()) {
+            self.runners.get_or_create(&[("state", state.into_str())]).set(gauge(count));
             self.shards.get_or_create(&[("state", state.as_old_str())]).set(gauge(count));
         }
     }

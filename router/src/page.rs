@@ -25,7 +25,7 @@ pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String
         let (calls, failures) = runner.totals();
         ShardInfo {
             address: runner.address.to_string(),
-            state: runner.state().as_str().to_owned(),
+            state: runner.state().into_str().to_owned(),
             listed: runner.is_listed(),
             in_flight: runner.in_flight(),
             load: runner.load(router.options.routers),

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, AddressError, Connection};
 use porch_fn_tls::Connector;
 use scopeguard::guard;
+use strum::VariantArray;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -118,7 +119,7 @@ impl Runner {
 
     /// Whether the runner may be picked.
     pub(crate) fn state(&self) -> HealthState {
-        HealthState::ALL[usize::from(self.state.load(Ordering::Relaxed))]
+        HealthState::VARIANTS[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
     /// Applies an observation of a health check or a call.
@@ -244,7 +245,7 @@ impl Runner {
         // Stored while the lock is held, so that the copy always has the last change.
         self.state.store(state as u8, Ordering::Relaxed);
         drop(record);
-        let (runner, reason) = (&self.address, state.as_str());
+        let (runner, reason) = (&self.address, state.into_str());
         match state {
             HealthState::Ejected => tracing::warn!(
                 %runner,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use porch_fn_discovery::cooling_down_count;
 use porch_fn_ring::Ring;
+use strum::VariantArray;
 
 use crate::health::HealthState::{self, CoolingDown, Ejected, Healthy};
 use crate::runner::Runner;
@@ -49,10 +50,10 @@ impl View {
         (ejected + 1) * 2 <= healthy + cooling_down + ejected
     }
 
-    /// The number of runners in each state, in the order of [`HealthState::ALL`]. Runs for each
+    /// The number of runners in each state, in the order of [`HealthState`]. Runs for each
     /// call.
-    pub(crate) fn counts(&self) -> [usize; HealthState::ALL.len()] {
-        let mut counts = [0; HealthState::ALL.len()];
+    pub(crate) fn counts(&self) -> [usize; HealthState::VARIANTS.len()] {
+        let mut counts = [0; HealthState::VARIANTS.len()];
         for runner in &self.runners {
             counts[runner.state() as usize] += 1;
         }
@@ -67,10 +68,10 @@ impl View {
             return "0 runners known".to_owned();
         }
         let (mut ready, mut reasons) = (known, Vec::new());
-        for (state, count) in HealthState::ALL.into_iter().zip(self.counts()) {
+        for (state, count) in HealthState::VARIANTS.iter().zip(self.counts()) {
             if state.is_unavailable() && count > 0 {
                 ready -= count;
-                reasons.push(format!("{count} {}", state.as_str()));
+                reasons.push(format!("{count} {}", state.into_str()));
             }
         }
         let why = if reasons.is_empty() { "" } else { ": " };

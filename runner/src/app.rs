@@ -17,7 +17,7 @@ use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_admin::{Admin, JSON, Page};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
-use porch_fn_grpc::{Hop, Inflight, Options, Server, inflight_limit, serve};
+use porch_fn_grpc::{Body, Hop, Inflight, Options, Server, inflight_limit, serve};
 use porch_fn_image::Image;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
@@ -111,7 +111,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let mut registry = Registry::default();
     let (otel, spans) = porch_fn_spans::start("porch-fn-runner", env!("CARGO_PKG_VERSION"), &mut registry);
     let admin_host = flags.server.address.or(otel.admin_host);
-    let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
+    let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port").await?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let health = Health::new();
@@ -176,7 +176,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
                 return server.handle(request).await;
             }
             let Ok(described) = describe.call(request).await;
-            described.map(Into::into)
+            described.map(Body::Tonic)
         }
     };
     let listening = serve::Options { max_age: None, max_connections: flags.server.max_connections.get() };

@@ -25,16 +25,9 @@ pub struct Flags {
     /// The flags that routers have too.
     #[command(flatten)]
     pub server: ServerFlags,
-    /// Port for /metrics, /healthz, /readyz, /config and /pods. 0 means any free port, which the
-    /// program prints
-    #[arg(long, env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
-    pub admin_port: u16,
     /// Runtimes to disable: exec, pod
     #[arg(long, default_value = "")]
     pub disable_runtimes: CommaList,
-    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
-    pub log_level: u8,
 
     /// Most calls of one function that wait for a pod or for the exec runtime; more calls are
     /// refused. 0 counts as 1
@@ -156,10 +149,6 @@ pub struct Flags {
     /// Kubernetes: the runner's own namespace. Default: the namespace of its service account
     #[arg(long, env = "POD_NAMESPACE", default_value = "")]
     pub namespace: String,
-    /// Kubernetes: kubeconfig file to reach the API server from outside. Default: the service
-    /// account
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
     /// All runners, including this one, in the same form as the router's --runners. For
     /// kubernetes:/// see --kubeconfig. Only the runner that owns a function replaces and deletes
     /// its pods. A runner without --peers owns all functions

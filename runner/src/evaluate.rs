@@ -87,7 +87,7 @@ impl Evaluate for Runner {
         let (started, deadline, span) = (Instant::now(), call.deadline, call.span.clone());
         let mut counted = Counted { runner: self, started, deadline, asked: Peek::default(), answer: None };
         let (reply, runtime) = self.run(call, &mut counted.asked).await;
-        span.text("porch_fn.runtime", &runtime.as_str().to_ascii_lowercase());
+        span.text("porch_fn.runtime", &runtime.into_str().to_ascii_lowercase());
         let code = reply.code();
         if code != Code::Ok {
             counted.record_failure(code, without_wrapping(&message_of(reply.status_headers())));

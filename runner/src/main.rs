@@ -14,7 +14,7 @@ async fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };
-    porch_fn_telemetry::init(flags.log_level);
+    porch_fn_telemetry::init(flags.server.log_level);
     adopt_orphans();
     porch_fn_lifecycle::run("porch-fn-runner", start(flags, &set, None), AppError::exit_code).await
 }

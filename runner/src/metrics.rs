@@ -14,6 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use strum::IntoStaticStr;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -24,7 +25,8 @@ type Gauges = Family<Labels<1>, Gauge>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 
 /// Which runtime answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(const_into_str)]
 pub(crate) enum Runtime {
     Exec,
     Pod,
@@ -75,17 +77,8 @@ pub(crate) struct Stage {
 // === impl Runtime ===
 
 impl Runtime {
-    /// The runtime's name in labels.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Exec => "Exec",
-            Self::Pod => "Pod",
-            Self::None => "None",
-        }
-    }
-
     fn label(self) -> Labels<1> {
-        [("runtime", self.as_str())]
+        [("runtime", self.into_str())]
     }
 }
 
@@ -170,7 +163,7 @@ impl Metrics {
     }
 
     pub(crate) fn answered(&self, runtime: Runtime, code: Code, took: Duration) {
-        self.calls.get_or_create(&[("runtime", runtime.as_str()), ("code", code_name(code))]).inc();
+        self.calls.get_or_create(&[("runtime", runtime.into_str()), ("code", code_name(code))]).inc();
         self.seconds.get_or_create(&runtime.label()).observe(took.as_secs_f64());
     }
 
@@ -186,7 +179,7 @@ impl Metrics {
 
     /// A call got no pod or no place.
     pub(crate) fn rejected(&self, runtime: Runtime, reason: &'static str) {
-        self.rejected.get_or_create(&[("runtime", runtime.as_str()), ("reason", reason)]).inc();
+        self.rejected.get_or_create(&[("runtime", runtime.into_str()), ("reason", reason)]).inc();
     }
 
     /// A call gets another pod. `reason` is why the previous pod did not answer: `broken`,

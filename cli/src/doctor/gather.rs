@@ -41,7 +41,7 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
         routers: ask(
             cluster,
             installed.router.as_ref(),
-            |flags| flags.admin_port,
+            |flags| flags.server.admin_port,
             async |router| Ok(router.page("/status.json").await?.1),
         )
         .await?,
@@ -49,7 +49,7 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
         runners: ask(
             cluster,
             installed.runner.as_ref(),
-            |flags| flags.admin_port,
+            |flags| flags.server.admin_port,
             async |runner| Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST),
         )
         .await?,

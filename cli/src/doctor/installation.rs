@@ -4,9 +4,9 @@
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
+use porch_fn_settings::quantity;
 
 use super::porch::{Caller, Evaluator, callers, evaluator};
-use super::quantity;
 use super::workload::{Program, SERVER, Workload};
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ fn installed<F: Parser>(workload: &Workload, program: &Program<'_>, may_be_origi
         workload: workload.clone(),
         may_be_original,
         image: program.container.image.clone().unwrap_or_default(),
-        memory: limits.and_then(|limits| quantity::bytes(&limits.get("memory")?.0)),
+        memory: limits.and_then(|limits| quantity(&limits.get("memory")?.0)).map(|bytes| bytes as u64),
         flags: program.parse(&workload.namespace),
     }
 }

@@ -8,6 +8,9 @@ use clap::Args;
 
 use crate::{GoDuration, positive};
 
+/// Default of `--log-level`.
+pub const DEFAULT_LOG_LEVEL: u8 = 2;
+
 // A doc comment here would replace the description of the program.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Args)]
@@ -18,6 +21,17 @@ pub struct ServerFlags {
     /// Port for function calls and gRPC health. 0 means any free port, which the program prints
     #[arg(long, value_name = "PORT", default_value_t = 9445)]
     pub port: u16,
+    /// Port for /metrics, /healthz, /readyz and the program's own pages. 0 means any free port,
+    /// which the program prints
+    #[arg(long, value_name = "PORT", env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
+    pub admin_port: u16,
+    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
+    #[arg(long, value_name = "LEVEL", default_value_t = DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    pub log_level: u8,
+    /// Kubeconfig file to reach the API server from outside the cluster. Default: the service
+    /// account of the pod
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
     /// Largest request and answer in bytes. Routers, runners and Porch must have the same value
     #[arg(long, value_name = "BYTES", default_value_t = 6_291_456)]
     pub max_request_body_size: usize,

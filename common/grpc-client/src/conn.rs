@@ -252,7 +252,7 @@ impl Service<Request<tonic::body::Body>> for Channel {
     }
 
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
-        self.0.send_request(request.map(Body::from)).boxed()
+        self.0.send_request(request.map(Body::Tonic)).boxed()
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
         let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS, None).unwrap();
         let mut sender = connection.sender().await.unwrap();
         let _hanging = listener.accept().await.unwrap();
-        let request = Request::get(connection.origin()).body(Body::from(tonic::body::Body::empty()));
+        let request = Request::get(connection.origin()).body(Body::Tonic(tonic::body::Body::empty()));
         let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
         assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();

@@ -74,12 +74,6 @@ impl Message {
     }
 }
 
-impl From<tonic::body::Body> for Body {
-    fn from(body: tonic::body::Body) -> Self {
-        Self::Tonic(body)
-    }
-}
-
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = Status;

@@ -23,6 +23,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use porch_fn_backoff::spread;
 use porch_fn_lifecycle::drain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -105,7 +106,8 @@ pub async fn serve<H, F>(
                     continue;
                 }
                 let span = tracing::debug_span!("connection", %peer);
-                let age = options.max_age.map(jittered);
+                // Connections that were opened together do not end together.
+                let age = options.max_age.map(|age| spread(age, 0.9..1.1));
                 let activity = Activity::new();
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
                 let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
@@ -235,9 +237,4 @@ async fn connection<H, F>(
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
-}
-
-/// Changes `age` by up to 10% at random, so that connections opened together do not end together.
-fn jittered(age: Duration) -> Duration {
-    age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

@@ -131,7 +131,12 @@ pub struct Server<E> {
 impl<E: Evaluate> Server<E> {
     /// A server for `evaluator` that also answers for `health`.
     pub fn new(evaluator: Arc<E>, health: &Health, options: Options) -> Arc<Self> {
-        Arc::new(Self { evaluator, health: health.service(), options, calls: AtomicUsize::new(0) })
+        Arc::new(Self {
+            evaluator,
+            health: HealthServer::new(health.clone()),
+            options,
+            calls: AtomicUsize::new(0),
+        })
     }
 
     /// Answers one HTTP/2 request.
@@ -148,7 +153,7 @@ impl<E: Evaluate> Server<E> {
             reply.into_response()
         } else if path.starts_with("/grpc.health.v1.Health/") {
             let Ok(response) = self.health.clone().call(request).await;
-            response.map(Body::from)
+            response.map(Body::Tonic)
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
                         grpc.health.v1.Health";

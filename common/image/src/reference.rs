@@ -40,7 +40,7 @@ const REGISTRY: &str =
     "host[:port], the host in letters, digits, '-' and '.', or an IPv6 address in brackets";
 const REPOSITORY: &str = "lowercase letters and digits, separated by '.', '_', '__' or '-'";
 const TAG: &str = "up to 128 letters, digits, '_', '.' and '-', the first neither '.' nor '-'";
-const DIGEST: &str = "algorithm:hex in lowercase, for sha256 with 64 digits";
+const DIGEST: &str = "sha256 or sha512, a colon and its hex digits in lowercase";
 
 /// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest
 /// or both.
@@ -224,19 +224,14 @@ pub fn is_tag(tag: &str) -> bool {
         && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-fn is_digest(digest: &str) -> bool {
-    let Some((algorithm, hex)) = digest.split_once(':') else { return false };
-    let is_word =
-        |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let length = match algorithm {
-        "sha256" => 64..=64,
-        "sha512" => 128..=128,
-        _ => 32..=128,
+/// Whether this is the digest of an image: `sha256` or `sha512`, a colon and hex digits.
+pub fn is_digest(digest: &str) -> bool {
+    let (hex, length) = match digest.split_once(':') {
+        Some(("sha256", hex)) => (hex, 64),
+        Some(("sha512", hex)) => (hex, 128),
+        _ => return false,
     };
-    algorithm.len() <= 32
-        && algorithm.split(['+', '.', '_', '-']).all(is_word)
-        && length.contains(&hex.len())
-        && hex.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+    hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 impl fmt::Display for Image {

@@ -12,7 +12,7 @@ use futures_util::{Stream, stream};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
+use tonic_health::pb::health_server::Health as HealthService;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 /// The name of the whole server. Probes ask for it.
@@ -73,11 +73,6 @@ impl Health {
     /// Whether the server as a whole is SERVING.
     pub fn is_serving(&self) -> bool {
         self.state.borrow().serving.get(SERVER) == Some(&true)
-    }
-
-    /// The gRPC service.
-    pub fn service(&self) -> HealthServer<Health> {
-        HealthServer::new(self.clone())
     }
 }
 

@@ -16,9 +16,6 @@ use porch_fn_lifecycle::tasks;
 
 pub use self::causes::Causes;
 
-/// Default of `--log-level`.
-pub const DEFAULT_LOG_LEVEL: u8 = 2;
-
 /// Installs the global subscriber, and logs panics to it. A second call is ignored, so that several
 /// servers can run in one process.
 ///

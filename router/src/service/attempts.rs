@@ -223,7 +223,7 @@ impl<'a> Attempts<'a> {
                 }
             }
         };
-        let outcome = attempt.outcome().as_str();
+        let outcome = attempt.outcome().into_str();
         span.text("porch_fn.outcome", outcome);
         *ended = Some((outcome, attempt.code()));
         attempt

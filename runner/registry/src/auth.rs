@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use http::HeaderValue;
 use http_auth::parse_challenges;
 use serde::Deserialize;
 
@@ -65,9 +66,12 @@ struct WireToken {
 
 /// Reads the response of a token server.
 pub(crate) fn parse_token(bytes: &[u8]) -> Result<Secret, RegistryError> {
-    let malformed = |reason| RegistryError::malformed(TOKEN, reason);
     let wire: WireToken = json(bytes, TOKEN)?;
     let token = [wire.token, wire.access_token].into_iter().flatten().find(|text| !text.is_empty());
-    let token = token.ok_or_else(|| malformed("it has neither token nor access_token".to_owned()))?;
-    Secret::token(&token).map_err(|problem| malformed(format!("it has {problem}")))
+    let reason = match token {
+        Some(token) if HeaderValue::from_str(&token).is_ok() => return Ok(Secret::new(&token)),
+        Some(_) => "it has characters that no token may have",
+        None => "it has neither token nor access_token",
+    };
+    Err(RegistryError::malformed(TOKEN, reason))
 }

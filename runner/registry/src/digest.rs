@@ -1,5 +1,6 @@
 //! Digests of content, `algorithm:hex`. No I/O.
 
+use porch_fn_image::is_digest;
 use ring::digest::{SHA256, SHA512, digest};
 
 use crate::RegistryError;
@@ -7,15 +8,8 @@ use crate::RegistryError;
 /// Returns the text if it is a digest of a supported algorithm. Only such a text may become part of
 /// a URL.
 pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, RegistryError> {
-    let (hex, length) = match text.split_once(':') {
-        Some(("sha256", hex)) => (hex, 64),
-        Some(("sha512", hex)) => (hex, 128),
-        _ => ("", 1),
-    };
-    if hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-        return Ok(text);
-    }
-    Err(RegistryError::malformed(what, "its digest is neither sha256 with 64 digits nor sha512 with 128"))
+    let problem = "its digest is neither sha256 with 64 digits nor sha512 with 128";
+    if is_digest(text) { Ok(text) } else { Err(RegistryError::malformed(what, problem)) }
 }
 
 /// The digest of content for which the registry announces none.

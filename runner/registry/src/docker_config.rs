@@ -36,8 +36,6 @@ pub(crate) enum Credential {
     Basic { user: String, password: Secret },
     /// `identitytoken`: a refresh token of OAuth 2.
     Identity { token: Secret },
-    /// `registrytoken`: sent unchanged as a bearer token.
-    Bearer { token: Secret },
 }
 
 /// A parsed file.
@@ -78,7 +76,6 @@ struct WireEntry {
     username: Option<String>,
     password: Option<String>,
     identitytoken: Option<String>,
-    registrytoken: Option<String>,
 }
 
 // === impl DockerConfig ===
@@ -130,11 +127,6 @@ fn credential(entry: Value) -> Result<Option<Credential>, &'static str> {
     let set = |text: Option<String>| text.filter(|text| !text.is_empty());
     if let Some(token) = set(wire.identitytoken) {
         return Ok(Some(Credential::Identity { token: Secret::new(&token) }));
-    }
-    if let Some(token) = set(wire.registrytoken) {
-        let token =
-            Secret::token(&token).map_err(|_| "registrytoken has characters that no token may have")?;
-        return Ok(Some(Credential::Bearer { token }));
     }
     let (user, password) = match (set(wire.auth), set(wire.username), set(wire.password)) {
         (Some(auth), _, _) => decode_auth(&auth)?,

@@ -51,13 +51,6 @@ pub struct Metadata {
     pub since: SystemTime,
 }
 
-/// Whether a docker config file can be read and has a credential for `image`. For fuzzing.
-#[doc(hidden)]
-pub fn fuzz_docker_config(file: &[u8], image: &Image) -> Result<bool, String> {
-    let config = docker_config::DockerConfig::parse(file)?;
-    Ok(config.lookup(image).is_some())
-}
-
 /// Sends requests to registries. Limits the time of each lookup, and caches only connections and
 /// challenges.
 pub trait Registry: fmt::Debug + Send + Sync + 'static {

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::HeaderValue;
-
 /// A password, a token, or a text that contains one.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Arc<str>);
@@ -12,12 +10,6 @@ pub(crate) struct Secret(Arc<str>);
 impl Secret {
     pub(crate) fn new(text: &str) -> Self {
         Self(text.into())
-    }
-
-    /// A token that is sent unchanged in a header.
-    pub(crate) fn token(text: &str) -> Result<Self, &'static str> {
-        let is_header = HeaderValue::from_str(text).is_ok();
-        is_header.then(|| Self::new(text)).ok_or("characters that no token may have")
     }
 
     /// Returns the text. Use it only for requests to a registry or token server.

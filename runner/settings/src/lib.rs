@@ -29,6 +29,7 @@ pub use function_config::{
 pub use function_configs::FunctionConfigs;
 pub use overrides::{ContainerOverrides, PodOverrides};
 pub use page::{Page, Row, page};
+pub use quantity::quantity;
 pub use settings::{Effective, Flags, Range, Resolved, Settings};
 pub use source::{Limits, Setting, Source};
 pub use tags::{TagSemantics, Tags};

@@ -37,7 +37,7 @@ impl Wiring<'_> {
         let flags = self.flags;
         let (templates, connect_pods) = (templates(flags)?, connect_pods(flags)?);
         let (images, credentials) = self.registries()?;
-        let client = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await.map_err(|error| {
+        let client = connect(flags.server.kubeconfig.as_deref(), "porch-fn-runner").await.map_err(|error| {
             format!("--pod-backend=kubernetes needs the API server: {error}; --disable-runtimes=pod runs without pods")
         })?;
         let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(&client)).await;

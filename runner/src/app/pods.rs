@@ -62,7 +62,7 @@ impl Wiring<'_> {
         }
         let own = HostPort::parse(&flags.shard_address, flags.server.port);
         let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
-        let kubeconfig = flags.kubeconfig.as_deref();
+        let kubeconfig = flags.server.kubeconfig.as_deref();
         let watched = porch_fn_discovery::watch(target, kubeconfig, "porch-fn-runner").await;
         let (discover, snapshots) = watched.map_err(|error| AppError::of_flag("peers", error))?;
         self.tasks.keep(tracing::info_span!("peers"), discover);
@@ -158,7 +158,7 @@ fn backend(flags: &Flags) -> PodBackend {
     let in_cluster = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     match flags.pod_backend {
         _ if !flags.is_enabled("pod") => PodBackend::None,
-        PodBackend::Auto if flags.kubeconfig.is_some() || in_cluster() => PodBackend::Kubernetes,
+        PodBackend::Auto if flags.server.kubeconfig.is_some() || in_cluster() => PodBackend::Kubernetes,
         chosen => chosen,
     }
 }
@@ -169,7 +169,7 @@ fn local_cluster(flags: &Flags) -> Result<LocalCluster, String> {
     Ok(LocalCluster::new(LocalOptions {
         wrapper: vec![flags.wrapper_server.clone().into_os_string()],
         max_message: flags.server.max_request_body_size,
-        log_level: flags.log_level,
+        log_level: flags.server.log_level,
         functions: ImageCommands::local(path, &flags.server.default_image_prefix)?,
     }))
 }

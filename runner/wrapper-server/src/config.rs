@@ -39,7 +39,7 @@ pub struct Flags {
     #[arg(long, default_value = "5m")]
     pub drain_timeout: GoDuration,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, default_value_t = porch_fn_flags::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub verbosity: u8,
     /// Join the lines of the function's standard error with " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]

@@ -3,9 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use clap::Parser;
 use porch_fn_flags::GoDuration;
@@ -27,9 +25,9 @@ pub(crate) const NAME: &str = "grpc-health-probe";
 #[derive(Debug, Parser)]
 #[command(name = NAME, version)]
 struct Flags {
-    /// The server: IP:PORT (IPv6 in brackets) or localhost:PORT
+    /// The server: HOST:PORT, with IPv6 in brackets; without HOST, this machine
     #[arg(long)]
-    addr: Target,
+    addr: String,
     /// The service whose health is asked for; empty for the whole server
     #[arg(long, default_value = "")]
     service: String,
@@ -43,10 +41,6 @@ struct Flags {
     #[arg(long)]
     v: bool,
 }
-
-/// Addresses of one server. Names are not looked up, because a probe asks its own pod.
-#[derive(Debug, Clone)]
-struct Target(Vec<SocketAddr>);
 
 /// The exit code, like that of the original tool, and the reason.
 type Failure = (u8, String);
@@ -74,7 +68,10 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn check(flags: Flags) -> Result<(), Failure> {
-    let connected = timeout(flags.connect_timeout.into(), TcpStream::connect(&flags.addr.0[..])).await;
+    // In Go, an address without a host means this machine.
+    let host = if flags.addr.starts_with(':') { "localhost" } else { "" };
+    let address = format!("{host}{}", flags.addr);
+    let connected = timeout(flags.connect_timeout.into(), TcpStream::connect(address)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connected.map_err(|error| no_connection(&error))?;
     let answered = timeout(flags.rpc_timeout.into(), call(stream, flags.service)).await;
@@ -116,48 +113,4 @@ async fn call(stream: TcpStream, service: String) -> Result<Option<ServingStatus
     // If the status is an error there is no message, and the status itself adds nothing.
     let answer = answer.get(PREFIX_LEN..).and_then(|answer| HealthCheckResponse::decode(answer).ok());
     Ok(answer.map(|answer| answer.status()))
-}
-
-impl FromStr for Target {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self(vec![address]));
-        }
-        // In Go, an address without a host means this machine.
-        let port = text.strip_prefix("localhost").unwrap_or(text).strip_prefix(':');
-        let port: Option<u16> = port.and_then(|port| port.parse().ok());
-        let wrong = || format!("{text:?} is neither IP:PORT (IPv6 in brackets) nor localhost:PORT");
-        let port = port.ok_or_else(wrong)?;
-        Ok(Self(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_addresses_or_this_machine() {
-        let local = Some("127.0.0.1:9446 [::1]:9446");
-        for (text, expected) in [
-            ("10.0.0.1:9445", Some("10.0.0.1:9445")),
-            ("[fd00::1]:9445", Some("[fd00::1]:9445")),
-            ("localhost:9446", local),
-            (":9446", local),
-            ("", None),
-            ("localhost", None),
-            ("localhost:", None),
-            ("localhost:70000", None),
-            ("example.com:9446", None),
-            ("::1:9446", None),
-            ("10.0.0.1", None),
-        ] {
-            let addresses = text.parse::<Target>().ok().map(|Target(addresses)| {
-                addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-            });
-            assert_eq!(addresses.as_deref(), expected, "{text}");
-        }
-    }
 }

@@ -11,7 +11,6 @@ use super::super::destination::{Destination, destination, ours, place};
 use super::super::facts::Facts;
 use super::super::finding::{Level, Report};
 use super::super::installation::Installed;
-use super::super::quantity::shown;
 use super::super::workload::Workload;
 
 /// Memory that a program needs in addition to its messages, in bytes.
@@ -62,6 +61,16 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
              --packagerevisions.max-grpc-message-size; Porch v1.5: --function-runner-grpc-max-message-size)"
         ),
     );
+}
+
+/// Formats a size: `6 MiB`, or bytes if it is not a whole number of MiB.
+fn shown(bytes: u64) -> String {
+    const MIB: u64 = 1024 * 1024;
+    if bytes >= MIB && bytes.is_multiple_of(MIB) {
+        format!("{} MiB", bytes / MIB)
+    } else {
+        format!("{bytes} bytes")
+    }
 }
 
 /// Checks that the memory limit fits --max-inflight-bytes, which responses may double.

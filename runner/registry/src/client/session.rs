@@ -169,7 +169,6 @@ impl<'a> Session<'a> {
     ) -> Result<RequestBuilder, RegistryError> {
         let credential = self.credential.as_ref().ok().and_then(Option::as_ref);
         Ok(match (challenge, credential) {
-            (Some(_), Some(Credential::Bearer { token })) => request.bearer_auth(token.expose()),
             (Some(Challenge::Bearer(challenge)), _) => {
                 if self.token.is_none() {
                     self.token = Some(self.fetch_token(challenge, credential).await?);

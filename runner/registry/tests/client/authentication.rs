@@ -94,14 +94,6 @@ async fn an_identity_token_is_exchanged_in_a_form() {
 }
 
 #[tokio::test]
-async fn a_registry_token_is_sent_unchanged() {
-    let it = WithTokens::start(|_| false).await;
-    let file = TempDir::config(&it.registry, &json!({"registrytoken": "t1-a"}));
-    client_with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
-    assert_eq!(it.take(), (3, 0));
-}
-
-#[tokio::test]
 async fn wrong_credentials_are_reported_and_not_sent_again() {
     let server = by_password(&password("right")).await;
     let file = TempDir::config(&server, &login("wrong"));
