@@ -150,7 +150,7 @@ proptest! {
         // No dot in the first part, which would make it a registry.
         path in r"[a-z0-9]{1,6}((_|__|-{1,3})[a-z0-9]{1,6}){0,2}(/[a-z0-9]{1,6}((\.|__|-)[a-z0-9]{1,6})?){0,2}",
         tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9._-]{0,20}"),
-        digest in proptest::option::of(r"sha256:[0-9a-f]{64}|x\+y:[0-9a-f]{32,40}"),
+        digest in proptest::option::of(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"),
         prefix in r"[a-z0-9]{1,5}(\.[a-z]{2})?(/[a-z]{1,3})?|",
     ) {
         let part = |sign: char, part: Option<&str>| part.map(|part| format!("{sign}{part}")).unwrap_or_default();

@@ -161,7 +161,7 @@ fn is_grpc_health_probe_under_that_name() {
     let mut probes = (0..30).map(|_| probe(&["-addr", &local]));
     let ended = probes.find(|ended| !text(&ended.stderr).contains("no answer within")).unwrap();
     assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(0), "status: SERVING\n"), "{ended:?}");
-    let addr = format!("--addr=127.0.0.1:{port}");
+    let addr = format!("--addr=:{port}");
     assert_ended(&probe(&[&addr, "-connect-timeout=20s", "-rpc-timeout", "20s", "-v"]), 0, "");
     let ended = probe(&["-addr", &local, "-service=other", "-rpc-timeout=20s"]);
     assert_ended(&ended, 3, "does not know that service");
@@ -176,7 +176,7 @@ fn is_grpc_health_probe_under_that_name() {
     let ended = probe(&["-addr", &silent, "-rpc-timeout=50ms"]);
     assert_ended(&ended, 3, "grpc-health-probe: no answer within -rpc-timeout\n");
 
-    for wrong in [&[][..], &["-addr=example.com:9446"], &["-addr=localhost:1", "-tls"], &["-addr"]] {
+    for wrong in [&[][..], &["-addr=localhost:1", "-tls"], &["-addr"]] {
         assert_ended(&probe(wrong), 1, "grpc-health-probe: ");
     }
 }
