@@ -2,6 +2,7 @@
 //! timer, and hide the server's answer. The tests in `foreign` check what other clients receive.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,9 +11,10 @@ use http::{HeaderMap, HeaderValue};
 use porch_fn_grpc::{Charge, Reply, format_timeout, message_of};
 use porch_fn_grpc_client::conn::{self, Channel, Connection};
 use porch_fn_grpc_client::unary::{self, CallError};
+use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, encode_request, frame};
-use porch_fn_tls::Connector;
+use porch_fn_tls::{Files, Gauges};
 use prost::Message;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -52,9 +54,13 @@ impl Client {
         Self { connection: Connection::new(address.to_string(), OPTIONS, None).expect("an address") }
     }
 
-    /// A client that uses TLS.
-    pub fn secured(address: SocketAddr, connector: Connector) -> Self {
-        let connection = Connection::new(address.to_string(), OPTIONS, Some(connector));
+    /// A client that uses TLS for a server of this name, with these files: its certificate, its key
+    /// and the CA.
+    pub fn secured(address: SocketAddr, name: &str, files: [PathBuf; 3]) -> Self {
+        let files = files.map(Some);
+        let files = Files::of("--tls", files.each_ref(), true).expect("usable files").expect("files");
+        let connector = files.connector(Some(name), &Gauges::default(), &mut Tasks::new());
+        let connection = Connection::new(address.to_string(), OPTIONS, Some(connector.expect("a name")));
         Self { connection: connection.expect("an address") }
     }
 

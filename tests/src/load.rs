@@ -95,16 +95,6 @@ impl Plan {
     pub fn per_second(calls: f64, images: &[String]) -> Self {
         Self { pace: Pace::PerSecond(calls), ..Self::callers(0, images) }
     }
-
-    #[must_use]
-    pub fn input(self, input: impl Into<String>) -> Self {
-        Self { input: input.into(), ..self }
-    }
-
-    #[must_use]
-    pub fn max_duration(self, max_duration: Duration) -> Self {
-        Self { max_duration, ..self }
-    }
 }
 
 // === impl Load ===

@@ -5,12 +5,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, metric, runners_flag};
 use porch_fn_tests::registry::Authority;
-use porch_fn_tls::{Files, Gauges};
 use tonic::Code;
 
 use super::INPUT;
@@ -199,12 +197,9 @@ async fn callers_can_be_required_to_use_tls() {
     let router = stand.router(&[&runner], stand.files("listen-tls", "runner")).await;
     router.wait_runners_healthy().await;
     let alone = stand.runner(0, stand.files("listen-tls", "runner")).await;
-    let path = |file: &str| Some(stand.sandbox.path(file));
-    let files = Files::of("--tls", [&path("router.crt"), &path("router.key"), &path("authority.crt")], true);
-    let connector =
-        files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut Tasks::new()).unwrap();
+    let files = ["router.crt", "router.key", "authority.crt"].map(|file| stand.sandbox.path(file));
     for server in [&router, &alone] {
-        let client = Client::secured(server.address(), connector.clone());
+        let client = Client::secured(server.address(), NAME, files.clone());
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         let plain = Client::new(server.address()).try_call(IMAGE, INPUT, None).await;
         assert!(plain.is_err(), "{plain:?}");

@@ -156,9 +156,12 @@ async fn an_unknown_image_counts_as_answered_and_a_lost_registry_as_failed() {
     let client = Client::new(Options { report, ..options() });
     client.metadata(&image(&server, "a:v1")).await.unwrap();
     client.digest(&image(&server, "a:v9")).await.unwrap_err();
-    let gone = Image::parse("127.0.0.1:1/a:v1", "").unwrap();
-    client.tags(&gone).await.unwrap_err();
-    assert_eq!(*reports.lock(), [("metadata", true), ("digest", true), ("tags", false)]);
+    for gone in ["127.0.0.1:1/a:v1", "registry.invalid/a:v1"] {
+        let found = client.tags(&Image::parse(gone, "").unwrap()).await;
+        assert_eq!(found, Err(RegistryError::Unreachable), "{gone}");
+    }
+    let lost = ("tags", false);
+    assert_eq!(*reports.lock(), [("metadata", true), ("digest", true), lost, lost]);
 }
 
 #[tokio::test]

@@ -48,7 +48,8 @@ impl WarmInstallation {
     /// Runs load during `happens` and until the routers have settled. Asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) -> Report {
         let routers = Routers::new([self.installation.address()]);
-        let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).max_duration(LONGEST));
+        let plan = load::Plan { max_duration: LONGEST, ..load::Plan::callers(CALLERS, &self.images) };
+        let load = Load::through(&routers, plan);
         let start = Instant::now();
         happens().await;
         self.installation.wait_routers_agree().await;

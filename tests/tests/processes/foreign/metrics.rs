@@ -11,7 +11,7 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign::installed;
 use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, get, runners_flag};
 use porch_fn_tests::registry::Authority;
-use porch_fn_tests::rights::objects;
+use porch_fn_tests::rights::{list, objects, words};
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio::task::JoinSet;
@@ -87,10 +87,6 @@ fn traffic(router: SocketAddr) -> JoinSet<()> {
 
 fn yaml(path: &str) -> Value {
     serde_saphyr::from_str(&std::fs::read_to_string(deployed(path)).unwrap()).unwrap()
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Path) {
@@ -203,12 +199,6 @@ fn dashboard_queries() -> Vec<String> {
     queries
 }
 
-/// The names of our metrics in an expression.
-fn metrics(expression: &str) -> impl Iterator<Item = &str> {
-    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("porch_fn_"))
-}
-
 /// The selector of a test case's series without the labels that differ between pods, and the names
 /// of its other labels.
 fn selector(series: &str) -> (String, BTreeSet<String>) {
@@ -299,7 +289,7 @@ async fn every_query_of_dashboard_and_alerts_has_data() {
     for rule in &rules {
         assert_eq!((&rule["health"], &rule["lastError"]), (&Value::from("ok"), &Value::Null), "{rule}");
         let expression = rule["query"].as_str().unwrap();
-        for metric in metrics(expression) {
+        for metric in words(expression, "porch_fn_") {
             assert!(names.contains(metric), "{metric} of {} is not there", rule["name"]);
             used += 1;
         }
