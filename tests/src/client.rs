@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
 use porch_fn_grpc::{Charge, Reply, format_timeout, message_of};
@@ -67,6 +68,13 @@ impl Client {
     /// Calls `image` without a deadline, as Porch does.
     pub async fn call(&self, image: &str, input: impl Into<Bytes>) -> Answer {
         self.try_call(image, input, None).await.expect("an answer with a status")
+    }
+
+    /// Calls each image, eight at a time. Its function must echo the input.
+    pub async fn call_all(&self, images: impl IntoIterator<Item = &String>, input: &'static str) {
+        let calls = images.into_iter().map(|image| self.call(image, input));
+        let answers: Vec<_> = stream::iter(calls).buffer_unordered(8).collect().await;
+        assert!(answers.iter().all(|answer| answer.output() == input));
     }
 
     /// Calls `image` with a deadline. Only the server enforces it.

@@ -35,15 +35,6 @@ impl Runner {
         let series = format!("porch_fn_runner_{series}");
         wait_metric(self.app.admin_address(), &series, value as u64).await;
     }
-
-    /// Lets the gated calls end, and waits until all bytes are released.
-    async fn finish(&self, held: Vec<RawCall>) {
-        self.sandbox.write("go", "");
-        for call in held {
-            assert_eq!(call.answer().await.code(), Code::Ok);
-        }
-        self.wait("inflight_bytes", 0).await;
-    }
 }
 
 fn package() -> Bytes {
@@ -55,17 +46,13 @@ fn charge() -> usize {
     framed("example.com/gated0:v1", package()).len() - PREFIX_LEN + CALL_OVERHEAD
 }
 
-async fn begin(raw: &RawCaller, image: &str) -> RawCall {
-    let mut call = raw.begin(raw.head()).await;
-    call.send(framed(image, package()), true);
-    call
-}
-
 /// Starts calls of `count` gated images, which hold their bytes until `go` exists.
 async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
     let mut held = Vec::new();
     for number in 0..count {
-        held.push(begin(raw, &format!("example.com/gated{number}:v1")).await);
+        let mut call = raw.begin(raw.head()).await;
+        call.send(framed(&format!("example.com/gated{number}:v1"), package()), true);
+        held.push(call);
     }
     runner.wait("inflight_bytes", count * charge()).await;
     runner.sandbox.wait_files(".begun", count).await;
@@ -124,7 +111,11 @@ async fn a_call_over_the_limit_is_shed_before_its_message_has_arrived() {
 
     let small = runner.client.call("example.com/quick0:v1", "package").await;
     assert_eq!((&small.output()[..], load_of(&small.trailers)), (&b"package"[..], Some(5)));
-    runner.finish(held).await;
+    runner.sandbox.write("go", "");
+    for call in held {
+        assert_eq!(call.answer().await.code(), Code::Ok);
+    }
+    runner.wait("inflight_bytes", 0).await;
     let last = runner.client.call("example.com/quick0:v1", "package").await;
     assert_eq!(load_of(&last.trailers), Some(0));
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, list, objects, words};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, list, manifest, objects, words};
 use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
@@ -28,10 +28,6 @@ const PAGES: [&str; 4] = [
 fn text(path: &str) -> String {
     let path = Path::new(DEPLOY).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn manifest(path: &str) -> Value {
-    serde_saphyr::from_str(&text(path)).unwrap()
 }
 
 fn rules(groups: &Value) -> impl Iterator<Item = &Value> {

@@ -8,16 +8,11 @@ use tokio::net::TcpListener;
 
 use crate::server::{Reply, Server, basic};
 use crate::store::Store;
-use crate::{TempDir, client, client_with, image, malformed, options, plain};
+use crate::{TempDir, client, client_with, image, malformed, open, options, plain};
 
 async fn tls_server(certificate: &str, key: &str) -> Server {
     let store = Store::of_images();
     Server::start_tls(certificate, key, move |seen| store.answer(seen)).await
-}
-
-async fn plain_server() -> Server {
-    let store = Store::of_images();
-    Server::start(move |seen| store.answer(seen)).await
 }
 
 /// A client that uses HTTPS and trusts the CA in the directory.
@@ -97,7 +92,7 @@ async fn a_certificate_that_is_its_own_ca_is_trusted_for_its_name_and_time() {
 
 #[tokio::test]
 async fn plain_http_is_used_only_for_insecure_registries() {
-    let server = plain_server().await;
+    let server = open(Store::of_images()).await;
     let with_port = server.address.to_string();
     for (insecure, expected) in [
         (&["127.0.0.1"][..], true),
@@ -115,7 +110,7 @@ async fn plain_http_is_used_only_for_insecure_registries() {
 
 #[tokio::test]
 async fn a_redirect_sends_no_credentials_to_another_host() {
-    let storage = plain_server().await;
+    let storage = open(Store::of_images()).await;
     let (store, place) = (Store::of_images(), storage.url(""));
     let server = Server::start(move |seen| {
         let reply = store.guarded(seen, &basic("me", "pw"), "Basic");
@@ -166,7 +161,7 @@ async fn the_number_of_redirects_is_limited() {
 
 #[tokio::test]
 async fn a_redirect_from_https_to_plain_http_is_rejected() {
-    let plain = plain_server().await;
+    let plain = open(Store::of_images()).await;
     let place = plain.url("");
     let server = Server::start_tls("server.crt", "server.key", move |seen| {
         Reply::redirect(format!("{place}{}", seen.path))
