@@ -27,10 +27,6 @@ async fn limited(limit: usize) -> Runner {
 }
 
 impl Runner {
-    async fn raw(&self) -> RawCaller {
-        RawCaller::connect(self.app.address()).await
-    }
-
     async fn wait(&self, series: &str, value: usize) {
         let series = format!("porch_fn_runner_{series}");
         wait_metric(self.app.admin_address(), &series, value as u64).await;
@@ -69,7 +65,7 @@ async fn calls_without_a_message_are_evicted_for_others() {
         [(2, &announced[..], 2 * (LARGEST as usize + CALL_OVERHEAD)), (11, &[], 10 * CALL_OVERHEAD)]
     {
         let runner = limited(limit).await;
-        let raw = runner.raw().await;
+        let raw = RawCaller::connect(runner.app.address()).await;
         let mut silent = Vec::new();
         for _ in 0..count {
             let mut call = raw.begin(raw.head()).await;
@@ -94,7 +90,7 @@ async fn calls_without_a_message_are_evicted_for_others() {
 async fn a_call_over_the_limit_is_shed_before_its_message_has_arrived() {
     let limit = 5 * charge() + 2 * CALL_OVERHEAD;
     let runner = limited(limit).await;
-    let raw = runner.raw().await;
+    let raw = RawCaller::connect(runner.app.address()).await;
     let held = hold(&runner, &raw, 5).await;
     let mut sixth = raw.begin(raw.head()).await;
     sixth.send(framed("example.com/quick0:v1", package()).slice(..PREFIX_LEN + 10), false);

@@ -54,10 +54,6 @@ impl Stand {
     }
 }
 
-fn server_name(name: &str) -> OsString {
-    flag("tls-server-name", name)
-}
-
 /// Asserts that a call reaches no runner, and that both logs contain the reason.
 async fn assert_refused(router: &Server, runner: &Server, router_logs: &str, runner_logs: &str) {
     let answer = Client::new(router.address()).call(IMAGE, INPUT).await;
@@ -77,7 +73,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
 
     let runner = stand.runner(0, stand.files("tls", "runner")).await;
     let own = stand.files("tls", "router");
-    let good = stand.router(&[&runner], own.clone().into_iter().chain([server_name(NAME)])).await;
+    let good = stand.router(&[&runner], own.clone().into_iter().chain([flag("tls-server-name", NAME)])).await;
     good.wait_runners_healthy().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
@@ -85,7 +81,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
     for (name, router_logs, runner_logs) in
         [("stranger", "UnknownCA", "UnknownIssuer"), ("expired", "CertificateExpired", "certificate expired")]
     {
-        let flags = stand.files("tls", name).into_iter().chain([server_name(NAME)]);
+        let flags = stand.files("tls", name).into_iter().chain([flag("tls-server-name", NAME)]);
         assert_refused(&stand.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
     }
     // Clients without a certificate, with TLS and without TLS.
@@ -103,7 +99,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
         ("runner", "another.test.svc", "certificate not valid for name"),
     ] {
         let invalid = stand.runner(0, stand.files("tls", name)).await;
-        let flags = own.clone().into_iter().chain([server_name(expected)]);
+        let flags = own.clone().into_iter().chain([flag("tls-server-name", expected)]);
         assert_refused(&stand.router(&[&invalid], flags).await, &invalid, router_logs, "TLS failed").await;
     }
     // The router with the valid certificate was not disturbed.
@@ -120,7 +116,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     for _ in 0..2 {
         runners.push(stand.runner(0, stand.files("tls", "runner")).await);
     }
-    let flags = || stand.files("tls", "router").into_iter().chain([server_name(NAME)]);
+    let flags = || stand.files("tls", "router").into_iter().chain([flag("tls-server-name", NAME)]);
     let router = stand.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
     router.wait_runners_healthy().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
