@@ -24,7 +24,8 @@ const LARGE: u32 = 32 * 1024 * 1024;
 /// tonic's client on one connection. Its size limits are higher than those under test.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    channel: Channel,
+    /// For clients of other services.
+    pub channel: Channel,
 }
 
 impl Caller {
@@ -34,18 +35,13 @@ impl Caller {
         Self { channel: soon("a connection", endpoint.connect()).await.expect("a router") }
     }
 
-    /// The channel, for clients of other services.
-    pub fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
     /// Calls `image` without a deadline.
     pub async fn evaluate(&self, image: &str, package: impl Into<Bytes>) -> Result<Response, Status> {
         self.send(request(image, package)).await
     }
 
     pub async fn send(&self, request: EvaluateFunctionRequest) -> Result<Response, Status> {
-        let mut client = FunctionEvaluatorClient::new(self.channel())
+        let mut client = FunctionEvaluatorClient::new(self.channel.clone())
             .max_decoding_message_size(LARGE as usize)
             .max_encoding_message_size(LARGE as usize);
         soon("an answer", client.evaluate_function(request)).await.map(tonic::Response::into_inner)

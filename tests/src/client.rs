@@ -2,17 +2,20 @@
 //! timer, and hide the server's answer. The tests in `foreign` check what other clients receive.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
 use porch_fn_grpc::{Charge, Reply, format_timeout, message_of};
 use porch_fn_grpc_client::conn::{self, Channel, Connection};
 use porch_fn_grpc_client::unary::{self, CallError};
+use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, encode_request, frame};
-use porch_fn_tls::Connector;
+use porch_fn_tls::{Files, Gauges};
 use prost::Message;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -52,15 +55,26 @@ impl Client {
         Self { connection: Connection::new(address.to_string(), OPTIONS, None).expect("an address") }
     }
 
-    /// A client that uses TLS.
-    pub fn secured(address: SocketAddr, connector: Connector) -> Self {
-        let connection = Connection::new(address.to_string(), OPTIONS, Some(connector));
+    /// A client that uses TLS for a server of this name, with these files: its certificate, its key
+    /// and the CA.
+    pub fn secured(address: SocketAddr, name: &str, files: [PathBuf; 3]) -> Self {
+        let files = files.map(Some);
+        let files = Files::of("--tls", files.each_ref(), true).expect("usable files").expect("files");
+        let connector = files.connector(Some(name), &Gauges::default(), &mut Tasks::new());
+        let connection = Connection::new(address.to_string(), OPTIONS, Some(connector.expect("a name")));
         Self { connection: connection.expect("an address") }
     }
 
     /// Calls `image` without a deadline, as Porch does.
     pub async fn call(&self, image: &str, input: impl Into<Bytes>) -> Answer {
         self.try_call(image, input, None).await.expect("an answer with a status")
+    }
+
+    /// Calls each image, eight at a time. Its function must echo the input.
+    pub async fn call_all(&self, images: impl IntoIterator<Item = &String>, input: &'static str) {
+        let calls = images.into_iter().map(|image| self.call(image, input));
+        let answers: Vec<_> = stream::iter(calls).buffer_unordered(8).collect().await;
+        assert!(answers.iter().all(|answer| answer.output() == input));
     }
 
     /// Calls `image` with a deadline. Only the server enforces it.

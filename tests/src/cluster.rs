@@ -22,7 +22,7 @@ pub use audit::{Audit, Mark, Request};
 pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLE_TIME, alive};
 pub use machine::Machine;
 pub use namespace::{Account, Namespace};
-pub use proxy::{ApiProxy, Fault, RequestKind, Rule};
+pub use proxy::{ApiProxy, Fault, RequestKind, Rule, status};
 pub use watch::{Change, Recorder, wait_until};
 
 use crate::process::{PATIENCE, Sandbox};

@@ -8,12 +8,12 @@
 mod report;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use porch_fn_grpc_client::unary::CallError;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -95,16 +95,6 @@ impl Plan {
     pub fn per_second(calls: f64, images: &[String]) -> Self {
         Self { pace: Pace::PerSecond(calls), ..Self::callers(0, images) }
     }
-
-    #[must_use]
-    pub fn input(self, input: impl Into<String>) -> Self {
-        Self { input: input.into(), ..self }
-    }
-
-    #[must_use]
-    pub fn max_duration(self, max_duration: Duration) -> Self {
-        Self { max_duration, ..self }
-    }
 }
 
 // === impl Load ===
@@ -132,14 +122,15 @@ impl Load {
             answered: Arc::clone(&answered),
         });
         let mut callers: JoinSet<Report> = JoinSet::new();
+        // The futures are boxed, because their types are too long for the compiler's limits.
         match pace {
             Pace::Callers(count) => {
                 for caller in 0..count {
-                    callers.spawn(boxed(closed_loop(caller, Arc::clone(&work))));
+                    callers.spawn(closed_loop(caller, Arc::clone(&work)).boxed());
                 }
             }
             Pace::PerSecond(calls) => {
-                callers.spawn(boxed(open_loop(calls, work)));
+                callers.spawn(open_loop(calls, work).boxed());
             }
         }
         Self { callers, stop, answered }
@@ -160,13 +151,6 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         self.callers.join_all().await.into_iter().fold(Report::default(), Report::merge)
     }
-}
-
-/// Boxes the future, because its type is too long for the compiler's limits.
-fn boxed(
-    work: impl Future<Output = Report> + Send + 'static,
-) -> Pin<Box<dyn Future<Output = Report> + Send>> {
-    Box::pin(work)
 }
 
 async fn closed_loop(caller: usize, work: Arc<Work>) -> Report {

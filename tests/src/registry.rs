@@ -127,16 +127,9 @@ impl<'a> Registry<'a> {
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
-    /// Stops the process. The kernel still accepts connections, but nothing answers on them.
-    pub fn stop(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    pub fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
+    /// Sends a signal. While the process is stopped, the kernel accepts connections, but nothing
+    /// answers on them.
+    pub fn signal(&self, signal: Signal) {
         let pid =
             self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("a running process");
         kill_process(pid, signal).expect("a running process");

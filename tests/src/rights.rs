@@ -38,6 +38,22 @@ pub fn objects(path: &Path) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The first object of a YAML file of deploy/.
+pub fn manifest(path: &str) -> Value {
+    objects(&Path::new(DEPLOY).join(path)).remove(0)
+}
+
+/// The elements of a list; none if it is missing.
+pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// The words of a text that begin with `prefix`, in the characters of metric and flag names.
+pub fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    text.split(|c| !part(c)).filter(|word| word.starts_with(prefix)).collect()
+}
+
 // === impl Roles ===
 
 impl Roles {

@@ -113,7 +113,7 @@ impl Tier {
             tier.add_router().await;
         }
         tier.wait_all_healthy().await;
-        tier.warm_up().await;
+        tier.client(0).call_all(&tier.images, INPUT).await;
         tier
     }
 
@@ -244,13 +244,6 @@ impl Tier {
             })
             .await;
         }
-    }
-
-    async fn warm_up(&self) {
-        let client = self.client(0);
-        let first_calls = self.images.iter().map(|image| client.call(image, INPUT));
-        let answers: Vec<_> = stream::iter(first_calls).buffer_unordered(8).collect().await;
-        assert!(answers.iter().all(|answer| answer.output() == INPUT));
     }
 
     /// Ends all processes, and waits until the function pods are deleted, so that they do not

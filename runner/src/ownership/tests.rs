@@ -7,7 +7,6 @@ use std::time::Duration;
 use porch_fn_discovery::{COALESCE, COOLDOWN};
 use porch_fn_image::shard_key;
 use tokio::time::sleep;
-use tracing::{Metadata, span};
 
 use super::*;
 use crate::metrics::tests::metrics;
@@ -145,35 +144,18 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
     }
 }
 
-/// Counts warnings.
-#[derive(Clone, Default)]
-struct Warnings(Arc<AtomicUsize>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let warned = *event.metadata().level() == tracing::Level::WARN;
-        self.0.fetch_add(usize::from(warned), Ordering::Relaxed);
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
-    let warnings = Warnings::default();
-    let _guard = tracing::subscriber::set_default(warnings.clone());
-    let warned = || warnings.0.load(Ordering::Relaxed);
+    let warnings = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&warnings);
+    // A writer is made for each message.
+    let writer = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::io::sink()
+    };
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(writer);
+    let _guard = tracing::subscriber::set_default(log.finish());
+    let warned = || warnings.load(Ordering::Relaxed);
 
     // A runner is listed once it is ready, and leaves the list when it drains.
     let runner = Runner::new(A).await;

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -21,6 +21,15 @@ fn run(args: &[&str]) -> Output {
 
 fn named(name: &str, args: &[&str]) -> Output {
     Command::new(BINARY).arg0(name).args(args).output().unwrap()
+}
+
+/// Starts the binary, and returns its first line.
+fn begin(args: &[&str]) -> (Child, String) {
+    let mut command = Command::new(BINARY);
+    let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line)
 }
 
 #[track_caller]
@@ -64,10 +73,7 @@ fn copies_itself_or_names_the_directory() {
 #[test]
 fn idles_until_a_signal() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut idle =
-            Command::new(BINARY).args(["--idle", "--verbosity=0"]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(idle.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (mut idle, line) = begin(&["--idle", "--verbosity=0"]);
         assert_eq!(line, "wrapper-server: idle\n");
         assert!(idle.try_wait().unwrap().is_none());
         kill_process(Pid::from_child(&idle), signal).unwrap();
@@ -86,14 +92,15 @@ fn an_entrypoint_is_needed_to_serve_only() {
     // Behind "--" nothing is a flag of ours.
     let directory = tempfile::tempdir().unwrap();
     let copy_to = format!("--copy-to={}", directory.path().display());
-    let mut server = Command::new(BINARY)
-        .args(["--address=127.0.0.1", "--port=0", "--exit-with-stdin", "--", "function", "--idle", &copy_to])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (mut server, line) = begin(&[
+        "--address=127.0.0.1",
+        "--port=0",
+        "--exit-with-stdin",
+        "--",
+        "function",
+        "--idle",
+        &copy_to,
+    ]);
     assert!(line.starts_with("wrapper-server: listening on "), "{line}");
     drop(server.stdin.take());
     assert_eq!(server.wait().unwrap().code(), Some(0));
@@ -144,14 +151,7 @@ fn is_cp_under_that_name() {
 
 #[test]
 fn is_grpc_health_probe_under_that_name() {
-    let mut wrapper = Command::new(BINARY)
-        .args(["--port=0", "--exit-with-stdin", "--", "cat"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(wrapper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (mut wrapper, line) = begin(&["--port=0", "--exit-with-stdin", "--", "cat"]);
     let port = line.trim().rsplit_once(':').unwrap().1;
     let probe = |args: &[&str]| named("/wrapper-server-tools/grpc-health-probe", args);
 

@@ -209,12 +209,6 @@ impl Installation {
         let ended = self.home.cluster().kubectl_ok(args, input).await;
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
-
-    /// The last log lines of a Deployment's pods, for the output of a failed test.
-    pub async fn pod_logs(&self, deployment: &str) -> String {
-        let selector = format!("--selector=app.kubernetes.io/name={deployment}");
-        self.kubectl(&["logs", &selector, "--prefix", "--tail=200"]).await
-    }
 }
 
 /// The time until a change has no effect on routers any more. DNS answers have a TTL of 5 s in the

@@ -196,7 +196,7 @@ async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response
 }
 
 /// A failure in the API server's format.
-fn status(code: StatusCode, reason: &str) -> Value {
+pub fn status(code: StatusCode, reason: &str) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "a fault of the test", "reason": reason, "code": code.as_u16(),

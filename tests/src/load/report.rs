@@ -19,7 +19,8 @@ pub struct Report {
     pub slowest: Duration,
     /// All calls, in no defined order.
     pub calls: Vec<Call>,
-    texts: Vec<String>,
+    /// The texts of the first failures.
+    pub texts: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,11 +79,6 @@ impl Report {
         let mut took: Vec<_> = self.calls.iter().filter(|call| counted(call)).map(|call| call.took).collect();
         took.sort_unstable();
         Latencies(took)
-    }
-
-    /// The texts of the first failures.
-    pub fn texts(&self) -> &[String] {
-        &self.texts
     }
 
     #[track_caller]

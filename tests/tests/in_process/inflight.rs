@@ -27,22 +27,9 @@ async fn limited(limit: usize) -> Runner {
 }
 
 impl Runner {
-    async fn raw(&self) -> RawCaller {
-        RawCaller::connect(self.app.address()).await
-    }
-
     async fn wait(&self, series: &str, value: usize) {
         let series = format!("porch_fn_runner_{series}");
         wait_metric(self.app.admin_address(), &series, value as u64).await;
-    }
-
-    /// Lets the gated calls end, and waits until all bytes are released.
-    async fn finish(&self, held: Vec<RawCall>) {
-        self.sandbox.write("go", "");
-        for call in held {
-            assert_eq!(call.answer().await.code(), Code::Ok);
-        }
-        self.wait("inflight_bytes", 0).await;
     }
 }
 
@@ -55,17 +42,13 @@ fn charge() -> usize {
     framed("example.com/gated0:v1", package()).len() - PREFIX_LEN + CALL_OVERHEAD
 }
 
-async fn begin(raw: &RawCaller, image: &str) -> RawCall {
-    let mut call = raw.begin(raw.head()).await;
-    call.send(framed(image, package()), true);
-    call
-}
-
 /// Starts calls of `count` gated images, which hold their bytes until `go` exists.
 async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
     let mut held = Vec::new();
     for number in 0..count {
-        held.push(begin(raw, &format!("example.com/gated{number}:v1")).await);
+        let mut call = raw.begin(raw.head()).await;
+        call.send(framed(&format!("example.com/gated{number}:v1"), package()), true);
+        held.push(call);
     }
     runner.wait("inflight_bytes", count * charge()).await;
     runner.sandbox.wait_files(".begun", count).await;
@@ -82,7 +65,7 @@ async fn calls_without_a_message_are_evicted_for_others() {
         [(2, &announced[..], 2 * (LARGEST as usize + CALL_OVERHEAD)), (11, &[], 10 * CALL_OVERHEAD)]
     {
         let runner = limited(limit).await;
-        let raw = runner.raw().await;
+        let raw = RawCaller::connect(runner.app.address()).await;
         let mut silent = Vec::new();
         for _ in 0..count {
             let mut call = raw.begin(raw.head()).await;
@@ -107,7 +90,7 @@ async fn calls_without_a_message_are_evicted_for_others() {
 async fn a_call_over_the_limit_is_shed_before_its_message_has_arrived() {
     let limit = 5 * charge() + 2 * CALL_OVERHEAD;
     let runner = limited(limit).await;
-    let raw = runner.raw().await;
+    let raw = RawCaller::connect(runner.app.address()).await;
     let held = hold(&runner, &raw, 5).await;
     let mut sixth = raw.begin(raw.head()).await;
     sixth.send(framed("example.com/quick0:v1", package()).slice(..PREFIX_LEN + 10), false);
@@ -124,7 +107,11 @@ async fn a_call_over_the_limit_is_shed_before_its_message_has_arrived() {
 
     let small = runner.client.call("example.com/quick0:v1", "package").await;
     assert_eq!((&small.output()[..], load_of(&small.trailers)), (&b"package"[..], Some(5)));
-    runner.finish(held).await;
+    runner.sandbox.write("go", "");
+    for call in held {
+        assert_eq!(call.answer().await.code(), Code::Ok);
+    }
+    runner.wait("inflight_bytes", 0).await;
     let last = runner.client.call("example.com/quick0:v1", "package").await;
     assert_eq!(load_of(&last.trailers), Some(0));
 }

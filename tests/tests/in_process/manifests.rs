@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, list, manifest, objects, words};
 use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
@@ -30,14 +30,6 @@ fn text(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn manifest(path: &str) -> Value {
-    serde_saphyr::from_str(&text(path)).unwrap()
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
 fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
     list(groups).flat_map(|group| list(&group["rules"]))
 }
@@ -45,12 +37,6 @@ fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
 /// The rules without those that record thresholds.
 fn alerts(groups: &Value) -> impl Iterator<Item = &Value> {
     rules(groups).filter(|rule| rule["record"].is_null())
-}
-
-/// The words of a text that begin with `prefix`, in the characters of metric and flag names.
-fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
-    let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    text.split(|c| !part(c)).filter(|word| word.starts_with(prefix)).collect()
 }
 
 /// The value of a label in a selector, `name{label="value"}`.
@@ -259,14 +245,12 @@ fn is_quiet(series: &str) -> bool {
 fn routers_and_runners_are_scraped_as_two_jobs() {
     let [monitor, single] = pod_monitors();
     let by = monitor["jobLabel"].as_str().expect("the PodMonitor says which label is the job");
-    let deployments = ["router.yaml", "runners.yaml"].map(|file| objects(&Path::new(DEPLOY).join(file)));
-    let deployments = deployments.iter().flatten().filter(|object| object["kind"] == "Deployment");
-    let (jobs, ports): (Vec<_>, BTreeSet<_>) = deployments.map(|deployment| shown_by(deployment, by)).unzip();
+    let [router, shard, runner] = deployments().try_into().unwrap();
+    let (jobs, ports): (Vec<_>, BTreeSet<_>) =
+        [&router, &shard].map(|one| shown_by(one, by)).into_iter().unzip();
     assert_eq!(jobs, ["function-router", "function-runner-shards"]);
-    let runner = objects(&Path::new(DEPLOY).join("single-runner/runner.yaml"));
-    let runner = runner.iter().find(|object| object["kind"] == "Deployment").unwrap();
     let single_by = single["jobLabel"].as_str().unwrap();
-    let (single_job, single_port) = shown_by(runner, single_by);
+    let (single_job, single_port) = shown_by(&runner, single_by);
     assert_eq!(single["selector"], json!({"matchLabels": {single_by: single_job}}));
     let [selected] = monitor["selector"]["matchExpressions"].as_array().unwrap().as_slice() else {
         panic!("one selector: {monitor}");

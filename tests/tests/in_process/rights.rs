@@ -30,15 +30,6 @@ fn grants_rights(object: &Value) -> bool {
     group.is_some_and(|group| group.starts_with("rbac.authorization.k8s.io/"))
 }
 
-/// The rights that Porch 1.6 grants to its own function runner in the function namespace.
-fn porchs_roles() -> Roles {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/1.6/5-rbac.yaml");
-    let mut roles = objects(&file);
-    roles
-        .retain(|object| object["metadata"]["name"] == "porch-function-executor" && object["kind"] == "Role");
-    Roles(roles.into_iter().map(|role| serde_json::from_value(role).unwrap()).collect())
-}
-
 #[test]
 fn only_known_manifests_grant_rights() {
     let mut roles = BTreeSet::new();
@@ -76,7 +67,10 @@ fn the_single_runner_has_the_rights_of_the_base_and_its_components() {
 
 #[test]
 fn porch_grants_all_rights_that_our_manifests_grant() {
-    let porchs = porchs_roles().rights();
+    // The rights of Porch 1.6's own function runner in the function namespace.
+    let mut porchs = Roles::of(&["../tests/packages/porch/1.6/5-rbac.yaml"]);
+    porchs.0.retain(|role| role.metadata.name.as_deref() == Some("porch-function-executor"));
+    let porchs = porchs.rights();
     assert!(porchs.len() > 30);
     // Porch's documentation of `--function-pod-template` grants this right.
     let own = Right::new("get configmaps");

@@ -4,7 +4,6 @@
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::Sandbox;
 use tonic::Code;
-use tonic_health::pb::health_check_response::ServingStatus;
 use wrapper_server::{App, Flags, start};
 
 const IMAGE: &str = "example.com/functions/set-image:v1";
@@ -81,11 +80,4 @@ async fn calls_over_the_limit_are_shed() {
          the wrapper-server's --max-concurrent-calls",
     );
     assert!(first.trailers.get("porch-fn-retry").is_none());
-}
-
-#[tokio::test]
-async fn health_is_serving_and_knows_no_other_name() {
-    let wrapper = Wrapper::sh(&[], "cat").await;
-    assert_eq!(wrapper.client.health("").await.unwrap(), ServingStatus::Serving);
-    assert_eq!(wrapper.client.health("nonsense").await.unwrap_err().code(), Code::NotFound);
 }

@@ -15,19 +15,8 @@ use tonic::Code;
 use super::INPUT;
 use super::pods::{IMAGE, pods, runner};
 
-/// The input of one call that runs in parallel with the others, and needs its daemon until it ends.
-const PARALLEL: &str = "kind: ResourceList\n# parallel\n";
 /// Each call leaves a process in its own session, and that process leaves a zombie.
-const LEAVES_PROCESSES: &str = "cat >$TMPDIR/$$.in
-if grep -q parallel $TMPDIR/$$.in; then
-(setsid sh -c 'echo $$ >$TMPDIR/daemon; exec sleep 61' >/dev/null 2>&1 &)
-touch $TMPDIR/begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done
-kill -0 $(cat $TMPDIR/daemon) || exit 1
-exec cat $TMPDIR/$$.in
-fi
-exec <$TMPDIR/$$.in; rm $TMPDIR/$$.in
-setsid sh -c 'sleep 0 & exec sleep 60' </dev/null >/dev/null 2>&1 &
-cat";
+const LEAVES_PROCESSES: &str = "setsid sh -c 'sleep 0 & exec sleep 60' </dev/null >/dev/null 2>&1 & cat";
 
 /// The number of child processes that have ended but were not reaped.
 fn zombies(parent: i32) -> usize {
@@ -40,36 +29,30 @@ fn zombies(parent: i32) -> usize {
     fs::read_dir("/proc").unwrap().filter_map(|entry| is_one(entry.ok()?)).count()
 }
 
-/// Makes `count` calls, and one call in parallel with them. Asserts that none of their processes is
-/// left a second later.
+/// Makes `count` calls, and asserts that none of their processes is left a second later.
+/// runner/wrapper-server tests that a call keeps its own processes until it ends.
 async fn assert_no_process_left(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
     let client = Client::new(server.address());
-    let all = async {
-        sandbox.wait_file("begun").await;
-        let begin = Instant::now();
-        let some = async || {
-            for _ in 0..count / 4 {
-                assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
-            }
-        };
-        tokio::join!(some(), some(), some(), some());
-        let took = begin.elapsed();
-        let left = || (sandbox.descendants_with("sleep 60").len(), zombies(parent));
-        let over = Instant::now();
-        while left() != (0, 0) && over.elapsed() < Duration::from_secs(1) {
-            sleep(Duration::from_millis(10)).await;
+    let begin = Instant::now();
+    let some = async || {
+        for _ in 0..count / 4 {
+            assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         }
-        let (processes, zombies) = left();
-        figure(&format!(
-            "{count} calls, each leaves a process and a zombie, in {took:.1?}: {processes} processes and {zombies} \
-             zombies are left after {:.0?}",
-            over.elapsed()
-        ));
-        assert_eq!((processes, zombies), (0, 0));
-        sandbox.write("go", "");
     };
-    let (parallel, ()) = tokio::join!(client.call(IMAGE, PARALLEL), all);
-    assert_eq!(parallel.output(), PARALLEL);
+    tokio::join!(some(), some(), some(), some());
+    let took = begin.elapsed();
+    let left = || (sandbox.descendants_with("sleep 60").len(), zombies(parent));
+    let over = Instant::now();
+    while left() != (0, 0) && over.elapsed() < Duration::from_secs(1) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let (processes, zombies) = left();
+    figure(&format!(
+        "{count} calls, each leaves a process and a zombie, in {took:.1?}: {processes} processes and {zombies} \
+         zombies are left after {:.0?}",
+        over.elapsed()
+    ));
+    assert_eq!((processes, zombies), (0, 0));
 }
 
 pub(super) async fn calls_in_a_pod_leave_nothing(count: usize) {

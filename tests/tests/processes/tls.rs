@@ -5,12 +5,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, metric, runners_flag};
 use porch_fn_tests::registry::Authority;
-use porch_fn_tls::{Files, Gauges};
 use tonic::Code;
 
 use super::INPUT;
@@ -56,10 +54,6 @@ impl Stand {
     }
 }
 
-fn server_name(name: &str) -> OsString {
-    flag("tls-server-name", name)
-}
-
 /// Asserts that a call reaches no runner, and that both logs contain the reason.
 async fn assert_refused(router: &Server, runner: &Server, router_logs: &str, runner_logs: &str) {
     let answer = Client::new(router.address()).call(IMAGE, INPUT).await;
@@ -79,7 +73,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
 
     let runner = stand.runner(0, stand.files("tls", "runner")).await;
     let own = stand.files("tls", "router");
-    let good = stand.router(&[&runner], own.clone().into_iter().chain([server_name(NAME)])).await;
+    let good = stand.router(&[&runner], own.clone().into_iter().chain([flag("tls-server-name", NAME)])).await;
     good.wait_runners_healthy().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
@@ -87,7 +81,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
     for (name, router_logs, runner_logs) in
         [("stranger", "UnknownCA", "UnknownIssuer"), ("expired", "CertificateExpired", "certificate expired")]
     {
-        let flags = stand.files("tls", name).into_iter().chain([server_name(NAME)]);
+        let flags = stand.files("tls", name).into_iter().chain([flag("tls-server-name", NAME)]);
         assert_refused(&stand.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
     }
     // Clients without a certificate, with TLS and without TLS.
@@ -105,7 +99,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
         ("runner", "another.test.svc", "certificate not valid for name"),
     ] {
         let invalid = stand.runner(0, stand.files("tls", name)).await;
-        let flags = own.clone().into_iter().chain([server_name(expected)]);
+        let flags = own.clone().into_iter().chain([flag("tls-server-name", expected)]);
         assert_refused(&stand.router(&[&invalid], flags).await, &invalid, router_logs, "TLS failed").await;
     }
     // The router with the valid certificate was not disturbed.
@@ -122,7 +116,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     for _ in 0..2 {
         runners.push(stand.runner(0, stand.files("tls", "runner")).await);
     }
-    let flags = || stand.files("tls", "router").into_iter().chain([server_name(NAME)]);
+    let flags = || stand.files("tls", "router").into_iter().chain([flag("tls-server-name", NAME)]);
     let router = stand.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
     router.wait_runners_healthy().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
@@ -199,12 +193,9 @@ async fn callers_can_be_required_to_use_tls() {
     let router = stand.router(&[&runner], stand.files("listen-tls", "runner")).await;
     router.wait_runners_healthy().await;
     let alone = stand.runner(0, stand.files("listen-tls", "runner")).await;
-    let path = |file: &str| Some(stand.sandbox.path(file));
-    let files = Files::of("--tls", [&path("router.crt"), &path("router.key"), &path("authority.crt")], true);
-    let connector =
-        files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut Tasks::new()).unwrap();
+    let files = ["router.crt", "router.key", "authority.crt"].map(|file| stand.sandbox.path(file));
     for server in [&router, &alone] {
-        let client = Client::secured(server.address(), connector.clone());
+        let client = Client::secured(server.address(), NAME, files.clone());
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         let plain = Client::new(server.address()).try_call(IMAGE, INPUT, None).await;
         assert!(plain.is_err(), "{plain:?}");

@@ -75,15 +75,6 @@ impl Collector {
         });
         Self { address, spans, _serving: serving }
     }
-
-    fn spans(&self) -> Vec<Span> {
-        self.spans.lock().unwrap().clone()
-    }
-
-    /// Waits until this number of spans has arrived.
-    async fn wait_spans(&self, spans: usize) {
-        eventually(&format!("{spans} spans"), async || (self.spans().len() >= spans).then_some(())).await;
-    }
 }
 
 async fn receive(
@@ -178,10 +169,10 @@ async fn the_spans_of_a_call_are_one_tree_from_the_caller_to_the_function() {
     // exported.
     let unsampled = stand.call(EXEC, false).await;
     assert!(unsampled.starts_with(&format!("00-{TRACE}-")) && unsampled.ends_with("-00"), "{unsampled}");
-    collector.wait_spans(10).await;
+    eventually("10 spans", async || (collector.spans.lock().unwrap().len() >= 10).then_some(())).await;
     stand.end().await;
 
-    let spans = collector.spans();
+    let spans = collector.spans.lock().unwrap().clone();
     for (image, runtime, function) in called {
         let only = |what: &str, fits: &dyn Fn(&Span) -> bool| {
             let mut found = spans.iter().filter(|span| fits(span));

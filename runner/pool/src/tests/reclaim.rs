@@ -51,15 +51,11 @@ fn without_the_api_server_the_pod_is_used_anyway() {
 }
 
 #[test]
-fn after_a_conflict_the_push_is_repeated() {
+fn after_a_conflict_the_push_is_repeated_and_a_vanished_pod_is_replaced() {
     let mut rig = lapsing(10);
     rig.run("request 1 ..; pushed 0 Conflict; see 0 lapsing 10 -> push u0 +1800");
     rig.run("see 0 -> grant 1 u0; pushed 0 Conflict"); // another runner has pushed it
     lapsing(10).run("request 1 ..; pushed 0 Conflict; pass 5 -> push u0 +1800"); // the watch may be late
-}
-
-#[test]
-fn a_call_for_a_vanished_pod_gets_another_pod() {
     lapsing(10).run("request 1 ..; pushed 0 Gone -> create 1; gone 0"); // its name is not free yet
 }
 

@@ -20,6 +20,7 @@ use porch_fn_registry::{
 use serde_json::{Value, json};
 
 use crate::server::{Server, fixture};
+use crate::store::Store;
 
 /// Options without credentials, with plain HTTP on loopback, for linux/amd64.
 fn options() -> Options {
@@ -48,6 +49,11 @@ fn client_with(credentials: CredentialFile) -> Client {
 /// An image of this registry; `rest` is, for example, `fn:v1`.
 fn image(server: &Server, rest: &str) -> Image {
     Image::parse(&format!("{}/{rest}", server.address), "").unwrap()
+}
+
+/// Starts an open registry with these images.
+async fn open(store: Store) -> Server {
+    Server::start(move |seen| store.answer(seen)).await
 }
 
 fn malformed(what: &'static str, reason: &str) -> RegistryError {

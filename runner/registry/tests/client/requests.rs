@@ -10,16 +10,11 @@ use tokio::time::{Duration, sleep};
 
 use crate::server::{Body, Reply, Server};
 use crate::store::{Store, sha256};
-use crate::{client, image, malformed, options};
+use crate::{client, image, malformed, open, options};
 
 const GIB: u64 = 1 << 30;
 /// Bytes that sockets and the server may hold when the client stops reading.
 const IN_FLIGHT: u64 = 16 << 20;
-
-/// Starts an open registry with these images.
-async fn open(store: Store) -> Server {
-    Server::start(move |seen| store.answer(seen)).await
-}
 
 #[tokio::test]
 async fn an_image_takes_two_requests_and_an_index_three() {
@@ -29,12 +24,16 @@ async fn an_image_takes_two_requests_and_an_index_three() {
     let platforms =
         [("sha256:none", "unknown", "unknown"), (&arm64, "linux", "arm64"), (&amd64, "linux", "amd64")];
     let of_index = store.index("team/fn", "multi", &platforms);
+    // An index may contain one nested index.
+    let nested = store.index("team/fn", "nested", &[(&of_index, "linux", "amd64")]);
+    store.index("team/fn", "deep", &[(&nested, "linux", "amd64")]);
     let server = open(store).await;
     // A digest takes precedence over a tag.
     let by_digest = format!("team/fn:v1@{arm64}");
     for (name, digest, argument, requests) in [
         ("team/fn:v1", &amd64, "v1", 2),
         ("team/fn:multi", &of_index, "v1", 3),
+        ("team/fn:nested", &nested, "v1", 4),
         (&by_digest, &arm64, "arm", 2),
     ] {
         let metadata = client().metadata(&image(&server, name)).await.unwrap();
@@ -44,19 +43,8 @@ async fn an_image_takes_two_requests_and_an_index_three() {
         );
         assert_eq!(server.take().len(), requests);
     }
-}
-
-#[tokio::test]
-async fn an_index_may_contain_one_nested_index() {
-    let mut store = Store::default();
-    let leaf = store.image("fn", "leaf");
-    let one = store.index("fn", "one", &[(&leaf, "linux", "amd64")]);
-    let two = store.index("fn", "two", &[(&one, "linux", "amd64")]);
-    store.index("fn", "three", &[(&two, "linux", "amd64")]);
-    let server = open(store).await;
-    assert_eq!(client().metadata(&image(&server, "fn:two")).await.unwrap().command[1], "leaf");
     let expected = malformed("manifest", "its indexes are nested too deep");
-    assert_eq!(client().metadata(&image(&server, "fn:three")).await, Err(expected));
+    assert_eq!(client().metadata(&image(&server, "team/fn:deep")).await, Err(expected));
 }
 
 #[tokio::test]
@@ -156,9 +144,12 @@ async fn an_unknown_image_counts_as_answered_and_a_lost_registry_as_failed() {
     let client = Client::new(Options { report, ..options() });
     client.metadata(&image(&server, "a:v1")).await.unwrap();
     client.digest(&image(&server, "a:v9")).await.unwrap_err();
-    let gone = Image::parse("127.0.0.1:1/a:v1", "").unwrap();
-    client.tags(&gone).await.unwrap_err();
-    assert_eq!(*reports.lock(), [("metadata", true), ("digest", true), ("tags", false)]);
+    for gone in ["127.0.0.1:1/a:v1", "registry.invalid/a:v1"] {
+        let found = client.tags(&Image::parse(gone, "").unwrap()).await;
+        assert_eq!(found, Err(RegistryError::Unreachable), "{gone}");
+    }
+    let lost = ("tags", false);
+    assert_eq!(*reports.lock(), [("metadata", true), ("digest", true), lost, lost]);
 }
 
 #[tokio::test]

@@ -10,19 +10,9 @@ use tonic::Code;
 
 const IMAGE: &str = "set-image:v1";
 
-/// A text like the output of functions: lines, percent signs and several languages. gRPC encodes a
-/// newline in three bytes.
-fn text_of(size: usize) -> String {
-    let line = "Fehler: 100 % der Größe von „name“ – 大きすぎる\n";
-    let mut text = line.repeat(size / line.len());
-    text.push_str(&"\n".repeat(size - text.len()));
-    text
-}
-
-/// The status headers that our own servers create for `text`.
-fn status_headers(text: &str) -> HeaderMap {
-    porch_fn_grpc::Reply::failed(Code::Internal, text).headers
-}
+/// Like the output of functions: percent signs and several languages. gRPC encodes a newline in
+/// three bytes.
+const LINE: &str = "Fehler: 100 % der Größe von „name“ – 大きすぎる\n";
 
 /// Two answers with these headers: without a message, and as trailers after a message.
 fn both_forms(headers: &HeaderMap) -> [Reply; 2] {
@@ -37,8 +27,9 @@ async fn long_error_texts_arrive_whole_and_longer_ones_are_cut_in_the_middle() {
     let fleet = Fleet::of(1).await;
     let caller = fleet.caller().await;
     for (size, whole) in [(8 * 1024, true), (100 * 1024, true), (1024 * 1024, false)] {
-        let text = format!("the beginning\n{}\nthe end", text_of(size));
-        for reply in both_forms(&status_headers(&text)) {
+        let text = format!("the beginning\n{}\nthe end", LINE.repeat(size / LINE.len()));
+        // The status headers that our own servers create.
+        for reply in both_forms(&porch_fn_grpc::Reply::failed(Code::Internal, &text).headers) {
             fleet.runners[0].otherwise(Answer::Reply(reply));
             let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
             let message = status.message();
@@ -57,7 +48,7 @@ async fn an_answer_with_too_much_metadata_is_refused() {
     let fleet = Fleet::of(1).await;
     let caller = fleet.caller().await;
     for (bytes, code) in [(60 * 1024, Code::Internal), (70 * 1024, Code::ResourceExhausted)] {
-        let mut headers = status_headers("the function's own text");
+        let mut headers = porch_fn_grpc::Reply::failed(Code::Internal, "the function's own text").headers;
         headers.insert("x-large", "x".repeat(bytes).parse().unwrap());
         for reply in both_forms(&headers) {
             fleet.runners[0].otherwise(Answer::Reply(reply));

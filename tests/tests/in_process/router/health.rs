@@ -15,24 +15,14 @@ use super::NO_RUNNER_WAIT;
 const NO_RUNNER: &str = "no function runner is ready: 0 of 3 runners ready: 2 unreachable, 1 draining; see the \
                          router's /shards page and --runners";
 
-/// A fleet without a ready runner: two closed ports and a runner that drains.
-async fn without_ready_runner() -> Fleet {
-    let runners =
-        vec![FakeRunner::stopped("0").await, FakeRunner::stopped("1").await, FakeRunner::start("2").await];
-    runners[2].set_serving(false);
-    let fleet = Fleet::start(runners, &[]).await;
-    fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "draining")]).await;
-    fleet
-}
-
 async fn check(fleet: &Fleet, name: &str) -> Result<ServingStatus, Code> {
-    let mut client = HealthClient::new(fleet.caller().await.channel());
+    let mut client = HealthClient::new(fleet.caller().await.channel);
     let answer = soon("a health answer", client.check(HealthCheckRequest { service: name.to_owned() })).await;
     answer.map(|answer| answer.get_ref().status()).map_err(|status| status.code())
 }
 
 pub(super) async fn watch(fleet: &Fleet, name: &str) -> Streaming<HealthCheckResponse> {
-    let mut client = HealthClient::new(fleet.caller().await.channel());
+    let mut client = HealthClient::new(fleet.caller().await.channel);
     let request = HealthCheckRequest { service: name.to_owned() };
     soon("a health stream", client.watch(request)).await.unwrap().into_inner()
 }
@@ -48,7 +38,12 @@ pub(super) async fn wait_serving(stream: &mut Streaming<HealthCheckResponse>) {
 
 #[tokio::test]
 async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_cause() {
-    let fleet = without_ready_runner().await;
+    // Two closed ports, and a runner that drains.
+    let runners =
+        vec![FakeRunner::stopped("0").await, FakeRunner::stopped("1").await, FakeRunner::start("2").await];
+    runners[2].set_serving(false);
+    let mut fleet = Fleet::start(runners, &[]).await;
+    fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "draining")]).await;
     let raw = fleet.raw().await;
     // With a very short deadline, either the client's or the router's clock may expire first.
     for (timeout, certain) in [("1n", false), ("10m", false), ("500m", true), ("20S", true)] {
@@ -75,11 +70,8 @@ async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_caus
     for (state, count) in [("healthy", 0), ("unreachable", 2), ("draining", 1)] {
         fleet.wait_metric(&format!("porch_fn_router_runners{{state=\"{state}\"}}"), count).await;
     }
-}
 
-#[tokio::test]
-async fn waiting_calls_go_to_a_runner_that_becomes_ready() {
-    let mut fleet = without_ready_runner().await;
+    // Waiting calls go to a runner that becomes ready.
     let caller = fleet.caller().await;
     let calls: Vec<_> = (0..5).map(|number| caller.spawn(&format!("fn-{number}:v1"))).collect();
     fleet.wait_calls(5).await;

@@ -85,11 +85,6 @@ impl Stand {
         }
     }
 
-    /// The address that Porch calls.
-    async fn address(&self) -> SocketAddr {
-        self.address_of(ROUTER).await
-    }
-
     async fn address_of(&self, service: &str) -> SocketAddr {
         let ip = "jsonpath={.spec.clusterIP}";
         let ip = self.kubectl(&["-n", HOME, "get", "service", service, "-o", ip]).await;
@@ -120,7 +115,7 @@ impl Stand {
 
     /// Runs load during `happens`, and asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) {
-        let routers = Routers::new([self.address().await]);
+        let routers = Routers::new([self.address_of(ROUTER).await]);
         let load = Load::through(&routers, Plan::callers(CALLERS, &self.images[..2]));
         let start = Instant::now();
         happens().await;
@@ -170,12 +165,6 @@ impl Stand {
                 .then_some(())
         })
         .await;
-    }
-
-    /// Asserts that the API server accepts deploy/ with these components.
-    async fn assert_valid(&self, components: &[&str]) {
-        let folder = self.with(components);
-        self.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
     }
 
     /// Asserts that no pod of the namespace violates the restricted Pod Security Standard.
@@ -230,16 +219,8 @@ async fn assert_nothing_forbidden(audit: &Audit, mark: &Mark) {
 }
 
 pub(crate) fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_folder(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
+    let copied = std::process::Command::new("cp").arg("-rT").args([from, to]).status();
+    assert!(copied.unwrap().success(), "{}", from.display());
 }
 
 #[tokio::test]
@@ -261,7 +242,8 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     figure(&format!("operated with porch-fn after {:.0?}", start.elapsed()));
 
     stand.install_component_crds().await;
-    stand.assert_valid(&COMPONENTS).await;
+    let folder = stand.with(&COMPONENTS);
+    stand.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
     stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
     figure(&format!("components validated after {:.0?}", start.elapsed()));
 

@@ -49,9 +49,6 @@ struct Report {
     lost: bool,
 }
 
-/// The number of calls by program and address.
-pub(crate) type Counts = BTreeMap<(String, String), usize>;
-
 // === impl Version ===
 
 impl Version {
@@ -82,12 +79,6 @@ impl Version {
         });
         all
     }
-
-    /// The definition of the kind FunctionConfig, if the version has one.
-    pub(crate) fn function_configs(self) -> Option<PathBuf> {
-        let file = self.folder().join("crds/config.porch.kpt.dev_functionconfigs.yaml");
-        file.is_file().then_some(file)
-    }
 }
 
 impl fmt::Display for Version {
@@ -107,7 +98,8 @@ impl Porch {
         let reports = Reports::default();
         tokio::spawn(reports.clone().collect(listener));
 
-        if let Some(crd) = version.function_configs() {
+        let crd = version.folder().join("crds/config.porch.kpt.dev_functionconfigs.yaml");
+        if crd.is_file() {
             stand.apply_crds(&crd).await;
         }
         let mut all = version.objects();
@@ -210,8 +202,9 @@ impl Reports {
         self.0.lock().unwrap().values().cloned().collect()
     }
 
-    fn counts(&self) -> Counts {
-        let mut counts = Counts::new();
+    /// The number of calls by program and address.
+    fn counts(&self) -> BTreeMap<(String, String), usize> {
+        let mut counts = BTreeMap::new();
         for report in self.all() {
             for (target, calls) in report.calls {
                 *counts.entry((report.program.clone(), target)).or_default() += calls;

@@ -36,9 +36,7 @@ impl WarmInstallation {
         let record = installation.functions.record::<Pod>().await;
         let client = Client::new(installation.address());
         let start = Instant::now();
-        let first_calls = images.iter().map(|image| client.call(image, INPUT));
-        let answers: Vec<_> = stream::iter(first_calls).buffer_unordered(8).collect().await;
-        assert!(answers.iter().all(|answer| answer.output() == INPUT));
+        client.call_all(&images, INPUT).await;
         let warm_pods = births(&record).len();
         figure(&format!("{} functions warm after {:.1?}", images.len(), start.elapsed()));
         assert_eq!(warm_pods, images.len(), "each function has one pod");
@@ -48,7 +46,8 @@ impl WarmInstallation {
     /// Runs load during `happens` and until the routers have settled. Asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) -> Report {
         let routers = Routers::new([self.installation.address()]);
-        let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).max_duration(LONGEST));
+        let plan = load::Plan { max_duration: LONGEST, ..load::Plan::callers(CALLERS, &self.images) };
+        let load = Load::through(&routers, plan);
         let start = Instant::now();
         happens().await;
         self.installation.wait_routers_agree().await;
@@ -59,7 +58,9 @@ impl WarmInstallation {
         figure(&format!("{what} in {took:.1?}: {report}; {new} function pods created since the warm-up"));
         if !report.failed.is_empty() {
             for deployment in [ROUTER, RUNNERS] {
-                println!("{}", self.installation.pod_logs(deployment).await);
+                let selector = format!("--selector=app.kubernetes.io/name={deployment}");
+                let logs = ["logs", &selector, "--prefix", "--tail=200"];
+                println!("{}", self.installation.kubectl(&logs).await);
             }
         }
         report.assert_all_succeeded();

@@ -36,11 +36,6 @@ impl Function {
     fn prefix(&self) -> String {
         format!("{}/configs", self.bench.cluster.registry())
     }
-
-    /// An image with the same name in another repository.
-    async fn foreign(&self) -> String {
-        self.bench.cluster.function_named(&format!("elsewhere/{}:v1", self.name)).await
-    }
 }
 
 #[tokio::test]
@@ -48,7 +43,8 @@ impl Function {
 async fn template_overrides_change_only_the_pods_of_their_image() {
     let function_of = Function::new("overridden").await;
     let bench = &function_of.bench;
-    let foreign = function_of.foreign().await;
+    // An image with the same name in another repository.
+    let foreign = bench.cluster.function_named("elsewhere/overridden:v1").await;
     bench.namespace.make::<ServiceAccount>(json!({"metadata": {"name": "functions"}})).await;
     bench.write_template(&template(&bench.cluster, &["/tools/wrapper-server"])).await;
     let resources = json!({"limits": {"memory": "70Mi"}, "requests": {"cpu": "3m", "memory": "60Mi"}});

@@ -12,12 +12,10 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::{Cluster, ROUTER, RUNNERS};
 use porch_fn_tests::process::{eventually, figure};
 use porch_fn_tests::rights::HOME;
-use porch_fn_tls::{Files, Gauges};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
@@ -67,11 +65,8 @@ impl Stand {
         for (file, text) in self.secret(secret).await {
             self.sandbox.write(&format!("{secret}/{file}"), text);
         }
-        let path = |file: &str| Some(self.sandbox.path(&format!("{secret}/{file}")));
-        let files = Files::of("--tls", [&path("tls.crt"), &path("tls.key"), &path("ca.crt")], true);
-        let mut tasks = Tasks::new();
-        let connector = files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut tasks);
-        Client::secured(runner, connector.unwrap())
+        let path = |file| self.sandbox.path(&format!("{secret}/{file}"));
+        Client::secured(runner, NAME, ["tls.crt", "tls.key", "ca.crt"].map(path))
     }
 
     /// Asserts that a runner accepts a router's certificate, and refuses a runner's certificate,

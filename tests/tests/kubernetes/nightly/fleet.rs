@@ -102,7 +102,7 @@ async fn under_load(tier: &mut Tier, fault: Fault, title: &'static str, scale_ou
     let (share, report) = (shares.largest().await, load.stop().await);
     let all = report.latencies(|_| true);
     let failed: usize = report.failed.values().sum();
-    let failed = if failed == 0 { "0".to_owned() } else { format!("{failed}: {:?}", report.texts()) };
+    let failed = if failed == 0 { "0".to_owned() } else { format!("{failed}: {:?}", report.texts) };
     Row { title, failed, calls: all.count(), share, p99: all.percentile(0.99), slowest: all.percentile(1.0) }
 }
 

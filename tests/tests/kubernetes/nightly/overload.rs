@@ -46,15 +46,15 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     rounds.sort();
     let normal = rounds[2];
 
-    let load = tier.load(Plan::callers(CALLERS, &tier.images).input(sleeping(SLEEPS)));
+    let load = tier.load(Plan { input: sleeping(SLEEPS), ..Plan::callers(CALLERS, &tier.images) });
     // The router needs time to measure the demand.
     sleep(Duration::from_secs(10)).await;
     let start = Instant::now();
     sleep(Duration::from_secs(15)).await;
     let capacity = served(&load.stop().await, &(start..Instant::now()));
 
-    let plan = Plan::per_second(OVERLOAD * capacity, &tier.images).input(sleeping(SLEEPS));
-    let load = tier.load(plan.max_duration(OVERLOAD_TIME * 2));
+    let plan = Plan::per_second(OVERLOAD * capacity, &tier.images);
+    let load = tier.load(Plan { input: sleeping(SLEEPS), max_duration: OVERLOAD_TIME * 2, ..plan });
     let start = Instant::now();
     sleep(OVERLOAD_TIME).await;
     let end = Instant::now();
@@ -78,7 +78,7 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     let other = |failure: &Failure| *failure != Failure::Status(Code::ResourceExhausted);
     let others: Vec<_> = report.calls.iter().filter_map(|call| call.failure).filter(other).collect();
     assert!(others.is_empty(), "{others:?}");
-    let texts = report.texts();
+    let texts = &report.texts;
     assert!(texts.iter().all(|text| text.contains(LIMIT)), "{texts:?}");
     assert!(refused.count() > 0, "there was no overload");
     assert!(refused.percentile(1.0) <= REFUSED_WITHIN, "{refused}");

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
@@ -68,11 +67,11 @@ async fn api_requests_of_function_pods() {
     requests(&audit, &mark, &user, "a start without pods").await;
 
     let mark = audit.mark().await;
-    calls(&client, images.iter()).await;
+    client.call_all(&images, INPUT).await;
     requests(&audit, &mark, &user, &format!("{PODS} pods made")).await;
 
     let mark = audit.mark().await;
-    calls(&client, images.iter().cycle().take(WARM_CALLS)).await;
+    client.call_all(images.iter().cycle().take(WARM_CALLS), INPUT).await;
     let warm = requests(&audit, &mark, &user, &format!("{WARM_CALLS} warm calls")).await;
     assert!(warm <= PODS, "{warm}");
 
@@ -96,7 +95,7 @@ async fn api_requests_of_function_pods() {
     gone().await;
     let mark = audit.mark().await;
     let third = runner(&["--scan-interval=1s"]).await;
-    calls(&Client::new(third.address()), images.iter().take(COLLECTED)).await;
+    Client::new(third.address()).call_all(images.iter().take(COLLECTED), INPUT).await;
     let expired = json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}});
     for pod in pods.list(&ListParams::default()).await.unwrap() {
         pods.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&expired)).await.unwrap();
@@ -106,11 +105,4 @@ async fn api_requests_of_function_pods() {
     assert!(whole <= MOST * COLLECTED, "{whole}");
     drop(third);
     namespace.finish().await;
-}
-
-/// Calls each image once, eight at a time.
-async fn calls<'a>(client: &Client, images: impl Iterator<Item = &'a String>) {
-    let calls = images.map(|image| client.call(image, INPUT));
-    let answers: Vec<_> = stream::iter(calls).buffer_unordered(8).collect().await;
-    assert!(answers.iter().all(|answer| answer.output() == INPUT));
 }

@@ -11,7 +11,7 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign::installed;
 use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, get, runners_flag};
 use porch_fn_tests::registry::Authority;
-use porch_fn_tests::rights::objects;
+use porch_fn_tests::rights::{list, manifest, objects, words};
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio::task::JoinSet;
@@ -85,14 +85,6 @@ fn traffic(router: SocketAddr) -> JoinSet<()> {
     callers
 }
 
-fn yaml(path: &str) -> Value {
-    serde_saphyr::from_str(&std::fs::read_to_string(deployed(path)).unwrap()).unwrap()
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
 async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Path) {
     let checked = sandbox.run(promtool, args.map(Path::new).into_iter().chain([file]), b"").await;
     let output = [checked.stdout, checked.stderr].concat();
@@ -134,7 +126,7 @@ fn scrape_config(router: &Server, runners: &[Server]) -> Value {
         ("runner-1", "single-runner/runner.yaml", single),
     ];
     let ports = pods.into_iter().flat_map(|(name, file, server)| targets(name, file, server));
-    let mut config = yaml("alerts/prometheus.yaml");
+    let mut config = manifest("alerts/prometheus.yaml");
     config["global"] = json!({"scrape_interval": "1s", "evaluation_interval": "1s"});
     config["rule_files"] = json!([deployed(RULES)]);
     let scrape = config["scrape_configs"][0].as_object_mut().unwrap();
@@ -203,12 +195,6 @@ fn dashboard_queries() -> Vec<String> {
     queries
 }
 
-/// The names of our metrics in an expression.
-fn metrics(expression: &str) -> impl Iterator<Item = &str> {
-    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("porch_fn_"))
-}
-
 /// The selector of a test case's series without the labels that differ between pods, and the names
 /// of its other labels.
 fn selector(series: &str) -> (String, BTreeSet<String>) {
@@ -221,7 +207,7 @@ fn selector(series: &str) -> (String, BTreeSet<String>) {
 
 /// Asserts that the programs export all series of the test cases, with exactly these labels.
 async fn assert_series_of_cases_are_exported(prometheus: SocketAddr) -> usize {
-    let cases = yaml(CASES);
+    let cases = manifest(CASES);
     let series = list(&cases["tests"]).flat_map(|case| list(&case["input_series"]));
     let series = series.map(|series| series["series"].as_str().unwrap());
     // The others are of kube-state-metrics, which does not run here.
@@ -299,7 +285,7 @@ async fn every_query_of_dashboard_and_alerts_has_data() {
     for rule in &rules {
         assert_eq!((&rule["health"], &rule["lastError"]), (&Value::from("ok"), &Value::Null), "{rule}");
         let expression = rule["query"].as_str().unwrap();
-        for metric in metrics(expression) {
+        for metric in words(expression, "porch_fn_") {
             assert!(names.contains(metric), "{metric} of {} is not there", rule["name"]);
             used += 1;
         }

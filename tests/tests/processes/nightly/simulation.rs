@@ -47,7 +47,7 @@ async fn a_router_with_a_thousand_runners_and_a_hundred_thousand_images() {
     let images: Vec<_> = (0..IMAGES)
         .map(|image| format!("ghcr.io/kptdev/krm-functions-catalog/function-{image}:v0.4.1"))
         .collect();
-    let plan = Plan::callers(CALLERS, &images).max_duration(Duration::from_mins(30));
+    let plan = Plan { max_duration: Duration::from_mins(30), ..Plan::callers(CALLERS, &images) };
     let began = Instant::now();
     let load = Load::through(&Routers::new([router.address()]), plan);
     while load.answered() < IMAGES {

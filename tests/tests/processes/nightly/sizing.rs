@@ -58,7 +58,8 @@ async fn measure(name: &str, size: usize, callers: usize) {
 
     let before = [router.usage(), runner.usage()];
     let start = Instant::now();
-    let load = Load::through(&routers, Plan::callers(callers, &images).input(package(size)));
+    let plan = Plan { input: package(size), ..Plan::callers(callers, &images) };
+    let load = Load::through(&routers, plan);
     sleep_until(start + LOAD_DURATION).await;
     let report = load.stop().await;
     report.assert_all_succeeded();

@@ -88,7 +88,7 @@ async fn a_hanging_domain_does_not_delay_other_registries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_cools_down_after_a_timeout() {
+async fn a_registry_cools_down_after_a_timeout_but_not_after_refused_connections() {
     let (fake, images) = images();
     let (hung, other) = (image("hung.one/fn:v1"), image("hung.one/other:v1"));
     fake.set_digest("hung.one/fn:v1", "one");
@@ -109,11 +109,7 @@ async fn a_registry_cools_down_after_a_timeout() {
     assert_eq!(images.metadata(&other).await, Err(RegistryError::NotFound));
     assert_eq!(images.metadata(&hung).await.unwrap(), known);
     assert_eq!(fake.requests(), ["1 digest hung.one/fn:v1", "1 metadata hung.one/other:v1"]);
-}
 
-#[tokio::test(start_paused = true)]
-async fn a_registry_that_refuses_connections_does_not_cool_down() {
-    let (fake, images) = images();
     for index in 0..10 {
         let image = image(&format!("a.b/fn-{index}:v1"));
         fake.set(image.as_str(), Err(RegistryError::Unreachable));

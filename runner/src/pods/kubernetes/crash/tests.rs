@@ -6,10 +6,6 @@ use super::news::{MAX_TEXT, News, news};
 use super::*;
 use crate::pods::kubernetes::fake::{self, container, pod_waits, waiting};
 
-fn pod(status: &Value) -> Pod {
-    fake::pod("u", 1, status)
-}
-
 /// A status with these containers.
 fn status(containers: &[Value]) -> Value {
     json!({"phase": "Pending", "podIP": "10.0.0.7", "containerStatuses": containers})
@@ -48,13 +44,13 @@ fn brief(phase: &Phase) -> String {
 }
 
 fn seen(status: &Value) -> String {
-    brief(&phase(&pod(status), &mut Tries::default()))
+    brief(&phase(&fake::pod("u", 1, status), &mut Tries::default()))
 }
 
 /// The last phase of a pod that had these states.
 fn last(statuses: &[Value]) -> String {
     let mut tries = Tries::default();
-    let phases = statuses.iter().map(|status| brief(&phase(&pod(status), &mut tries)));
+    let phases = statuses.iter().map(|status| brief(&phase(&fake::pod("u", 1, status), &mut tries)));
     phases.last().unwrap()
 }
 
@@ -140,7 +136,7 @@ fn failed_pulls_have_a_second_attempt_unless_the_registry_refused() {
         for (secrets, first) in [(json!([]), plain), (json!([{"name": "auth"}]), with_secret)] {
             let mut tries = Tries::default();
             let mut after = |reason: &str| {
-                let mut pod = pod(&pod_waits("function", reason, message));
+                let mut pod = fake::pod("u", 1, &pod_waits("function", reason, message));
                 pod.spec =
                     serde_json::from_value(json!({"containers": [], "imagePullSecrets": secrets})).unwrap();
                 brief(&phase(&pod, &mut tries))
@@ -244,7 +240,7 @@ fn a_failed_pod_stays_failed_for_the_same_reason() {
 fn each_message_is_logged_once() {
     let mut logged = Logged::default();
     let mut lines = |status: &Value| {
-        let pod = pod(status);
+        let pod = fake::pod("u", 1, status);
         let news = logged.take_new(&pod).into_iter();
         news.map(|News { container, reason, end, .. }| {
             (container.unwrap_or_default().to_owned(), reason.to_owned(), end.map(|(code, _)| code))
@@ -276,14 +272,14 @@ fn messages_are_logged_unchanged_and_cut_to_their_end() {
         ],
         "initContainerStatuses": [container("copy", 0, &end(0, "Completed", 1), &json!({}))],
     });
-    let pending = pod(&pending);
+    let pending = fake::pod("u", 1, &pending);
     let words = news(&pending).into_iter().map(|News { reason, message, .. }| format!("{reason}: {message}"));
     let expected = ["Unschedulable: 0/3 nodes", "Evicted: low on memory", "ErrImagePull: no such host"];
     assert_eq!(words.collect::<Vec<_>>(), expected);
 
     let mut state = end(1, "Error", 1);
     state["terminated"]["message"] = json!(format!("ä{}end", "x".repeat(MAX_TEXT - 4)));
-    let mut ended = pod(&function(&state));
+    let mut ended = fake::pod("u", 1, &function(&state));
     assert_eq!(news(&ended)[0].message, format!("{}end", "x".repeat(MAX_TEXT - 4)), "the start is cut");
     ended.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
     assert_eq!(news(&ended), [], "a deleted pod");

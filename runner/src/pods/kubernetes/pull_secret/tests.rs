@@ -97,16 +97,12 @@ impl Stored {
             Method::POST if known.is_some() => status(409),
             Method::PUT if differs(&body["metadata"], "resourceVersion") => status(409),
             Method::DELETE if differs(&body["preconditions"], "uid") => status(409),
-            Method::POST => {
+            Method::POST | Method::PUT if known.is_some() || *method == Method::POST => {
                 self.store(body.clone());
-                Some((201, body.to_string()))
+                Some((if known.is_none() { 201 } else { 200 }, body.to_string()))
             }
             _ if known.is_none() => status(404),
             Method::GET => Some((200, known?.to_string())),
-            Method::PUT => {
-                self.store(body.clone());
-                Some((200, body.to_string()))
-            }
             Method::DELETE => Some((200, self.secret.take()?.to_string())),
             _ => panic!("the runner's Role does not allow {method}"),
         }

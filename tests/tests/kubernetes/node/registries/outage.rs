@@ -2,6 +2,7 @@
 //! images fail with the reason.
 
 use kube::api::DeleteParams;
+use rustix::process::Signal;
 
 use super::*;
 use crate::rig::alive;
@@ -29,7 +30,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     }
     let load = Load::start(runner.address(), 4, std::slice::from_ref(&warm));
     let start = Instant::now();
-    registry.server.stop();
+    registry.server.signal(Signal::STOP);
     let asked = Instant::now();
     client.call(&new, INPUT).await.assert_failed(Code::Unknown, &failed(&new, UNREACHABLE));
     // The call made only one request to the registry.
@@ -49,7 +50,7 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "in a new pod");
     drop(fresh);
 
-    registry.server.resume();
+    registry.server.signal(Signal::CONT);
     let back = Instant::now();
     loop {
         let answer = client.call(&new, INPUT).await;

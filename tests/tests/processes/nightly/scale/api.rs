@@ -16,6 +16,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use porch_fn_tests::cluster::status;
 use porch_fn_tests::process::Sandbox;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -260,13 +261,6 @@ impl<'a> Query<'a> {
 
 fn ok(text: String) -> Response<Body> {
     Response::new(Full::new(Bytes::from(text)).boxed_unsync())
-}
-
-fn status(code: StatusCode, reason: &str) -> Value {
-    json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "reason": reason, "message": reason, "code": code.as_u16(),
-    })
 }
 
 fn failure(code: StatusCode, reason: &str) -> Response<Body> {

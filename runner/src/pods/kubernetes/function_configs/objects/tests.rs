@@ -42,12 +42,6 @@ fn moment(second: u8) -> Time {
     Time::from_millis(1_735_689_600_000 + u64::from(second) * 1000)
 }
 
-fn ending(mut object: Object) -> Object {
-    object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
-    object.metadata.finalizers = Some(vec!["other".into(), FINALIZER.into()]);
-    object
-}
-
 /// Another object with the same name.
 fn another(mut object: Object) -> Object {
     object.metadata.uid = Some("another".into());
@@ -194,10 +188,12 @@ fn a_deletion_creates_a_newer_configuration() {
 #[test]
 fn an_object_that_is_being_deleted_has_no_effect_and_no_status() {
     let mut objects = objects();
-    let there = object("a", 1, &json!({}));
+    let mut there = object("a", 1, &json!({}));
     objects.apply(there.clone());
     objects.configs(NOW);
-    objects.apply(ending(there));
+    there.metadata.deletion_timestamp = there.metadata.creation_timestamp.clone();
+    there.metadata.finalizers = Some(vec!["other".into(), FINALIZER.into()]);
+    objects.apply(there);
     assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new());
     let of_any = objects.write_to("a", &objects.entries["a"], &OwnedShards::None);
     assert_eq!(of_any, Some(Write::Finalizer));
