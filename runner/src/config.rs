@@ -93,8 +93,8 @@ pub struct Flags {
     /// to become ready
     #[arg(long, default_value = "1m")]
     pub pod_ready_timeout: GoDuration,
-    /// Pod runtime: how long a pod may be pending before it is deleted, if nothing is wrong with
-    /// it: its image is pulled, or no node has room yet
+    /// Pod runtime: how long a pod may be pending without an error, because its image is pulled or
+    /// no node has room yet. After that, it is deleted
     #[arg(long, default_value = "10m")]
     pub pod_pending_timeout: GoDuration,
 

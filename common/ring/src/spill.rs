@@ -47,7 +47,7 @@ impl Limits {
     ///
     /// `in_flight` counts all requests of the runners, those of other routers included;
     /// `usable_nodes` counts the runners that this router would send to; `demand` is the image's
-    /// [`Demand`] at this one of `routers` that share the runners.
+    /// [`Demand`] at this router; `routers` counts the routers that share the runners.
     pub fn new(in_flight: usize, usable_nodes: usize, demand: f64, routers: usize) -> Self {
         // A quarter above the mean, the arriving request included: ceil(1.25 * (in_flight + 1) /
         // nodes).

@@ -1,4 +1,5 @@
-//! `reclaim_after`: a use pushes it, and waits for the push if it is close.
+//! `reclaim_after`: each use of a pod writes a later time. Shortly before the time, a call waits
+//! until the later time is written.
 
 use super::rig::{Rig, config, seconds};
 use crate::config::{Config, Limits};
