@@ -146,13 +146,13 @@ impl Tracked {
     }
 
     /// Whether `reclaim_after` is less than `margin` away, or unknown.
-    pub(crate) fn lapses_within(&self, margin: Duration, now: Time) -> bool {
+    pub(crate) fn expires_within(&self, margin: Duration, now: Time) -> bool {
         self.pod.reclaim_after.is_none_or(|reclaim_after| reclaim_after <= now + margin)
     }
 
-    /// Whether the pod retires or lapses so soon that calls should go to other pods if possible.
+    /// Whether the pod retires or expires so soon that calls should go to other pods if possible.
     pub(crate) fn is_leaving(&self, margin: Duration, now: Time) -> bool {
-        self.retiring.is_some() || self.lapses_within(margin, now)
+        self.retiring.is_some() || self.expires_within(margin, now)
     }
 
     pub(crate) fn last_deadline(&self) -> Option<Time> {

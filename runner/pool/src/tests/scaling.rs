@@ -76,7 +76,7 @@ fn the_name_of_a_pod_stuck_in_termination_is_avoided() {
 #[test]
 fn a_lower_limit_retires_the_surplus_and_a_higher_one_takes_effect_at_once() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0, 1, 2]);
-    rig.run("limit 2; pass 60 -> push u2 +60; see 2 lapsing 60"); // gives notice
+    rig.run("limit 2; pass 60 -> push u2 +60; see 2 expiring 60"); // gives notice
     // The other pods take the calls, although they have some already.
     rig.run("request 1 ..; request 2 ..; request 3 -> grant 3 u0; pass 125 about u2 -> delete u2 Surplus");
 
