@@ -23,7 +23,7 @@ const MAX_PAGE: usize = 64 * 1024 * 1024;
 /// Flags of the commands that print a page of an admin port.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PageArgs {
-    /// Admin address of the router or runner, if it can be reached without a cluster
+    /// Admin address of the router or runner, if it can be reached without port forwarding
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9464", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     pub(crate) address: String,
     /// Output format
@@ -84,7 +84,7 @@ impl AdminPort {
     ) -> Result<(String, T), Failure> {
         if status != StatusCode::OK {
             let path = path.split('?').next().unwrap_or_default();
-            return Err(self.not_an_admin_port(&format!("{path} is {status}")));
+            return Err(self.not_an_admin_port(&format!("{path} returned {status}")));
         }
         let page = serde_json::from_slice(body).map_err(|error| self.other(&error))?;
         Ok((String::from_utf8_lossy(body).into_owned(), page))

@@ -37,8 +37,8 @@ pub(crate) struct DoctorArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// List the function pods and Services that Porch's own function runner has left behind, ask,
-    /// and delete them
+    /// List the function pods and Services that Porch's own function runner has left behind, ask
+    /// for confirmation, and delete them
     #[arg(long, conflicts_with = "output")]
     clean_legacy: bool,
     /// With --clean-legacy: delete without asking

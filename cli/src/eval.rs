@@ -51,7 +51,7 @@ pub(crate) struct EvalArgs {
     /// Write the result back to the package instead of printing it
     #[arg(long)]
     write: bool,
-    /// Address of a router or runner, if it can be reached without a cluster
+    /// Address of a router or runner, if it can be reached without port forwarding
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9445", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
     /// Deadline of the call

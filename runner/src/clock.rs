@@ -10,7 +10,7 @@ pub(crate) fn now() -> Time {
     time(SystemTime::now()).unwrap_or_default()
 }
 
-/// Converts a time of that clock. `None` means a time before 1970.
+/// Converts a time of this machine's clock. `None` means a time before 1970.
 pub(crate) fn time(at: SystemTime) -> Option<Time> {
     Some(Time::default() + at.duration_since(UNIX_EPOCH).ok()?)
 }

@@ -8,8 +8,8 @@ use crate::documents::{ending_with_newline, is_kustomization, require_krm_fields
 use crate::function_config::FunctionConfig;
 use crate::yaml::{Body, ParseError, Yaml, document_ranges, indent, same};
 
-const NOT_PLAIN: &str = "it uses YAML that cannot be put into a ResourceList (such as a mapping as a key, or endless \
-                         aliases); write it in plainer YAML";
+const NOT_PLAIN: &str = "it uses YAML that cannot be put into a ResourceList (such as a mapping as a key, or aliases \
+                         that grow too large); use simpler YAML";
 
 /// A package as it was read.
 #[derive(Debug, Clone, Default)]

@@ -11,7 +11,7 @@ use crate::yaml::{Node, Yaml, document_ranges, indent, rewrite, same};
 
 const FUNCTION_CONFIG: &str = "functionConfig";
 const NOT_PLAIN: &str =
-    "the function config uses YAML that cannot be put into a ResourceList; write it in plainer YAML";
+    "the function config uses YAML that cannot be put into a ResourceList; use simpler YAML";
 
 /// One KRM resource in YAML that can be put under `functionConfig:`.
 #[derive(Debug, Clone)]

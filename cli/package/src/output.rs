@@ -74,7 +74,7 @@ fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
         .filter(|cut| same(&cut.root, item))
         .or_else(|| document(item))
         .and_then(annotations::remove)
-        .ok_or("uses YAML that cannot stand alone; use plainer YAML")?;
+        .ok_or("uses YAML that cannot stand alone; use simpler YAML")?;
     let is_wide = annotations::get(item, SEQINDENT) == Some("wide");
     let text = if is_wide { widen(yaml).text } else { yaml.text };
     Ok((path, index.transpose()?, text))

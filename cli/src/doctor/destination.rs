@@ -76,7 +76,7 @@ pub(super) fn ours(facts: &Facts) -> Option<&Workload> {
 }
 
 /// Returns the Service that Porch should call according to our manifests.
-pub(super) fn usual(facts: &Facts) -> &'static str {
+pub(super) fn expected_service(facts: &Facts) -> &'static str {
     if facts.installed.router.is_some() { ROUTERS } else { CALLED }
 }
 

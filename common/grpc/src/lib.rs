@@ -1,9 +1,9 @@
 //! Unary gRPC on hyper, for hops that forward a message without decoding it.
 //!
-//! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer
-//! an oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap
-//! header lists at 16 KiB, which turns a long error text into a broken stream. This crate
-//! implements only the unary call. Statuses are tonic's, and health is tonic's generated service.
+//! tonic's own server and transport do not fit. They decode and re-encode. They answer an oversized
+//! message with `OUT_OF_RANGE`, and an expired `grpc-timeout` with CANCELLED. They cap header lists
+//! at 16 KiB, so a long error text breaks the stream. This crate implements only the unary call. It
+//! uses tonic's `Status` and tonic's generated health service.
 
 mod body;
 mod compression;
@@ -28,9 +28,9 @@ pub use status::{
 };
 pub use timeout::{format_timeout, parse_timeout};
 
-/// Maximum header list in bytes: every hop accepts it in requests, and our answers stay below it. A
-/// status message of [`MAX_MESSAGE_BYTES`] takes up to three times its length when it is
-/// percent-encoded, and must fit with room for metadata.
+/// Maximum header list in bytes. Every hop accepts requests up to this limit, and our answers stay
+/// below it. A status message of [`MAX_MESSAGE_BYTES`] must fit beside the metadata, although
+/// percent-encoding can triple its length.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
 /// Maximum header list in bytes that our client accepts in answers, like grpc-go. Other servers,

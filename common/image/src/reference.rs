@@ -1,9 +1,9 @@
 //! Image references in one canonical form.
 //!
-//! `set-image:v0.4`, `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4` and other spellings of
-//! that name are one function everywhere. The grammar is that of the distribution project. The
-//! short forms are those of Docker (`foo/bar` is on Docker Hub) and kpt (a bare name gets the
-//! default prefix).
+//! All spellings of one name are the same function everywhere: for example `set-image:v0.4` and
+//! `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4`. The grammar is that of the distribution
+//! project. The short forms are those of Docker (`foo/bar` is on Docker Hub) and kpt (a bare name
+//! gets the default prefix).
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -17,7 +17,7 @@ const MAX_NAME_LEN: usize = 255;
 const MAX_TAG_LEN: usize = 128;
 const DOCKER_HUB: &str = "docker.io";
 
-/// Why a text is not an image reference. The messages are the same for the same input.
+/// Why a text is not an image reference. The same input always has the same message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are the parts that the message names")]
 pub enum ReferenceError {
@@ -37,15 +37,15 @@ pub enum ReferenceError {
 
 // The accepted texts of each part, for error messages.
 const REGISTRY: &str =
-    "host[:port], the host in letters, digits, '-' and '.', or an IPv6 address in brackets";
+    "host[:port]; the host has letters, digits, '-' and '.', or is an IPv6 address in brackets";
 const REPOSITORY: &str = "lowercase letters and digits, separated by '.', '_', '__' or '-'";
-const TAG: &str = "up to 128 letters, digits, '_', '.' and '-', the first neither '.' nor '-'";
+const TAG: &str = "up to 128 letters, digits, '_', '.' and '-', not starting with '.' or '-'";
 const DIGEST: &str = "sha256 or sha512, a colon and its hex digits in lowercase";
 
 /// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest
 /// or both.
 ///
-/// Compared, ordered and hashed by that text. Cloning is cheap.
+/// Compared, ordered and hashed by this text. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Image(Arc<str>);
 
@@ -56,8 +56,8 @@ impl Image {
     /// * neither tag nor digest means `latest`;
     /// * the first part is the registry if it contains a `.` or `:` or is `localhost`; else the
     ///   registry is Docker Hub;
-    /// * `index.docker.io` is `docker.io`, and a single name there is in `library/`;
-    /// * a registry is lowercased.
+    /// * `index.docker.io` becomes `docker.io`, and a name without `/` there gets `library/`;
+    /// * the registry becomes lowercase.
     ///
     /// # Errors
     /// A [`ReferenceError`] that quotes the reference with the prefix already applied.

@@ -1,12 +1,12 @@
-//! The width rule by value: cap, width, demand, and the order of choices.
+//! Tests the width rule with example values: cap, width, demand, and the order of attempts.
 
 use std::time::Duration;
 
 use porch_fn_ring::spill::{Demand, Limits, choose};
 use proptest::prelude::*;
 
-/// The runners of successive attempts of one request, with loads by node; `nodes` is the number of
-/// loads.
+/// Returns the runners in the order in which one request tries them. `loads` has the load of each
+/// runner.
 fn order(preference: &[u16], loads: &[usize], limits: Limits, down: &[u16]) -> Vec<u16> {
     let mut tried = Vec::new();
     let next = |tried: &[u16]| {
@@ -50,19 +50,19 @@ fn demand_is_the_mean_over_time_of_requests_in_flight_or_half_of_a_burst() {
         demand.end(now);
         None
     };
-    let kept = (-1.0_f64).exp(); // of the mean, after its time constant of 5 s
-    // Events with their seconds, and the demand before each start.
+    let kept = (-1.0_f64).exp(); // remaining share of the mean after the time constant, 5 s
+    // Each event has its time in seconds. A start also has the expected demand before it.
     for (what, events) in [
         ("it grows", &[(100, START, 0.0), (100, START, 0.0), (105, START, 2.0 * (1.0 - kept))][..]),
-        ("it is the number in the end", &[(0, START, 0.0), (0, START, 0.0), (1000, START, 2.0)]),
+        ("it reaches the number in flight", &[(0, START, 0.0), (0, START, 0.0), (1000, START, 2.0)]),
         (
             "it decays",
             &[(0, START, 0.0), (1000, END, 0.0), (1005, START, kept), (1005, END, 0.0), (2000, START, 0.0)],
         ),
-        ("a late event counts as the latest", &[(9, START, 0.0), (5, START, 0.0), (9, START, 0.0)]),
-        ("an end too many is ignored", &[(1, END, 0.0), (1, START, 0.0), (1000, START, 1.0)]),
+        ("an earlier time counts as the latest time", &[(9, START, 0.0), (5, START, 0.0), (9, START, 0.0)]),
+        ("an end without a start is ignored", &[(1, END, 0.0), (1, START, 0.0), (1000, START, 1.0)]),
         (
-            "eight count at once",
+            "half of a burst counts at once",
             &[
                 (1, START, 0.0),
                 (1, START, 0.0),
@@ -92,19 +92,19 @@ fn attempts_go_to_the_runners_of_the_width_rule() {
     for (preference, loads, width, down, expected) in [
         (all, &[0, 0, 0, 9, 0][..], 1, &[][..], &[3][..]),
         (all, &[0, 0, 0, 10, 0], 2, &[], &[1]),
-        // A narrow image stays on its owner.
+        // With width 1, an image stays on its owner.
         (all, &[0, 0, 0, 10, 0], 1, &[], &[3]),
-        // All are full: the least loaded, and of equal ones the first.
+        // All are full: the least loaded runner is chosen, and the first one among equals.
         (all, &[0, 11, 0, 12, 0], 2, &[], &[1]),
         (all, &[0, 12, 0, 12, 0], 2, &[], &[3]),
         (all, &[10, 10, 10, 10, 10], usize::MAX, &[], &[3]),
         // Unusable runners do not count towards the width.
         (all, &[0, 10, 0, 10, 0], 2, &[], &[3, 4, 0, 2, 1]),
         (all, &[0, 10, 0, 10, 0], 2, &[3], &[4, 0, 2, 1]),
-        // After a truncated order, the least loaded of all; equal ones from the owner on.
+        // After a truncated order, the least loaded runner of all is next. Ties start at the owner.
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[], &[2, 0, 3, 1, 5, 4]),
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[2, 0, 3], &[1, 5, 4]),
-        // The same if the width is larger than the order, and the order is full.
+        // If the width exceeds a truncated order and all in it are full, any runner may be chosen.
         (&[2, 0], &[12, 11, 12, 30, 30, 30], 2, &[], &[2]),
         (&[2, 0], &[12, 11, 12, 30, 30, 30], 3, &[], &[1]),
     ] {
@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_usable_runner_comes_once_and_skipping_equals_removing(
+    fn each_usable_runner_is_tried_once_as_if_the_others_were_removed(
         loads in prop::collection::vec(0_usize..20, 1..12),
         down in prop::collection::vec(any::<bool>(), 12),
         shuffle in any::<prop::sample::Index>(),

@@ -3,7 +3,7 @@
 //!
 //! A call gets the least loaded ready pod with room. Pods with equal load take turns.
 //!
-//! A pod that is about to lapse or retire comes after all other pods, whatever their load. So it
+//! A pod that is about to expire or retire comes after all other pods, whatever their load. So it
 //! can end without affecting calls. It gets no calls at all if a newer pod can take over. A pod too
 //! close to its `reclaim_after` gets no call before a push was answered.
 
@@ -158,9 +158,9 @@ impl Function {
             .min_by_key(|&index| {
                 let tracked = &self.pods[index];
                 // Of the leaving pods, prefer the one that stays longest, so that the others can
-                // lapse.
-                let lapse = tracked.is_leaving(leaving, shared.now).then_some(tracked.pod.reclaim_after);
-                (lapse.map(Reverse), tracked.calls.len())
+                // expire.
+                let expiry = tracked.is_leaving(leaving, shared.now).then_some(tracked.pod.reclaim_after);
+                (expiry.map(Reverse), tracked.calls.len())
             })?;
         self.next_pick = picked + 1;
         Some(picked)

@@ -200,7 +200,7 @@ impl Tracked {
         let has_notice = self.noticed.is_some() && self.push.is_none();
         let reclaim_after = self.pod.reclaim_after;
         let moved = reclaim_after != before && reclaim_after != self.pushed;
-        let objected = has_notice && moved && !self.lapses_within(shared.config.notice(), shared.now);
+        let objected = has_notice && moved && !self.expires_within(shared.config.notice(), shared.now);
         let failed = self.delete.is_none() && shared.reached(ends + DELETED_WITHIN);
         if objected {
             self.noticed = None;

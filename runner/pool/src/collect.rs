@@ -3,7 +3,7 @@
 //! The owner deletes a healthy pod only after its `reclaim_after`, unused here, and in exactly the
 //! resource version that it judged. To delete a pod early (replaced, evicted or above the limit),
 //! the owner gives notice: it sets `reclaim_after` to a near time and stops using the pod. A runner
-//! with a call on the pod objects by a push, like for any pod about to lapse. The owner gives
+//! with a call on the pod objects by a push, like for any pod about to expire. The owner gives
 //! notice again one scan later.
 
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Function {
             let config = &shared.config;
             let evicting = tracked.evicting();
             let notice = if evicting { config.eviction_notice() } else { config.notice() };
-            if !tracked.lapses_within(notice, shared.now)
+            if !tracked.expires_within(notice, shared.now)
                 && shared.reached(tracked.push_after)
                 && (evicting || tracked.noticed.is_none_or(|again| shared.reached(again)))
             {
@@ -129,10 +129,10 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Deletes the pod if this runner owns it, it has lapsed, and it is unused.
+    /// Deletes the pod if this runner owns it, it has expired, and it is unused.
     fn collect(&mut self, shared: &mut Shared) {
-        let lapsed = self.pod.reclaim_after.is_some_and(|at| at < shared.now);
-        if lapsed
+        let expired = self.pod.reclaim_after.is_some_and(|at| at < shared.now);
+        if expired
             && self.owned_since.is_some()
             && self.lives()
             && self.calls.is_empty()
@@ -147,11 +147,11 @@ impl Tracked {
     /// Whether the pod is being evicted and the notice is over. A notice by another runner that
     /// also considers itself the owner does not count.
     fn eviction_is_due(&self, shared: &Shared) -> bool {
-        let lapsed = |at: Time| shared.reached(at + Duration::from_millis(1));
+        let expired = |at: Time| shared.reached(at + Duration::from_millis(1));
         self.evicting()
             && self.pod.reclaim_after == self.pushed
             && shared.reached(self.eviction.0)
-            && self.pod.reclaim_after.is_some_and(lapsed)
+            && self.pod.reclaim_after.is_some_and(expired)
     }
 
     /// Whether this runner has owned the pod so long that no other runner is likely to consider

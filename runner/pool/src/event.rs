@@ -278,7 +278,7 @@ pub enum Action {
 pub enum DeleteReason {
     /// The pod failed to start, died, or was not ready in time.
     Failed,
-    /// The pod's calls end only by their deadlines. Its running calls may still finish.
+    /// All calls on the pod reach their deadlines. Its running calls may still finish.
     Hung,
     /// The pod is unused, and its `reclaim_after` has passed.
     Expired,

@@ -44,7 +44,7 @@
 //! - **A pod that does not answer is replaced** (`liveness`). It stops counting towards the limit
 //!   at once. The runner probes it until it serves again, or gives up.
 //! - **A minimum is kept** (`min_pods`). The owner starts `min_pods` pods of an image and pushes
-//!   them as if they were in use. It always pushes the same pods. The other ones lapse: their
+//!   them as if they were in use. It always pushes the same pods. The other ones expire: their
 //!   `reclaim_after` passes.
 //! - **All images share a capacity** (`capacity`). When it is used up, the pod that was unused for
 //!   longest gets notice, and calls wait for its place.

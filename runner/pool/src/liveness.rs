@@ -24,9 +24,9 @@ use crate::types::{Phase, Reason, Time};
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// The time that a pod has to answer a check.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// The time to answer a check after a call that ended by its deadline.
+/// The time to answer a check after a call that reached its deadline.
 const LATE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// If a shorter call ends by its deadline, its pod is not suspected.
+/// If a shorter call reaches its deadline, its pod is not suspected.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// A pod that could not be reached counts as silent after this long.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
@@ -46,7 +46,7 @@ impl Function {
         }
     }
 
-    /// A call that had been on this pod since `granted` ended by its deadline.
+    /// A call that had been on this pod since `granted` reached its deadline.
     pub(crate) fn record_late(&mut self, index: usize, package: u64, granted: Time, shared: &mut Shared) {
         if !self.pods[index].lives() {
             return;
@@ -73,7 +73,7 @@ impl Function {
         let check = liveness.check.take_if(|_| liveness.checks == number);
         if answered {
             liveness.last_sign = shared.now;
-        } else if check.is_some_and(|check| liveness.last_served <= check.at) {
+        } else if check.is_some_and(|check| liveness.last_served <= check.started) {
             self.record_silent(index, shared);
         }
     }
@@ -206,12 +206,12 @@ impl Tracked {
 
     /// Checks whether the pod answers, unless a check under way ends as early.
     fn check(&mut self, within: Duration, shared: &mut Shared) {
-        let by = shared.now + within;
-        if self.liveness.check.is_some_and(|check| check.by <= by) {
+        let due = shared.now + within;
+        if self.liveness.check.is_some_and(|check| check.due <= due) {
             return;
         }
         self.liveness.checks += 1;
-        self.liveness.check = Some(Check { at: shared.now, by });
+        self.liveness.check = Some(Check { started: shared.now, due });
         let (uid, name, number) = (self.pod.uid.clone(), self.pod.name.clone(), self.liveness.checks);
         shared.act(Action::Check { uid, name, number, within });
     }

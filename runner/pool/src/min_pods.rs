@@ -3,8 +3,8 @@
 //!
 //! Only the owner keeps pods. It starts missing pods, and pushes the `reclaim_after` of the kept
 //! pods as if they were in use, so that other runners treat them like any pod and need no push
-//! before a call. Pods beyond the minimum should lapse, so the owner always pushes the same pods. A
-//! runner that no longer owns the image stops pushing, and the new owner finds the pods with most
+//! before a call. Pods beyond the minimum should expire, so the owner always pushes the same pods.
+//! A runner that no longer owns the image stops pushing, and the new owner finds the pods with most
 //! of their lifetime left.
 
 use crate::function::Function;
@@ -51,7 +51,7 @@ impl Function {
     /// have served, are not about to end, have the configured recipe, and have the lowest slots. A
     /// kept pod is pushed and therefore stays chosen.
     pub(crate) fn choose_kept(&mut self, shared: &Shared) {
-        // Pods that are pushed in time never come this close to their lapse.
+        // Pods that are pushed in time never come this close to their expiry.
         let leaving = shared.config.notice();
         let (min_pods, recipe) = (self.min_pods, &self.settings.recipe);
         let mut candidates = Vec::new();

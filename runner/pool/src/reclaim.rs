@@ -1,9 +1,9 @@
 //! `reclaim_after`: before this time the owner does not delete a pod that another runner uses. A
-//! pod lapses when this time passes.
+//! pod expires when this time passes.
 //!
 //! Every runner that uses the pod pushes `reclaim_after` forward. While calls are in flight, the
-//! runner pushes well before the pod lapses. If the pod may already have lapsed by the owner's
-//! clock, the push comes *before* the use. The owner deletes only a lapsed pod, and only in the
+//! runner pushes well before the pod expires. If the pod may already have expired by the owner's
+//! clock, the push comes *before* the use. The owner deletes only an expired pod, and only in the
 //! resource version that it judged. So if a push and a delete race, only one can succeed.
 
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Config {
         self.notice().min(EVICTION_NOTICE)
     }
 
-    /// A pod that lapses within this time gets calls only if no other pod can take them. It is
+    /// A pod that expires within this time gets calls only if no other pod can take them. It is
     /// longer than the notice by any clock, and shorter than the time that a pod in regular use has
     /// left. That is three quarters of its lifetime.
     pub(crate) fn leaving(&self) -> Duration {
@@ -67,7 +67,7 @@ impl Function {
     }
 
     /// Pushes pods that are in use or kept if their `reclaim_after` lags behind. Also pushes pods
-    /// that a waiting call could use, but that lapse too soon.
+    /// that a waiting call could use, but that expire too soon.
     pub(crate) fn push_pods(&mut self, shared: &mut Shared) {
         self.choose_kept(shared);
         let waiting = self.queue.front().map(|(_, _, deadline)| deadline);
@@ -84,7 +84,7 @@ impl Function {
             let in_use = !tracked.calls.is_empty()
                 || recalled
                 || (tracked.kept && tracked.ready())
-                // A pod without `reclaim_after` would never lapse, so its owner sets one.
+                // A pod without `reclaim_after` would never expire, so its owner sets one.
                 || (tracked.pod.reclaim_after.is_none() && tracked.owned_since.is_some());
             let deadline = tracked.last_deadline().max(wanted);
             let due = wanted.is_some() || (in_use && self.lags(tracked, deadline, shared));
@@ -149,7 +149,7 @@ impl Tracked {
     /// Whether the pod can be used now, because its owner will not delete it soon. Otherwise a push
     /// must come first.
     pub(crate) fn is_guarded(&self, shared: &Shared) -> bool {
-        !self.lapses_within(shared.config.skew, shared.now) || shared.now < self.waived_until
+        !self.expires_within(shared.config.skew, shared.now) || shared.now < self.waived_until
     }
 
     pub(crate) fn send_push(&mut self, until: Time, place_wanted: Option<Time>, shared: &mut Shared) {

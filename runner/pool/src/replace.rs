@@ -33,7 +33,7 @@ impl Function {
             tracked.ready()
                 && tracked.pod.recipe.is_outdated_by(&self.settings.recipe)
                 && tracked.may_replace(shared)
-                // A pod that is about to lapse needs no successor; a kept pod never lapses.
+                // A pod that is about to expire needs no successor; a kept pod never expires.
                 && (tracked.kept || !tracked.is_leaving(shared.config.leaving(), shared.now))
         };
         let Some(old) = self.pods.iter().find(outdated) else { return };

@@ -1,4 +1,4 @@
-//! One pod as this runner tracks it: the observed object, and what this runner knows besides.
+//! One pod: the observed object, and the facts that only this runner knows.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub(crate) struct Tracked {
     pub(crate) served: bool,
     /// Calls of this runner in flight, with their deadlines.
     pub(crate) calls: Vec<(RequestId, Time)>,
-    /// Until this time the pod takes no more calls of this runner than `full_with`, because it
-    /// refused one.
+    /// The pod refused a call. Until this time, this runner sends it at most `full_with` calls at
+    /// once.
     pub(crate) full_until: Time,
     pub(crate) full_with: usize,
     pub(crate) liveness: Liveness,
@@ -34,7 +34,7 @@ pub(crate) struct Tracked {
     pub(crate) pushed: Option<Time>,
     /// No push before this time.
     pub(crate) push_after: Time,
-    /// Until this time the pod is used without a push, because the API server did not answer one.
+    /// The API server did not answer a push. Until this time, the pod is used without a push.
     pub(crate) waived_until: Time,
     /// Set while a delete is under way. Without an answer by this time, the delete counts as lost.
     pub(crate) delete: Option<Time>,
@@ -48,12 +48,12 @@ pub(crate) struct Tracked {
     pub(crate) retiring: Option<DeleteReason>,
     /// If the pod is being evicted: the end of the notice, and the previous `reclaim_after`.
     pub(crate) eviction: (Time, Option<Time>),
-    /// Set when notice was given. No further notice before this time, since another runner may
-    /// object.
+    /// Set when this runner gave notice. No further notice before this time, so that other runners
+    /// can object.
     pub(crate) noticed: Option<Time>,
     /// No eviction before this time.
     pub(crate) left_alone_until: Time,
-    /// When this runner last asked its owner to evict it.
+    /// When this runner last asked the pod's owner to evict the pod.
     pub(crate) asked_for_place: Option<Time>,
     /// When this runner learned that the pod ends.
     pub(crate) ending_since: Option<Time>,
@@ -72,15 +72,15 @@ pub(crate) struct Liveness {
     pub(crate) checks: u64,
     /// From this time on the pod is silent, and does not count towards the limit.
     pub(crate) silent_from: Option<Time>,
-    /// Package and time of the first of the consecutive calls that ended by their deadlines.
+    /// Package and time of the first of the consecutive calls that reached their deadlines.
     pub(crate) late: Option<(u64, Time)>,
 }
 
 /// A check under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    pub(crate) at: Time,
-    pub(crate) by: Time,
+    pub(crate) started: Time,
+    pub(crate) due: Time,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub(crate) enum Health {
     Overdue,
     /// The pod failed and never recovers.
     Failed,
-    /// The pod's calls end only by their deadlines.
+    /// All calls on the pod reach their deadlines.
     Hung,
 }
 
@@ -146,20 +146,20 @@ impl Tracked {
     }
 
     /// Whether `reclaim_after` is less than `margin` away, or unknown.
-    pub(crate) fn lapses_within(&self, margin: Duration, now: Time) -> bool {
+    pub(crate) fn expires_within(&self, margin: Duration, now: Time) -> bool {
         self.pod.reclaim_after.is_none_or(|reclaim_after| reclaim_after <= now + margin)
     }
 
-    /// Whether the pod retires or lapses so soon that calls should go to other pods if possible.
+    /// Whether the pod retires or expires so soon that calls should go to other pods if possible.
     pub(crate) fn is_leaving(&self, margin: Duration, now: Time) -> bool {
-        self.retiring.is_some() || self.lapses_within(margin, now)
+        self.retiring.is_some() || self.expires_within(margin, now)
     }
 
     pub(crate) fn last_deadline(&self) -> Option<Time> {
         self.calls.iter().map(|&(_, deadline)| deadline).max()
     }
 
-    /// Whether its termination is overdue by [`STUCK_AFTER`]. Nobody knows when it will end.
+    /// Whether the pod's termination is overdue by [`STUCK_AFTER`]. It may never end.
     pub(crate) fn is_stuck(&self, shared: &Shared) -> bool {
         self.pod.terminating_since.is_some_and(|since| shared.reached(since + STUCK_AFTER))
     }

@@ -1,6 +1,6 @@
-//! With adopted orphans, as in a pod's wrapper, no process of a call outlives the call.
+//! The wrapper-server of a pod adopts orphans, so that no process of a call outlives the call.
 //!
-//! This test is a program of its own, because it becomes the parent of all orphans of its calls.
+//! This test has its own binary, because it becomes the parent of all orphans of its calls.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use wrapper_server::process::{Environment, Finished, Limits, Program, RunError, 
 
 const LIMITS: Limits = Limits { stdout: 1 << 20, stderr_head: 1024, stderr_tail: 1024, join_lines: false };
 
-/// Commands that leave processes behind. Their output is closed, as daemons do.
+/// Commands that leave processes behind. Like daemons, they do not write to the call's output.
 const LEFT_BEHIND: [&str; 4] = [
     // Members of the call's process group: one that has ended, and others that still run.
     "(:) & (sleep 60 & sleep 60 & wait)",
@@ -24,7 +24,7 @@ const LEFT_BEHIND: [&str; 4] = [
     // A process that starts new processes after the call.
     "setsid sh -c 'for i in 1 2 3 4 5 6 7 8 9; do setsid sleep 60 & sleep 0.01; done'",
 ];
-/// Leaves processes whose environment does not name the call.
+/// Leaves processes without the environment variable that identifies the call.
 const WITHOUT_NAME: &str = "env -i setsid sh -c 'sleep 60 & sleep 60'";
 
 /// All descendants of this process, including zombies: the parent and the command line of each.
@@ -103,7 +103,7 @@ async fn no_process_outlives_its_call() {
         let script = in_background(&LEFT_BEHIND) + "sleep 60";
         let error = call(&script, Some(deadline)).await.unwrap_err();
         assert!(matches!(error, RunError::Deadline), "{error}");
-        // The long call protects only its own daemons.
+        // The long call still runs. Only its own daemons may live on.
         let own = getpid().as_raw_nonzero().get();
         wait_at_most_a_second("processes were left behind", || {
             let found = descendants();

@@ -116,9 +116,9 @@ fn file() -> impl Strategy<Value = Generated> {
             text.push_str(document);
         }
         text.push_str(end);
-        let ends_in_comment_or_value = text.trim_end_matches('\n').len();
+        let length_without_newlines = text.trim_end_matches('\n').len();
         if cut && end.is_empty() && !text.ends_with("\n\n") {
-            text.truncate(ends_in_comment_or_value);
+            text.truncate(length_without_newlines);
         }
         if windows {
             text = text.replace('\n', "\r\n");
@@ -131,7 +131,7 @@ fn file() -> impl Strategy<Value = Generated> {
     })
 }
 
-/// A text with a few characters removed, or inserted where they are most likely to break it.
+/// A text with a few random edits: characters are removed, and YAML syntax is inserted.
 fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     let noise: Vec<&str> = "|\n| |  |\t|-|- |:|: |#| #|>|{|}|[|]|,|'|\"".split('|').chain(["|"]).collect();
     let more: Vec<&str> = "&a |*a|!|!!x |? |---\n|...\n|%|\r|\u{feff}|ü|\0|<<|@".split('|').collect();
@@ -147,15 +147,15 @@ fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String>
     })
 }
 
-/// Checks the properties of every file that can be read.
+/// Checks the properties that every readable file has.
 fn check(package: &Package) -> Result<(), TestCaseError> {
     let file = &package.files[0];
     let sent = sent_items(package);
     prop_assert_eq!(sent.len(), file.documents.len());
     for (at, (item, document)) in sent.iter().zip(&file.documents).enumerate() {
         let document = file.text[document.range.clone()].replace("\r\n", "\n");
-        // A block scalar at the very end has no newline in its value; the parser used here adds
-        // one.
+        // If the file ends in a block scalar without a newline, this test's parser adds one to the
+        // value.
         let whole = Yaml::valid(document.as_str());
         let is_same = |document: &Node| same(&bare(item), &bare(document));
         let ends_open = !document.ends_with('\n') && document.contains(['|', '>']);

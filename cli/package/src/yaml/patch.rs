@@ -13,8 +13,7 @@ use super::parse::entry_end;
 use super::{Body, Entry, Node, Scalar, Style, Yaml, emit, same};
 
 /// Returns `old` with the values of `new`. The spans of `new` are byte ranges in `new_text`.
-/// `None`: the change is more than new values and changed, added or removed entries of block
-/// mappings.
+/// `None`: replacing values and whole entries of block mappings is not enough for this change.
 pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
     let mut patch = Patch { old: &old.text, new: new_text, edits: Vec::new() };
     patch.value(&old.root, new, false)?;
@@ -54,7 +53,7 @@ impl Patch<'_> {
         if same(old, new) {
             return Some(());
         }
-        // An alias has its text at the anchor.
+        // The text of an alias's value is at the anchor.
         if old.is_alias || new.is_alias || old.tag != new.tag {
             return None;
         }
@@ -86,9 +85,9 @@ impl Patch<'_> {
             }
             _ => {
                 let text = self.new.get(new.span.clone()).filter(|text| !text.is_empty())?;
-                let ends_in_flow =
+                let breaks_flow =
                     in_flow && is.style == Style::Plain && text.contains([',', '[', ']', '{', '}']);
-                (is.style != Style::Block && !text.contains('\n') && !ends_in_flow).then(|| text.to_owned())
+                (is.style != Style::Block && !text.contains('\n') && !breaks_flow).then(|| text.to_owned())
             }
         }
     }

@@ -2,7 +2,7 @@
 //! that Porch calls to evaluate functions. Also reports which functions Porch evaluates itself.
 
 use super::super::destination::{
-    Destination, PORT, behind, by_dns, destination, has_port, is_merged, ours, selects, usual,
+    Destination, PORT, behind, by_dns, destination, expected_service, has_port, is_merged, ours, selects,
 };
 use super::super::facts::Facts;
 use super::super::finding::{Level, Report};
@@ -14,7 +14,7 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
     let Some(deployment) = ours(facts).map(|ours| &ours.name) else { return };
     for name in [ROUTERS, CALLED] {
         let Some(service) = facts.services.get(name) else { continue };
-        let is_usual = name == usual(facts);
+        let is_expected = name == expected_service(facts);
         match behind(facts, name) {
             Destination::Ours if has_port(service, PORT) => {
                 report.ok(format!("{name} leads to {deployment}"));
@@ -23,11 +23,11 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
                 format!("Service {name} has no port {PORT}"),
                 "apply the Service's manifest again",
             ),
-            Destination::NoSelector(_) if is_usual => report.unknown(
+            Destination::NoSelector(_) if is_expected => report.unknown(
                 format!("Service {name} has no selector"),
                 format!("compare its endpoints with the pods of Deployment {deployment}"),
             ),
-            _ if is_usual || is_merged(facts, name) => report.problem(
+            _ if is_expected || is_merged(facts, name) => report.problem(
                 format!("Service {name} does not lead to Deployment {deployment}"),
                 "apply the Service's manifest again; if its selector was merged with another, remove the labels that \
                  the pods do not have",
@@ -38,7 +38,7 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
     if report.is_empty() {
         let manifest = if facts.installed.router.is_some() { "deploy/" } else { "deploy/single-runner" };
         report.problem(
-            format!("no Service leads to Deployment {deployment}: {} is missing", usual(facts)),
+            format!("no Service leads to Deployment {deployment}: {} is missing", expected_service(facts)),
             format!("kubectl apply -k {manifest}"),
         );
     }
@@ -60,15 +60,11 @@ fn runners_service(facts: &Facts, report: &mut Report) {
         (!selects_runners, "does not lead to the runners", "correct its selector"),
         (
             by_dns && !is_headless,
-            "is not headless, so that routers see one address",
+            "is not headless, so routers see only one address",
             "create it again with clusterIP: None",
         ),
         (lists_unready, "lists runners that are not ready", "remove publishNotReadyAddresses"),
-        (
-            by_dns && is_dual_stack,
-            "is dual-stack, so that it lists each runner twice",
-            "make it single-stack",
-        ),
+        (by_dns && is_dual_stack, "is dual-stack, so it lists each runner twice", "make it single-stack"),
     ] {
         if is_so {
             report.problem(format!("Service {SHARDS} {text}"), fix);
@@ -93,10 +89,10 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         }
     }
     if called.is_empty() {
-        let address = format!("{}:{PORT}", usual(facts));
+        let address = format!("{}:{PORT}", expected_service(facts));
         report.warning(
             format!("nothing in namespace {namespace} calls a function runner"),
-            format!("set --function-runner={address} on porch-server; in another namespace, add .{namespace} to the name"),
+            format!("set --function-runner={address} on porch-server; if it runs in another namespace, add .{namespace} to the name"),
         );
     }
     for (caller, destination) in called.iter().filter(|(_, destination)| !is_reported(facts, destination)) {
@@ -114,20 +110,20 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
     for server in installed.servers.iter().filter(|server| server.workload.pods > 0) {
         report.info(
             format!(
-                "{} evaluates functions in pods of its own, except those whose FunctionConfig names an executable",
+                "{} evaluates functions in its own pods, except functions whose FunctionConfig names an executable",
                 server.workload.name
             ),
-            "porch-fn porch-config generate prints FunctionConfigs with which porch-server calls --function-runner; \
-             --warm-up-pod-cache=false keeps it from starting pods for these functions; it still evaluates functions \
-             without a FunctionConfig",
+            "porch-fn porch-config generate prints FunctionConfigs that make porch-server call --function-runner; \
+             with --warm-up-pod-cache=false it starts no pods for these functions; it still evaluates functions \
+             without a FunctionConfig itself",
         );
     }
 }
 
 fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &mut Report) {
     let Caller { deployment, setting, address, .. } = caller;
-    let (namespace, installed, service) = (&facts.namespace, &facts.installed, usual(facts));
-    let here = if setting.starts_with('-') {
+    let (namespace, installed, service) = (&facts.namespace, &facts.installed, expected_service(facts));
+    let set_address = if setting.starts_with('-') {
         format!("set {setting}={service}:{PORT} on Deployment {deployment}")
     } else {
         set_variable(facts, deployment, setting)
@@ -139,34 +135,36 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
     let (level, where_to, fix) = match *destination {
         Destination::Ours => return report.ok(calls),
         Destination::Other(name) if is_server(name) => {
-            (Level::Info, format!(", which is {name}'s own evaluator"), here)
+            (Level::Info, format!(", which is {name}'s own evaluator"), set_address)
         }
         Destination::Other(name) => match original(name) {
             Some(original) if evaluator_of(original).is_some() => {
-                (Level::Warning, ", which is Porch's own function runner".to_owned(), here)
+                (Level::Warning, ", which is Porch's own function runner".to_owned(), set_address)
             }
             Some(_) => (
                 Level::Info,
-                ", which is Porch's own function runner, for executables alone".to_owned(),
+                ", which is Porch's own function runner and runs only executables".to_owned(),
                 format!(
-                    "{here}; when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
+                    "{set_address}; when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
                 ),
             ),
-            None => (Level::Warning, format!(", which leads to Deployment {name}"), here),
+            None => (Level::Warning, format!(", which leads to Deployment {name}"), set_address),
         },
-        Destination::Nobody(name) => {
-            (Level::Warning, format!(", and Service {name} selects pods of no Deployment here"), here)
-        }
+        Destination::Nobody(name) => (
+            Level::Warning,
+            format!(", and Service {name} selects pods of no Deployment in this namespace"),
+            set_address,
+        ),
         Destination::NoSelector(name) => {
             (Level::Unknown, format!(", and Service {name} has no selector"), compared("its endpoints"))
         }
         Destination::NoPort(name) => {
-            (Level::Problem, format!(", a port that Service {name} does not have"), here)
+            (Level::Problem, format!(", a port that Service {name} does not have"), set_address)
         }
         Destination::Outside => (
             Level::Warning,
             format!(", which is not a Service of namespace {namespace}"),
-            format!("if it should be ours: {here}"),
+            format!("if it should call this installation: {set_address}"),
         ),
         Destination::Unknown => (Level::Unknown, String::new(), compared("the address")),
     };
@@ -176,7 +174,7 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
 /// Returns whether [`services`] already reports this.
 fn is_reported(facts: &Facts, destination: &Destination<'_>) -> bool {
     match destination {
-        Destination::Nobody(name) => *name == usual(facts) || is_merged(facts, name),
+        Destination::Nobody(name) => *name == expected_service(facts) || is_merged(facts, name),
         Destination::NoPort(name) => {
             behind(facts, name) == Destination::Ours && !has_port(&facts.services[*name], PORT)
         }
@@ -185,6 +183,6 @@ fn is_reported(facts: &Facts, destination: &Destination<'_>) -> bool {
 }
 
 fn set_variable(facts: &Facts, deployment: &str, variable: &str) -> String {
-    let (namespace, service) = (&facts.namespace, usual(facts));
+    let (namespace, service) = (&facts.namespace, expected_service(facts));
     format!("kubectl -n {namespace} set env deployment/{deployment} {variable}={service}:{PORT}")
 }

@@ -48,26 +48,26 @@ fn removed(existing: &[Value]) -> Changes {
 #[test]
 fn every_function_is_sent_to_the_routers_and_restored() {
     let shipped = shipped();
-    let led = generated(&stored(&shipped), &[]);
-    assert_eq!(led.objects.len(), 18);
-    for (object, shipped) in led.objects.iter().zip(&shipped) {
+    let changed = generated(&stored(&shipped), &[]);
+    assert_eq!(changed.objects.len(), 18);
+    for (object, shipped) in changed.objects.iter().zip(&shipped) {
         assert_eq!(object["spec"]["binaryExecutor"], json!({"tags": ["*"], "path": "/porch-fn/none"}));
         assert_eq!(object["spec"]["podExecutor"], shipped["spec"]["podExecutor"]);
         let metadata = object["metadata"].as_object().unwrap();
         assert_eq!(metadata.keys().collect::<Vec<_>>(), ["name", "namespace", "annotations"]);
     }
-    assert_eq!(led.notes.len(), 7, "{:?}", led.notes);
-    assert!(led.notes[3].ends_with(
+    assert_eq!(changed.notes.len(), 7, "{:?}", changed.notes);
+    assert!(changed.notes[3].ends_with(
         "apply-setters, ensure-name-substring, search-replace, set-annotations, set-image, set-labels, set-namespace, \
          starlark, upsert-resource"
     ));
-    assert!(led.notes[1].starts_with("set-namespace: Porch still runs"), "{:?}", led.notes);
+    assert!(changed.notes[1].starts_with("set-namespace: Porch still runs"), "{:?}", changed.notes);
 
-    let again = generated(&stored(&led.objects), &[]);
-    assert_eq!(again.objects, led.objects, "changed objects stay as they are");
+    let again = generated(&stored(&changed.objects), &[]);
+    assert_eq!(again.objects, changed.objects, "changed objects stay as they are");
     assert_eq!(again.notes.len(), 6, "nothing is replaced any more");
 
-    let back = removed(&stored(&led.objects));
+    let back = removed(&stored(&changed.objects));
     assert_eq!((back.objects, back.notes), (shipped.clone(), vec![AFTER_REMOVE.to_owned()]));
     let unchanged = removed(&stored(&shipped));
     assert_eq!((unchanged.objects.len(), unchanged.notes.len()), (0, 1));
@@ -101,10 +101,10 @@ fn a_function_without_an_object_gets_one_and_remove_deletes_it() {
 #[test]
 fn missing_prefixes_are_added_and_removed_again() {
     let own = object("f", &json!({"image": "f", "prefixes": [""], "podExecutor": {"tags": ["*"]}}));
-    let led = generated(std::slice::from_ref(&own), &["example.com/f", "f"]);
-    assert_eq!(led.objects.len(), 1);
-    assert_eq!(led.objects[0]["spec"]["prefixes"], json!(["", "example.com"]));
-    assert_eq!(removed(&stored(&led.objects)).objects, std::slice::from_ref(&own));
+    let changed = generated(std::slice::from_ref(&own), &["example.com/f", "f"]);
+    assert_eq!(changed.objects.len(), 1);
+    assert_eq!(changed.objects[0]["spec"]["prefixes"], json!(["", "example.com"]));
+    assert_eq!(removed(&stored(&changed.objects)).objects, std::slice::from_ref(&own));
     let default = generated(&[own], &["ghcr.io/kptdev/krm-functions-catalog/f"]);
     assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty prefix includes the catalog");
 }
@@ -114,13 +114,13 @@ fn missing_prefixes_are_added_and_removed_again() {
 #[test]
 fn fields_that_kubectl_would_keep_are_set_to_null() {
     let own = object("f", &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
-    let mut led = generated(std::slice::from_ref(&own), &["example.com/f"]).objects.remove(0);
-    assert_eq!(led["spec"]["prefixes"], json!(["", "example.com"]));
+    let mut changed = generated(std::slice::from_ref(&own), &["example.com/f"]).objects.remove(0);
+    assert_eq!(changed["spec"]["prefixes"], json!(["", "example.com"]));
     for last_applied in [None, Some(own.to_string())] {
         if let Some(last_applied) = last_applied {
-            led["metadata"]["annotations"][LAST_APPLIED] = json!(last_applied);
+            changed["metadata"]["annotations"][LAST_APPLIED] = json!(last_applied);
         }
-        let back = removed(std::slice::from_ref(&led)).objects.remove(0);
+        let back = removed(std::slice::from_ref(&changed)).objects.remove(0);
         let mut expected = own.clone();
         expected["spec"]["binaryExecutor"] = json!(null);
         expected["spec"]["prefixes"] = json!(null);
@@ -129,19 +129,19 @@ fn fields_that_kubectl_would_keep_are_set_to_null() {
         expected["spec"].as_object_mut().unwrap().retain(|_, value| !value.is_null());
         assert!(removed(&[expected.clone()]).objects.is_empty(), "it is restored");
         let again = generated(&[expected], &["example.com/f"]).objects.remove(0);
-        assert_eq!(before(&again), before(&led));
+        assert_eq!(before(&again), before(&changed));
     }
 }
 
 #[test]
 fn later_changes_by_others_are_kept() {
     let own = object("f", &json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "f"}}));
-    let mut led = generated(&[own], &[]).objects.remove(0);
+    let mut changed = generated(&[own], &[]).objects.remove(0);
     // Porch's manifest was applied again: the annotation stays.
-    led["spec"]["binaryExecutor"] = json!({"tags": ["v2"], "path": "f"});
-    let back = removed(std::slice::from_ref(&led)).objects.remove(0);
+    changed["spec"]["binaryExecutor"] = json!({"tags": ["v2"], "path": "f"});
+    let back = removed(std::slice::from_ref(&changed)).objects.remove(0);
     assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]));
-    let again = generated(&[led], &[]).objects;
+    let again = generated(&[changed], &[]).objects;
     let back = removed(&again).objects.remove(0);
     assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]), "their last change");
 }
@@ -149,9 +149,9 @@ fn later_changes_by_others_are_kept() {
 #[test]
 fn only_the_object_that_porch_uses_is_changed() {
     let go = json!({"image": "f", "goExecutor": {"tags": ["v1"]}});
-    let led = generated(&[object("other", &go), object("f", &go)], &[]);
-    assert_eq!(led.objects.iter().map(name_of).collect::<Vec<_>>(), ["f"]);
-    assert!(led.notes[0].starts_with("FunctionConfig other stays unchanged"), "{:?}", led.notes);
+    let changed = generated(&[object("other", &go), object("f", &go)], &[]);
+    assert_eq!(changed.objects.iter().map(name_of).collect::<Vec<_>>(), ["f"]);
+    assert!(changed.notes[0].starts_with("FunctionConfig other stays unchanged"), "{:?}", changed.notes);
     // If no object has the image's name, Porch uses both objects.
     let both = generated(&[object("a", &go), object("b", &go)], &["f"]);
     assert_eq!(both.objects.iter().map(name_of).collect::<Vec<_>>(), ["a", "b"]);

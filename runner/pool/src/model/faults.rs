@@ -147,7 +147,7 @@ impl World {
             return;
         }
         self.burst();
-        match self.near_lapse() {
+        match self.near_expiry() {
             Some(time) if self.rng.chance(20) => self.at(time, Self::load),
             _ => {
                 let pause = self.rng.pick(&[100, 5000, 20_000, 120_000]);
@@ -171,11 +171,11 @@ impl World {
     }
 
     /// A time at which some pod's owner may be about to collect it.
-    fn near_lapse(&mut self) -> Option<u64> {
+    fn near_expiry(&mut self) -> Option<u64> {
         let uid = self.any_pod()?;
-        let lapse = self.server.get(&uid)?.pod.reclaim_after?;
+        let expiry = self.server.get(&uid)?.pod.reclaim_after?;
         let time =
-            lapse.as_millis().saturating_sub(self.rng.between(0, 20_000)) + self.rng.between(0, 60_000);
+            expiry.as_millis().saturating_sub(self.rng.between(0, 20_000)) + self.rng.between(0, 60_000);
         (time > self.now).then_some(time)
     }
 

@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// Its calls end without an answer or by their deadlines, unless the runner disconnects before.
+    /// Its calls end without an answer or at their deadlines, unless the runner disconnects before.
     pub(crate) fn hang(&mut self, uid: &Uid, hang: Hang) {
         let Some(object) = self.server.get_mut(uid) else { return };
         if object.truth != Truth::Dead && object.hang.is_none() {

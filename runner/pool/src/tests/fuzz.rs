@@ -11,7 +11,7 @@ use crate::types::Time;
 
 /// `#` is a call, and `$` a slot.
 const STEPS: &str = "cancel #; served #; broken #; silent #; full #; late # 1; late # 2; see $; see $ running; \
-     see $ outdated lapsing 9; see $ wanted 0; see $ running wanted 9; see $ terminating 5; see $ endless; \
+     see $ outdated expiring 9; see $ wanted 0; see $ running wanted 9; see $ terminating 5; see $ endless; \
      see $ failed exit code 1; see $ past u1; gone $; synced; synced $, $ running; watch lost; created $; \
      creation $ Ok; creation $ Exists; creation $ Unreachable; creation $ OverQuota; refused $ policy; \
      deleted $ Ok; deleted $ Conflict; deleted $ Gone; deleted $ Unknown; deleted $ Unreachable; written $; \

@@ -21,7 +21,7 @@ fn live(rig: &mut Rig, span: u64) -> (Vec<String>, HashMap<u32, u64>) {
         for line in rig.pass(5) {
             if let Some((slot, until)) = line.strip_prefix("push u").and_then(|rest| rest.split_once(" +")) {
                 *pushes.entry(slot.parse().unwrap()).or_default() += 1;
-                others.extend(rig.act(&format!("written {slot} lapsing {until}")));
+                others.extend(rig.act(&format!("written {slot} expiring {until}")));
                 continue;
             }
             let deleted = line.strip_prefix("delete u").map(|rest| rest[..1].to_owned());
@@ -90,9 +90,9 @@ fn a_kept_pod_outlives_its_ttl_and_is_used_without_a_push() {
 }
 
 #[test]
-fn a_lapsed_kept_pod_is_pushed_and_not_deleted() {
+fn an_expired_kept_pod_is_pushed_and_not_deleted() {
     let mut rig = with_kept(keeping(1, 1), &[0]);
-    rig.run("pass 59 ..; see 0 lapsing 1 -> push u0 +1800");
+    rig.run("pass 59 ..; see 0 expiring 1 -> push u0 +1800");
     for _ in 0..30 {
         // The push is repeated, and no scan deletes the pod.
         rig.run("pushed 0 Conflict; pass 5 -> push u0 +1800");
@@ -113,7 +113,7 @@ fn the_same_pods_are_always_kept() {
     assert_eq!(live(&mut rig, 3600).0, NOTHING);
     rig.run("counts -> 2 0 0 0");
 
-    // Under load there are more pods. They lapse afterwards.
+    // Under load there are more pods. They expire afterwards.
     rig.run("request 0 ..; request 1 ..; request 2 ..; request 3 ..; request 4 ..; created 2 ..; see 2 ..");
     rig.run("ready 2 ..; served 0; served 1; served 2; served 3; served 4; counts -> 3 0 0 0");
     assert_eq!(live(&mut rig, 1950).0, ["delete u2 Expired"]);
@@ -123,7 +123,7 @@ fn the_same_pods_are_always_kept() {
 fn a_pushed_pod_stays_kept_even_with_a_short_ttl() {
     let brief = Limits { ttl: seconds(60), ..keeping(1, 2).limits };
     let mut rig = Rig::unsynced(Config { limits: brief, ..keeping(1, 2) });
-    rig.run("synced 0 lapsing 110, 1 lapsing 125 ..; ready 0 ..; ready 1 ..");
+    rig.run("synced 0 expiring 110, 1 expiring 125 ..; ready 0 ..; ready 1 ..");
     let (others, pushes) = live(&mut rig, 200);
     assert_eq!(others, ["delete u1 Expired"]);
     assert!(pushes.keys().eq(&[0]));

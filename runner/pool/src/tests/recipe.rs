@@ -70,7 +70,7 @@ fn a_leaving_pod_gets_no_calls_beside_a_pod_with_newer_content() {
         rig.run("disown");
         let other = Pod { recipe: made_with("new", 90, digest, resolved), ..rig.pod(1) };
         rig.step(Event::Seen(other));
-        let leaving = Pod { recipe: made_with("new", 5000, "old", 1500), ..rig.pod_as("0 lapsing 60") };
+        let leaving = Pod { recipe: made_with("new", 5000, "old", 1500), ..rig.pod_as("0 expiring 60") };
         rig.step(Event::Seen(leaving));
         for id in 0..16 {
             rig.run(&format!("request {id} -> grant {id} u1"));

@@ -18,14 +18,14 @@ fn a_replacement_starts_the_new_pod_then_gives_notice_then_deletes() {
     // The old pod has calls but gets no more, whatever the load of the new pod.
     rig.run("ready 1; request 3 -> grant 3 u1; request 4 ..; request 5 -> grant 5 u1");
     rig.run("served 1; served 2 -> push u0 +60"); // idle: notice is given
-    rig.run("written 0 outdated lapsing 60; pass 125 about u0 -> delete u0 Replaced");
+    rig.run("written 0 outdated expiring 60; pass 125 about u0 -> delete u0 Replaced");
     rig.run("deleted 0 Ok; gone 0; counts -> 1 0 3 0; see 1 ..; pass 300 about create");
 }
 
 #[test]
 fn a_runner_that_uses_the_old_pod_objects_and_gets_notice_again() {
     let mut rig = replacing();
-    rig.run("created 1 ..; ready 1 -> push u0 +60; written 0 outdated lapsing 60");
+    rig.run("created 1 ..; ready 1 -> push u0 +60; written 0 outdated expiring 60");
     rig.run("see 0 outdated; pass 60 -> push u0 +60"); // another runner has a call on it
 }
 
@@ -33,8 +33,8 @@ fn a_runner_that_uses_the_old_pod_objects_and_gets_notice_again() {
 fn after_a_notice_another_runner_pushes_pods_in_use_and_avoids_idle_ones() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.run("disown; see 0 outdated; request 1 ..; request 2 ..");
-    rig.run("see 0 outdated lapsing 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // the objection
-    rig.run("see 0 outdated lapsing 60"); // idle now
+    rig.run("see 0 outdated expiring 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // the objection
+    rig.run("see 0 outdated expiring 60"); // idle now
     for id in 10..25 {
         rig.run(&format!("request {id} -> grant {id} u1"));
     }
@@ -65,7 +65,7 @@ fn a_successor_that_fails_leaves_the_old_pod_in_service() {
 
     // The successor dies before the old pod is deleted. The owner withdraws the notice.
     let mut rig = replacing();
-    rig.run("created 1 ..; ready 1 ..; written 0 lapsing 60");
+    rig.run("created 1 ..; ready 1 ..; written 0 expiring 60");
     rig.run("failed 1 out of memory -> push u0 +1800 + delete u1 Failed; request 1 -> grant 1 u0");
 }
 

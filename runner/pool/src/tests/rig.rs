@@ -312,7 +312,7 @@ impl Rig {
         while let Some(word) = words.next() {
             let mut in_seconds = || Some(self.now + seconds(words.next().unwrap().parse().unwrap()));
             match word {
-                "lapsing" => pod.reclaim_after = in_seconds(),
+                "expiring" => pod.reclaim_after = in_seconds(),
                 "terminating" => pod.terminating_since = in_seconds(),
                 "endless" => pod.reclaim_after = None,
                 "wanted" => pod.place_wanted = in_seconds(),

@@ -30,7 +30,7 @@ fn no_pod_is_started_while_another_is_idle() {
 }
 
 #[test]
-fn a_full_pod_has_its_share_of_the_waiting_calls() {
+fn calls_that_wait_for_a_full_pod_count_towards_its_waitlist() {
     let limits = Limits { max_pods: 2, per_pod: 1, ..config().limits };
     let mut rig = Rig::with_pods(Config { limits, ..config() }, &[0]);
     rig.run("request 1 -> grant 1 u0; request 2; request 3 -> create 1");
@@ -57,8 +57,8 @@ fn the_lowest_free_slot_is_used_and_the_surge_slot_counts() {
 #[test]
 fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0]);
-    rig.run("see 0 terminating 30; request 1 -> create 1"); // no other pod answers
-    rig.run("creation 1 Exists; see 1 terminating 30; pass 20; gone 0 -> create 0"); // both names were taken
+    rig.run("see 0 terminating 30; request 1 -> create 1"); // no other pod can serve
+    rig.run("creation 1 Exists; see 1 terminating 30; pass 20; gone 0 -> create 0"); // slot 0 is free again
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_name_of_a_pod_stuck_in_termination_is_avoided() {
 #[test]
 fn a_lower_limit_retires_the_surplus_and_a_higher_one_takes_effect_at_once() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0, 1, 2]);
-    rig.run("limit 2; pass 60 -> push u2 +60; see 2 lapsing 60"); // notice
+    rig.run("limit 2; pass 60 -> push u2 +60; see 2 expiring 60"); // gives notice
     // The other pods take the calls, although they have some already.
     rig.run("request 1 ..; request 2 ..; request 3 -> grant 3 u0; pass 125 about u2 -> delete u2 Surplus");
 

@@ -16,7 +16,7 @@ fn login(password: &str) -> Value {
 }
 
 /// Starts a registry that requires this password.
-async fn by_password(password: &Arc<Mutex<String>>) -> Server {
+async fn password_registry(password: &Arc<Mutex<String>>) -> Server {
     let (store, wanted) = (Store::of_images(), Arc::clone(password));
     Server::start(move |seen| store.guarded(seen, &basic("me", &wanted.lock()), "Basic")).await
 }
@@ -67,7 +67,7 @@ async fn a_token_is_fetched_once_per_lookup() {
     let client = client_with(file.credentials());
     client.metadata(&image(&it.registry, "a:v1")).await.unwrap();
     let asked = it.registry.take();
-    assert_eq!((&*asked[0], asked.len()), ("GET /v2/", 3), "with credentials the challenge comes first");
+    assert_eq!((&*asked[0], asked.len()), ("GET /v2/", 3), "the client requests the challenge first");
     assert_eq!(it.tokens.take(), ["GET /token?service=it&scope=repository%3Aa%3Apull"]);
     // The challenge is known.
     client.metadata(&image(&it.registry, "b:v1")).await.unwrap();
@@ -95,12 +95,12 @@ async fn an_identity_token_is_exchanged_in_a_form() {
 
 #[tokio::test]
 async fn wrong_credentials_are_reported_and_not_sent_again() {
-    let server = by_password(&password("right")).await;
+    let server = password_registry(&password("right")).await;
     let file = TempDir::config(&server, &login("wrong"));
-    let (of_basic, wanted) = (client_with(file.credentials()), image(&server, "a:v1"));
+    let (basic_client, wanted) = (client_with(file.credentials()), image(&server, "a:v1"));
     for requests in [2, 1] {
-        assert_eq!(of_basic.metadata(&wanted).await, Err(RegistryError::Unauthorized));
-        assert_eq!(server.take().len(), requests, "the challenge is asked for once");
+        assert_eq!(basic_client.metadata(&wanted).await, Err(RegistryError::Unauthorized));
+        assert_eq!(server.take().len(), requests, "the challenge is requested once");
     }
     assert_eq!(client().metadata(&wanted).await, Err(RegistryError::Unauthorized));
 
@@ -117,7 +117,7 @@ async fn wrong_credentials_are_reported_and_not_sent_again() {
 #[tokio::test]
 async fn rotated_credentials_are_read_at_the_first_refusal() {
     let wanted = password("old");
-    let server = by_password(&wanted).await;
+    let server = password_registry(&wanted).await;
     let file = TempDir::config(&server, &login("old"));
     let (client, image) = (client_with(file.credentials()), image(&server, "a:v1"));
     client.digest(&image).await.unwrap();
@@ -188,16 +188,16 @@ async fn credentials_are_not_sent_unencrypted() {
     assert!(!tokens.take().is_empty());
 }
 
-/// Some registries are open, and answer 404 for private images.
+/// Some registries send no challenge. They answer 404 to anonymous requests for private images.
 #[tokio::test]
-async fn credentials_are_sent_first_also_to_a_registry_without_a_challenge() {
+async fn credentials_are_sent_even_to_a_registry_without_a_challenge() {
     let basic_challenge = Reply::new(401, "").with("www-authenticate", "Basic realm=\"it\"");
-    for (top, is_reported) in
+    for (base_reply, is_reported) in
         [(basic_challenge, true), (Reply::new(200, "{}"), false), (Reply::new(404, ""), false)]
     {
         let store = Store::of_images();
         let server = Server::start(move |seen| match seen.path.as_str() {
-            "/v2/" => top.clone(),
+            "/v2/" => base_reply.clone(),
             path if path.starts_with("/v2/b/") && seen.authorization() != Some(&basic("me", "pw")) => {
                 Reply::new(404, "{}")
             }
@@ -234,7 +234,7 @@ async fn credentials_are_sent_first_also_to_a_registry_without_a_challenge() {
 
 #[tokio::test]
 async fn an_unusable_file_is_reported_until_a_usable_one_was_read() {
-    let server = by_password(&password("p")).await;
+    let server = password_registry(&password("p")).await;
     let wanted = image(&server, "a:v1");
     let file = TempDir(tempfile::tempdir().unwrap());
     let (credentials, path) = (file.credentials(), file.file());
@@ -265,7 +265,7 @@ async fn an_unusable_file_is_reported_until_a_usable_one_was_read() {
     }
     assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
 
-    // A usable file is used at once; a broken file after it is not.
+    // A usable file takes effect at once. A broken file after it is ignored.
     file.write(&json!({"auths": {server.address.to_string(): login("p")}}).to_string());
     client.digest(&wanted).await.unwrap();
     assert_eq!(credentials.last_error(), None);
@@ -280,7 +280,7 @@ async fn an_unusable_file_is_reported_until_a_usable_one_was_read() {
 
 #[tokio::test]
 async fn the_default_docker_config_is_used_without_its_helpers() {
-    let server = by_password(&password("pw")).await;
+    let server = password_registry(&password("pw")).await;
     let file = TempDir::config(&server, &login("pw"));
     let default = CredentialSource::Default(Some(file.file())).watch();
     let (client, image) = (client_with(default.clone()), image(&server, "a:v1"));

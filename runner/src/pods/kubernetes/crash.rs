@@ -6,7 +6,7 @@
 //! pod at once; a fault that may be temporary has two attempts. A container that was healthy and is
 //! restarted in place is not a failure: the probe finds out whether it serves again.
 
-mod news;
+mod log_lines;
 mod reasons;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::{
 use porch_fn_pool::{Phase, Reason};
 
 use super::names;
-pub(super) use news::Logged;
+pub(super) use log_lines::Logged;
 use reasons::{advice, image, image_not_pulled, image_refused, named, not_started};
 
 /// A container that ran for less than this time counts as not started.
@@ -28,7 +28,7 @@ const SHORT: SignedDuration = SignedDuration::from_secs(10);
 
 /// Facts from earlier states of one pod that its current state does not contain.
 #[derive(Debug, Default)]
-pub(super) struct Tries {
+pub(super) struct History {
     /// Containers whose first pull has failed, and whether they have left that state since: if so,
     /// the next failed pull is the second one. A pulled image removes its container.
     pulls: BTreeMap<String, bool>,
@@ -36,19 +36,19 @@ pub(super) struct Tries {
     failed: Option<Reason>,
 }
 
-/// Returns the pod's phase. `tries` holds facts from the pod's earlier states.
+/// Returns the pod's phase. `history` holds facts from the pod's earlier states.
 ///
 /// `Running` means that the function container runs and the pod has an address; only the probe is
 /// missing. `Pending` has the reason that callers read after a timeout.
-pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
+pub(super) fn phase(pod: &Pod, history: &mut History) -> Phase {
     let Some(status) = &pod.status else { return Phase::Pending(None) };
-    if let Some(reason) = &tries.failed {
+    if let Some(reason) = &history.failed {
         return Phase::Failed(reason.clone());
     }
-    match judge(status, has_pull_secrets(pod), tries) {
+    match judge(status, has_pull_secrets(pod), history) {
         Phase::Pending(None) if runs(status) => Phase::Running,
         Phase::Failed(reason) => {
-            tries.failed = Some(reason.clone());
+            history.failed = Some(reason.clone());
             Phase::Failed(reason)
         }
         phase => phase,
@@ -56,7 +56,7 @@ pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
 }
 
 /// Returns `Pending(None)` if the pod has no fault.
-fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
+fn judge(status: &PodStatus, pull_secrets: bool, history: &mut History) -> Phase {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return Phase::Failed(ended(status));
     }
@@ -67,7 +67,7 @@ fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
         Reason::new("unschedulable", text)
     };
     // Judges all containers, since each has its own count of failed pulls.
-    let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, tries);
+    let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, history);
     let phases: Vec<_> = containers(status).map(judge).collect();
     let mut failed = phases.iter().filter(|phase| matches!(phase, Phase::Failed(_)));
     let mut waits = phases.iter().filter(|phase| matches!(phase, Phase::Pending(Some(_))));
@@ -175,14 +175,14 @@ fn judge_container(
     container: &ContainerStatus,
     is_init: bool,
     pull_secrets: bool,
-    tries: &mut Tries,
+    history: &mut History,
 ) -> Phase {
     let state = container.state.as_ref();
     if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
-        return judge_waiting(container, waiting, pull_secrets, tries);
+        return judge_waiting(container, waiting, pull_secrets, history);
     }
     if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
-        tries.pulls.remove(&container.name);
+        history.pulls.remove(&container.name);
     }
     second_exit(container, is_init).map_or(Phase::Pending(None), Phase::Failed)
 }
@@ -191,7 +191,7 @@ fn judge_waiting(
     container: &ContainerStatus,
     waiting: &ContainerStateWaiting,
     pull_secrets: bool,
-    tries: &mut Tries,
+    history: &mut History,
 ) -> Phase {
     let name = container.name.as_str();
     let reason = waiting.reason.as_deref().unwrap_or_default();
@@ -233,20 +233,20 @@ fn judge_waiting(
             None => Reason::new("crash_loop", format!("{named} ends as soon as it is started: {advice}")),
         },
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
-            let has_another_try = !tries.is_second_pull(name, reason);
+            let may_retry = !history.is_second_pull(name, reason);
             match refusal(waiting.message.as_deref().unwrap_or_default()) {
                 // The kubelet may have pulled with old credentials or without any: it skips a
                 // Secret that it cannot read within a second.
-                Some(true) if pull_secrets && has_another_try => {
+                Some(true) if pull_secrets && may_retry => {
                     return Phase::Pending(Some(image_refused(name)));
                 }
                 Some(_) => image_refused(name),
-                None if has_another_try => return Phase::Pending(Some(image_not_pulled(name))),
+                None if may_retry => return Phase::Pending(Some(image_not_pulled(name))),
                 None => image_not_pulled(name),
             }
         }
         _ => {
-            if let Some(has_ended) = tries.pulls.get_mut(name) {
+            if let Some(has_ended) = history.pulls.get_mut(name) {
                 *has_ended = true;
             }
             return Phase::Pending(None);
@@ -276,9 +276,9 @@ fn terminated(state: Option<&ContainerState>) -> Option<&ContainerStateTerminate
     state?.terminated.as_ref()
 }
 
-// === impl Tries ===
+// === impl History ===
 
-impl Tries {
+impl History {
     /// Whether the pod failed because the registry does not have the function's image or denied
     /// access to it.
     pub(super) fn image_was_refused(&self) -> bool {

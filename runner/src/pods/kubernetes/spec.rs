@@ -114,8 +114,8 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, extras: &
     if let Some(account) = &overrides.service_account {
         spec.service_account_name = Some(account.clone());
         if source == Source::Inline {
-            // Users set a service account for its token, which the built-in template does not
-            // mount.
+            // Users set a service account to get its token. The built-in template does not mount
+            // the token.
             spec.automount_service_account_token = None;
         }
     }
@@ -129,26 +129,26 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, extras: &
             secrets.push(LocalObjectReference { name: secret.to_owned() });
         }
     }
-    let mut of_first = overrides.container.clone();
-    let of_function = if overrides.resources_of_function { of_first.resources.take() } else { None };
+    let mut first_overrides = overrides.container.clone();
+    let resources = if overrides.resources_of_function { first_overrides.resources.take() } else { None };
     let named = |container: &&mut Container| container.name == names::CONTAINER;
     if let Some(container) = spec.containers.iter_mut().find(named) {
         patch_function(container, order, extras.max_message);
-        container.resources = of_function.or_else(|| container.resources.take());
+        container.resources = resources.or_else(|| container.resources.take());
     }
     let (init, first) = overridden(spec, source);
     if let Some(init) = init {
         patch_container(init, &overrides.init_container);
     }
     if let Some(first) = first {
-        patch_container(first, &of_first);
+        patch_container(first, &first_overrides);
     }
 }
 
-/// Returns the containers that `initContainer` and `container` of templateOverrides change. In a
+/// Returns the containers to which templateOverrides' `initContainer` and `container` apply. In a
 /// user's template these are the first init container and the first container, as in Porch. The
-/// built-in template has no init container: `initContainer` changes the container with the
-/// wrapper-server.
+/// built-in template has no init container: there, `initContainer` applies to the container with
+/// the wrapper-server.
 fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Option<&mut Container>) {
     match (source, spec.containers.as_mut_slice()) {
         (Source::Inline, [wrapper, function, ..]) => (Some(wrapper), Some(function)),
@@ -175,8 +175,8 @@ fn patch_function(container: &mut Container, order: &PodOrder<'_>, max_message: 
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);
     args.extend(["--max-request-body-size".to_owned(), max_message.to_string(), "--".to_owned()]);
-    // The kubelet expands $(NAME) in args, which an entrypoint does not intend. It reads "$$" as a
-    // plain "$".
+    // The kubelet would expand $(NAME) in an entrypoint's arguments. It does not expand "$$(NAME)",
+    // and passes "$$" on as "$".
     args.extend(order.metadata.entrypoint.iter().map(|arg| arg.replace('$', "$$")));
 }
 

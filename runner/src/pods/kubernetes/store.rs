@@ -23,7 +23,7 @@ use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ResourceVersion, Shard
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::crash::{Logged, Tries, phase};
+use super::crash::{History, Logged, phase};
 use super::metadata::ImageSource;
 use super::observe::{Observed, observe};
 use connections::Link;
@@ -72,7 +72,7 @@ struct Reports {
 #[derive(Debug, Default)]
 struct Earlier {
     version: ResourceVersion,
-    tries: Tries,
+    history: History,
     logged: Logged,
     /// Whether the image's entrypoint was learned from this pod.
     learned: bool,
@@ -165,9 +165,9 @@ impl Store {
             return self.state.lock().pods.get(&uid).map(|known| (known.seen.pod.clone(), false));
         }
         earlier.version = pod.resource_version.clone();
-        let was_refused = earlier.tries.image_was_refused();
-        pod.phase = phase(object, &mut earlier.tries);
-        if earlier.tries.image_was_refused() && !was_refused {
+        let was_refused = earlier.history.image_was_refused();
+        pod.phase = phase(object, &mut earlier.history);
+        if earlier.history.image_was_refused() && !was_refused {
             self.images.distrust(&pod.name.image);
         }
         if let Some(entrypoint) = entrypoint.take()
@@ -176,7 +176,7 @@ impl Store {
         {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
-        earlier.logged.take_new(object).iter().for_each(|news| news.log(object));
+        earlier.logged.take_new(object).iter().for_each(|line| line.log(object));
         let pod = pod.clone();
         let mut state = self.state.lock();
         let known = state.pods.entry(uid).or_default();

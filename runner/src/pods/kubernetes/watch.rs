@@ -100,7 +100,7 @@ mod tests {
     use porch_fn_pool::Phase;
     use serde_json::json;
 
-    use super::super::crash::{Tries, phase};
+    use super::super::crash::{History, phase};
     use super::super::fake::{pod, pod_waits};
     use super::*;
 
@@ -114,7 +114,7 @@ mod tests {
             watched.spec = serde_json::from_value(spec).unwrap();
             let mut listed = watched.clone();
             trim_pod(&mut listed);
-            let judged = |pod: &Pod| phase(pod, &mut Tries::default());
+            let judged = |pod: &Pod| phase(pod, &mut History::default());
             assert_eq!(judged(&listed), judged(&watched), "{secrets}");
             let has_second_attempt = matches!(judged(&listed), Phase::Pending(_));
             assert_eq!(has_second_attempt, secrets != json!([]));

@@ -145,7 +145,7 @@ impl Fault {
             // A function that uses too much memory has this effect, if the kernel kills each runner
             // that gets the call.
             Self::KilledInTurn => {
-                shares.serving(RUNNERS - 1);
+                shares.set_serving(RUNNERS - 1);
                 for place in 0..RUNNERS {
                     tier.runners[place].server.kill().await;
                     tier.restart(place).await;
@@ -155,7 +155,7 @@ impl Fault {
                         tier.add(1).await;
                     }
                 }
-                shares.serving(RUNNERS);
+                shares.set_serving(RUNNERS);
             }
             Self::ThreeKilled => kill_three(tier, scale_out, shares).await,
             Self::RouterRestarts => {
@@ -183,7 +183,7 @@ async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
 /// Drops all packets between routers and runners for some seconds.
 async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     let began = Instant::now();
-    shares.serving(0);
+    shares.set_serving(0);
     let hosts = tier.runners.iter().map(|runner| runner.host.cut_port(&tier.sandbox, PORT));
     join_all(hosts).await;
     sleep(Duration::from_secs(2)).await;
@@ -193,12 +193,12 @@ async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     sleep(Duration::from_secs(5).saturating_sub(began.elapsed())).await;
     let cut = tier.runners[..RUNNERS].iter().map(|runner| runner.host.join(&tier.sandbox));
     join_all(cut).await;
-    shares.serving(RUNNERS);
+    shares.set_serving(RUNNERS);
 }
 
 /// Kills several runners at once, and restarts them one after the other.
 async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
-    shares.serving(RUNNERS - KILLED.len());
+    shares.set_serving(RUNNERS - KILLED.len());
     for runner in &tier.runners[KILLED] {
         runner.server.signal(Signal::KILL);
     }
@@ -218,7 +218,7 @@ async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
         tier.publish().await;
         sleep(Duration::from_secs(1)).await;
     }
-    shares.serving(RUNNERS);
+    shares.set_serving(RUNNERS);
 }
 
 // === impl Row ===

@@ -28,7 +28,7 @@ const PORCHS: &str = "function-runner:9445";
 const OURS: &str = "function-router:9445";
 const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445";
 /// The doctor command reports this for every porch-server of the next version.
-const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in pods of its own, except those whose FunctionConfig names an executable";
+const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in its own pods, except functions whose FunctionConfig names an executable";
 const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
 /// The blocks of commands under a heading of docs/migrate.md.
@@ -275,8 +275,8 @@ async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
     stand.call_each(&stand.images[..3]).await;
     stand
         .wait_doctor_reports(&[
-            "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner, for \
-             executables alone",
+            "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner and \
+             runs only executables",
             "porch-controllers calls api.porch-system.svc.cluster.local:9447 (POD_EVALUATOR_ADDRESS), which is \
              porch-server's own evaluator",
             EXECUTABLES_ALONE,

@@ -1,5 +1,5 @@
-//! The whole report on Porch 1.5, 1.6 and the next version, with their real manifests and those of
-//! deploy/: before and after Porch calls the routers.
+//! Doctor's whole report on Porch 1.5, 1.6 and the next version, before and after Porch calls the
+//! routers. The objects are those of the real manifests of Porch and of deploy/.
 
 use std::path::PathBuf;
 
@@ -40,15 +40,15 @@ fn container<'a>(objects: &'a mut [Value], name: &str) -> &'a mut Value {
     &mut deployment(objects, name)["spec"]["template"]["spec"]["containers"][0]
 }
 
-/// Follows docs/migrate.md: the flag names the routers, and Porch's runner is stopped.
-fn lead_server(objects: &mut [Value], more: &[&str]) {
+/// Makes porch-server call the routers and stops Porch's runner, like docs/migrate.md.
+fn redirect_server(objects: &mut [Value], more: &[&str]) {
     let args = container(objects, "porch-server")["args"].as_array_mut().unwrap();
     args.retain(|arg| !arg.as_str().unwrap().starts_with("--function-runner="));
     args.extend(["--function-runner=function-router:9445"].iter().chain(more).map(|flag| json!(flag)));
     deployment(objects, "function-runner")["spec"]["replicas"] = json!(0);
 }
 
-fn lead_controllers(objects: &mut [Value], variable: &str) {
+fn redirect_controllers(objects: &mut [Value], variable: &str) {
     let env = container(objects, "porch-controllers")["env"].as_array_mut().unwrap();
     env.retain(|one| one["name"] != variable);
     env.push(json!({"name": variable, "value": "function-router.porch-system:9445"}));
@@ -58,8 +58,8 @@ fn check(objects: &[Value], version: &str, step: &str) {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind).cloned();
     let deployments: Vec<Value> = of_kind("Deployment").map(settled).collect();
     let services: Vec<Value> = of_kind("Service").collect();
-    let in_home = |object: &Value| object["metadata"]["namespace"] == "porch-system";
-    assert!(deployments.iter().chain(&services).all(in_home));
+    let in_porch_system = |object: &Value| object["metadata"]["namespace"] == "porch-system";
+    assert!(deployments.iter().chain(&services).all(in_porch_system));
     let mut facts = facts_of(&json!({"deployments": deployments, "services": services}));
     facts.runners.push(runner("runner-c", "10.0.0.3"));
     let addresses = ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"];
@@ -74,19 +74,19 @@ fn check(objects: &[Value], version: &str, step: &str) {
 fn reports_on_each_porch_version_before_and_after_each_step_of_the_migration() {
     type Step = (&'static str, fn(&mut [Value]));
     let cases: [(&str, &[Step]); 3] = [
-        ("1.5", &[("led", |objects| lead_server(objects, &[]))]),
+        ("1.5", &[("redirected", |objects| redirect_server(objects, &[]))]),
         (
             "1.6",
-            &[("led", |objects| {
-                lead_server(objects, &[]);
-                lead_controllers(objects, "FUNCTION_RUNNER_ADDRESS");
+            &[("redirected", |objects| {
+                redirect_server(objects, &[]);
+                redirect_controllers(objects, "FUNCTION_RUNNER_ADDRESS");
             })],
         ),
         (
             "next",
             &[
-                ("controllers-led", |objects| lead_controllers(objects, "POD_EVALUATOR_ADDRESS")),
-                ("led", |objects| lead_server(objects, &["--warm-up-pod-cache=false"])),
+                ("controllers-redirected", |objects| redirect_controllers(objects, "POD_EVALUATOR_ADDRESS")),
+                ("redirected", |objects| redirect_server(objects, &["--warm-up-pod-cache=false"])),
             ],
         ),
     ];
@@ -94,8 +94,8 @@ fn reports_on_each_porch_version_before_and_after_each_step_of_the_migration() {
         let mut objects = objects_in(&format!("tests/packages/porch/{version}"));
         objects.extend(objects_in("deploy"));
         check(&objects, version, "beside");
-        for (step, lead) in steps {
-            lead(&mut objects);
+        for (step, redirect) in steps {
+            redirect(&mut objects);
             check(&objects, version, step);
         }
     }

@@ -1,8 +1,8 @@
-//! Tests which states of a pod are permanent faults, with statuses as kubelets write them.
+//! Tests which pod states are permanent faults. The statuses are like those of real kubelets.
 
 use serde_json::{Value, json};
 
-use super::news::{MAX_TEXT, News, news};
+use super::log_lines::{Line, MAX_TEXT, lines};
 use super::*;
 use crate::pods::kubernetes::fake::{self, container, pod_waits, waiting};
 
@@ -28,8 +28,8 @@ fn function(state: &Value) -> Value {
     status(&[container("function", 0, state, &json!({}))])
 }
 
-/// The phase in short: `running`, `pending`, or `waits` or `failed` with the kind of the reason
-/// and, unless it is the function, the container.
+/// The phase in short: `running`, `pending`, `waits KIND` or `failed KIND`, with the kind of the
+/// reason. ` of proxy` follows if the reason is about the container `proxy`.
 fn brief(phase: &Phase) -> String {
     let (word, reason) = match phase {
         Phase::Failed(reason) => ("failed", reason),
@@ -44,19 +44,19 @@ fn brief(phase: &Phase) -> String {
 }
 
 fn seen(status: &Value) -> String {
-    brief(&phase(&fake::pod("u", 1, status), &mut Tries::default()))
+    brief(&phase(&fake::pod("u", 1, status), &mut History::default()))
 }
 
 /// The last phase of a pod that had these states.
 fn last(statuses: &[Value]) -> String {
-    let mut tries = Tries::default();
-    let phases = statuses.iter().map(|status| brief(&phase(&fake::pod("u", 1, status), &mut tries)));
+    let mut history = History::default();
+    let phases = statuses.iter().map(|status| brief(&phase(&fake::pod("u", 1, status), &mut history)));
     phases.last().unwrap()
 }
 
 #[test]
 fn single_states() {
-    assert_eq!(brief(&phase(&Pod::default(), &mut Tries::default())), "pending");
+    assert_eq!(brief(&phase(&Pod::default(), &mut History::default())), "pending");
     let mut unaddressed = function(&running());
     unaddressed["podIP"] = Value::Null;
     let condition = |kind: &str, value: &str, reason: &str| json!({"conditions": [{"type": kind, "status": value, "reason": reason, "message": "0/3 nodes"}]});
@@ -109,7 +109,7 @@ fn permanent_faults_fail_at_once() {
     }
 }
 
-/// The phases after the first and the second failed pull, without and with a pull secret.
+/// Tests the phases after two failed pulls, without and with a pull secret.
 #[test]
 fn failed_pulls_have_a_second_attempt_unless_the_registry_refused() {
     let (no_image, no_access, other) = (["failed", "failed"], ["failed", "waits"], ["waits", "waits"]);
@@ -134,12 +134,12 @@ fn failed_pulls_have_a_second_attempt_unless_the_registry_refused() {
     ] {
         let kind = if plain == "waits" { "image_not_pulled" } else { "image_refused" };
         for (secrets, first) in [(json!([]), plain), (json!([{"name": "auth"}]), with_secret)] {
-            let mut tries = Tries::default();
+            let mut history = History::default();
             let mut after = |reason: &str| {
                 let mut pod = fake::pod("u", 1, &pod_waits("function", reason, message));
                 pod.spec =
                     serde_json::from_value(json!({"containers": [], "imagePullSecrets": secrets})).unwrap();
-                brief(&phase(&pod, &mut tries))
+                brief(&phase(&pod, &mut history))
             };
             let phases = ["ErrImagePull", "ImagePullBackOff", "ErrImagePull"].map(&mut after);
             let first = format!("{first} {kind}");
@@ -241,8 +241,8 @@ fn each_message_is_logged_once() {
     let mut logged = Logged::default();
     let mut lines = |status: &Value| {
         let pod = fake::pod("u", 1, status);
-        let news = logged.take_new(&pod).into_iter();
-        news.map(|News { container, reason, end, .. }| {
+        let new = logged.take_new(&pod).into_iter();
+        new.map(|Line { container, reason, end, .. }| {
             (container.unwrap_or_default().to_owned(), reason.to_owned(), end.map(|(code, _)| code))
         })
         .collect::<Vec<_>>()
@@ -262,7 +262,7 @@ fn each_message_is_logged_once() {
 }
 
 #[test]
-fn messages_are_logged_unchanged_and_cut_to_their_end() {
+fn messages_are_logged_unchanged_but_long_ones_lose_their_start() {
     let pending = json!({
         "reason": "Evicted", "message": "low on memory",
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}],
@@ -273,14 +273,14 @@ fn messages_are_logged_unchanged_and_cut_to_their_end() {
         "initContainerStatuses": [container("copy", 0, &end(0, "Completed", 1), &json!({}))],
     });
     let pending = fake::pod("u", 1, &pending);
-    let words = news(&pending).into_iter().map(|News { reason, message, .. }| format!("{reason}: {message}"));
+    let text = lines(&pending).into_iter().map(|Line { reason, message, .. }| format!("{reason}: {message}"));
     let expected = ["Unschedulable: 0/3 nodes", "Evicted: low on memory", "ErrImagePull: no such host"];
-    assert_eq!(words.collect::<Vec<_>>(), expected);
+    assert_eq!(text.collect::<Vec<_>>(), expected);
 
     let mut state = end(1, "Error", 1);
     state["terminated"]["message"] = json!(format!("ä{}end", "x".repeat(MAX_TEXT - 4)));
     let mut ended = fake::pod("u", 1, &function(&state));
-    assert_eq!(news(&ended)[0].message, format!("{}end", "x".repeat(MAX_TEXT - 4)), "the start is cut");
+    assert_eq!(lines(&ended)[0].message, format!("{}end", "x".repeat(MAX_TEXT - 4)), "the start is cut");
     ended.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
-    assert_eq!(news(&ended), [], "a deleted pod");
+    assert_eq!(lines(&ended), [], "a deleted pod");
 }

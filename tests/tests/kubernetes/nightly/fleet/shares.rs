@@ -10,9 +10,9 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// The interval in which each router's counts are read.
+/// How often each router's counts are read.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The time over which shares are computed. A runner's share may be too large for this time.
+/// Length of the windows in which shares are computed. Shorter peaks are averaged out.
 const WINDOW: Duration = Duration::from_secs(2);
 /// A window with fewer calls is ignored.
 const MIN_CALLS: u64 = 200;
@@ -21,7 +21,7 @@ const MIN_CALLS: u64 = 200;
 pub(super) struct Shares {
     reading: JoinSet<()>,
     samples: Arc<Mutex<Vec<Sample>>>,
-    /// The number of runners that could serve, and the time from which it is valid.
+    /// When the number of serving runners changed, and the new number.
     serving: Vec<(Instant, usize)>,
 }
 
@@ -47,7 +47,7 @@ impl Shares {
     }
 
     /// Records the number of runners that can serve from now on.
-    pub(super) fn serving(&mut self, runners: usize) {
+    pub(super) fn set_serving(&mut self, runners: usize) {
         self.serving.push((Instant::now(), runners));
     }
 

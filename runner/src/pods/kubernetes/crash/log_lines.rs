@@ -17,7 +17,7 @@ pub(in crate::pods::kubernetes) struct Logged(HashSet<(Option<String>, String, O
 
 /// A line for the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::pods::kubernetes) struct News<'a> {
+pub(in crate::pods::kubernetes) struct Line<'a> {
     /// `None`: the line is about the pod itself.
     pub(super) container: Option<&'a str>,
     /// The cluster's reason, such as `Error`, `OOMKilled`, `ErrImagePull` or `Unschedulable`.
@@ -32,21 +32,21 @@ pub(in crate::pods::kubernetes) struct News<'a> {
 
 impl Logged {
     /// Returns the lines about the pod's current state that its last state did not have.
-    pub(in crate::pods::kubernetes) fn take_new<'a>(&mut self, pod: &'a Pod) -> Vec<News<'a>> {
-        let mut news = news(pod);
-        let key = |line: &News<'_>| {
+    pub(in crate::pods::kubernetes) fn take_new<'a>(&mut self, pod: &'a Pod) -> Vec<Line<'a>> {
+        let mut lines = lines(pod);
+        let key = |line: &Line<'_>| {
             let restarts = line.end.map(|(_, restarts)| restarts);
             (line.container.map(str::to_owned), line.reason.to_owned(), restarts)
         };
-        let last = std::mem::replace(&mut self.0, news.iter().map(key).collect());
-        news.retain(|line| !last.contains(&key(line)));
-        news
+        let last = std::mem::replace(&mut self.0, lines.iter().map(key).collect());
+        lines.retain(|line| !last.contains(&key(line)));
+        lines
     }
 }
 
-// === impl News ===
+// === impl Line ===
 
-impl News<'_> {
+impl Line<'_> {
     pub(in crate::pods::kubernetes) fn log(&self, pod: &Pod) {
         let Self { container, reason, message, end } = self;
         let pod = pod.metadata.name.as_deref();
@@ -65,13 +65,13 @@ impl News<'_> {
 }
 
 /// Lines about ended containers, and about why the pod waits or died.
-pub(super) fn news(pod: &Pod) -> Vec<News<'_>> {
+pub(super) fn lines(pod: &Pod) -> Vec<Line<'_>> {
     let Some(status) = &pod.status else { return Vec::new() };
     // Deleting a pod ends its containers, which is not logged.
     let is_deleted = pod.metadata.deletion_timestamp.is_some();
     let ends = ends(status).filter(|_| !is_deleted);
     let of_pod = status.reason.iter().map(|reason| (reason.as_str(), status.message.as_deref()));
-    let pods = unscheduled(status).chain(of_pod).map(|(reason, message)| News {
+    let pods = unscheduled(status).chain(of_pod).map(|(reason, message)| Line {
         container: None,
         reason,
         message: last_bytes(message),
@@ -82,20 +82,20 @@ pub(super) fn news(pod: &Pod) -> Vec<News<'_>> {
         // A container that waits without a message only waits for its start.
         let message = waiting.message.as_deref()?;
         let reason = waiting.reason.as_deref().unwrap_or_default();
-        Some(News { container: Some(&container.name), reason, message: last_bytes(Some(message)), end: None })
+        Some(Line { container: Some(&container.name), reason, message: last_bytes(Some(message)), end: None })
     });
     ends.chain(pods).chain(waits).collect()
 }
 
 /// The last end of each container.
-fn ends(status: &PodStatus) -> impl Iterator<Item = News<'_>> {
+fn ends(status: &PodStatus) -> impl Iterator<Item = Line<'_>> {
     containers(status).filter_map(|(is_init, container)| {
         let end = last_end(container).filter(|end| !is_by_design(is_init, end))?;
         // The restart count increases when the next run starts.
         let is_up_again = container.state.as_ref().is_some_and(|state| state.running.is_some());
         let restarts = container.restart_count.saturating_sub(i32::from(is_up_again));
         let ContainerStateTerminated { exit_code, reason, message, .. } = end;
-        Some(News {
+        Some(Line {
             container: Some(&container.name),
             reason: reason.as_deref().unwrap_or_default(),
             message: last_bytes(message.as_deref()),
