@@ -1,4 +1,4 @@
-//! The width rule by value: cap, width, demand, and the order of choices.
+//! Tests the values of the width rule: cap, width, demand, and the order of choices.
 
 use std::time::Duration;
 

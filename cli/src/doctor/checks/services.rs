@@ -118,8 +118,8 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
                 server.workload.name
             ),
             "porch-fn porch-config generate prints FunctionConfigs with which porch-server calls --function-runner; \
-             --warm-up-pod-cache=false keeps it from starting pods for these functions; it still evaluates functions \
-             without a FunctionConfig",
+             --warm-up-pod-cache=false keeps it from starting pods for these functions; porch-server itself still \
+             evaluates functions that have no FunctionConfig",
         );
     }
 }
