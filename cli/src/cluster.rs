@@ -114,7 +114,7 @@ impl ClusterArgs {
         // timeouts.
         config.read_timeout = None;
         let client = Client::try_from(config)
-            .map_err(|error| Failure::new(format!("no client for the API server can be made: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot create a client for the API server: {error}")))?;
         let namespace = self.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         Ok(Cluster { client, namespace })
     }

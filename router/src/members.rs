@@ -54,7 +54,7 @@ impl Members {
         loop {
             let runners = &self.runners;
             tokio::select! {
-                () = self.membership.changed(|name| answers(runners, name)) => {
+                () = self.membership.changed(|name| is_serving(runners, name)) => {
                     // Readiness waits for the first answer, even an empty one.
                     self.health.set("", true);
                     self.metrics.ready.set(1);
@@ -63,7 +63,7 @@ impl Members {
                 }
                 // This is never an error, because this task holds a sender.
                 _ = changed.changed() => {
-                    self.membership.retain_unlisted(|name| answers(runners, name));
+                    self.membership.retain_unlisted(|name| is_serving(runners, name));
                     self.publish();
                     self.record_states();
                 }
@@ -131,7 +131,7 @@ impl Members {
 }
 
 /// Whether the runner `name` is a member that reported SERVING in its last health check.
-fn answers(runners: &BTreeMap<Arc<str>, Member>, name: &str) -> bool {
+fn is_serving(runners: &BTreeMap<Arc<str>, Member>, name: &str) -> bool {
     runners.get(name).is_some_and(|member| !member.runner.state().is_unavailable())
 }
 

@@ -30,7 +30,7 @@ use crate::process::{PATIENCE, Sandbox};
 /// The entry point of the function's image.
 pub const ENTRYPOINT: &str = "/function";
 
-/// The test cluster in whose network this process runs.
+/// The test cluster. This process runs in its network.
 #[derive(Clone)]
 pub struct Cluster {
     config: Config,
@@ -92,8 +92,8 @@ impl Cluster {
         format!("{}/porch-fn:test", self.registry)
     }
 
-    /// Pushes the function's image under another name, such as `set-image:v2`, as another function.
-    /// Without a node no image is pulled, so the name is enough.
+    /// Copies the function's image to another name, such as `set-image:v2`, and returns that image.
+    /// A cluster without a node pulls no images, so nothing is copied there.
     pub async fn function_named(&self, name: &str) -> String {
         let image = format!("{}/{name}", self.registry);
         if self.machine.has_node() {
@@ -105,7 +105,7 @@ impl Cluster {
         image
     }
 
-    /// Runs kubectl until it ends, with any exit code. On a busy machine it may wait for minutes.
+    /// Runs kubectl and returns its output, even if it fails. On a busy machine it takes minutes.
     pub async fn kubectl(&self, args: &[&str], input: &str) -> Output {
         let kubeconfig = self.kubeconfig();
         let own = [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()];
@@ -134,5 +134,5 @@ async fn config(kubeconfig: &Path) -> Config {
 }
 
 fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: tests/cluster/run runs these tests"))
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use tests/cluster/run"))
 }

@@ -26,7 +26,7 @@ use crate::process::eventually;
 
 /// How long a load runs if nobody stops it and its plan sets no other limit.
 const MAX_DURATION: Duration = Duration::from_mins(3);
-/// Connections that the callers share. A process of Porch has one connection.
+/// Connections that the callers share, as if they were four processes of Porch.
 const CONNECTIONS: usize = 4;
 /// Limit of an open loop's calls in flight. Further calls are not sent and count as failed.
 const MAX_IN_FLIGHT: usize = 10_000;
@@ -166,7 +166,7 @@ async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
     let mut report = Report::default();
     let mut in_flight = JoinSet::new();
     let mut ticks = interval(Duration::from_secs_f64(1.0 / calls));
-    // After a pause of the machine, missed calls are made up for, so that the rate stays the same.
+    // After a pause of the machine, missed calls start at once, so the mean rate stays the same.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     for call in 0.. {
         ticks.tick().await;
@@ -222,7 +222,7 @@ impl Routers {
         Self(Arc::new(RwLock::new(addresses.into_iter().collect())))
     }
 
-    /// Replaces the routers. Connections to other routers stay until these close them.
+    /// Replaces the routers. A connection to a removed router stays until that router closes it.
     pub fn set(&self, addresses: impl IntoIterator<Item = SocketAddr>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = addresses.into_iter().collect();
     }

@@ -59,7 +59,7 @@ pub struct Tier {
     runner_flags: Vec<String>,
     listed: Routers,
     target: String,
-    // The last fields, because they are dropped after the processes that use them.
+    // These are the last fields: they must be dropped after the processes that use them.
     namespace: Namespace,
     pub sandbox: Sandbox,
 }
@@ -227,7 +227,7 @@ impl Tier {
         slices.patch(SERVICE, &params, &Patch::Apply(wish)).await.expect("an EndpointSlice");
     }
 
-    /// Waits until each router has exactly these runners as healthy.
+    /// Waits until exactly these runners are healthy on the status page of each router.
     pub async fn wait_all_healthy(&self) {
         let mut expected: Vec<_> = self.runners.iter().map(Runner::name).collect();
         expected.sort();

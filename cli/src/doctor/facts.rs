@@ -10,7 +10,7 @@ use super::installation::Installation;
 use super::rights::Right;
 use super::running::Running;
 
-/// Maximum number of pods per Deployment that doctor queries: the first by name.
+/// Maximum number of pods that doctor queries per Deployment, in the order of their names.
 pub(super) const MAX_ASKED: usize = 30;
 
 /// All facts of one round of queries.
@@ -22,7 +22,7 @@ pub(super) struct Facts {
     /// The namespace's Services, by name.
     pub(super) services: BTreeMap<String, ServiceSpec>,
     pub(super) routers: Vec<Asked<Status>>,
-    /// The page is true for our runner. Porch's own runner does not have the requested page.
+    /// `page` is false for Porch's own runner, which does not have the page that doctor requests.
     pub(super) runners: Vec<Asked<bool>>,
     /// The namespace of function pods.
     pub(super) functions: String,
@@ -35,7 +35,7 @@ pub(super) struct Facts {
     pub(super) template: TemplateSource,
 }
 
-/// A pod of routers or runners, and its answer.
+/// The pod of a router or a runner, and its answer.
 #[derive(Debug)]
 pub(super) struct Asked<T> {
     pub(super) pod: String,

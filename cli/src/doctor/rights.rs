@@ -119,7 +119,7 @@ pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
         }
     };
     for Right { missing: (level, text), .. } in rights.iter().filter(|right| !right.granted) {
-        // The Roles of deploy/single-runner and of deploy/ have different names.
+        // Names files, because deploy/ and deploy/single-runner have different names for the Roles.
         let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that has the right";
         report.add(*level, text, fix);
     }

@@ -28,12 +28,12 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const AFTER_GENERATE: [&str; 2] = [
     "--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions",
     "porch-server and porch-controllers keep the objects that they have read, even deleted ones, until they restart; \
-     porch-server still evaluates functions without a FunctionConfig",
+     porch-server itself still evaluates functions that have no FunctionConfig",
 ];
-const NOTHING_TO_APPLY: &str = "standard output is empty, since no object has to be applied; kubectl apply fails with \
-    \"no objects passed to apply\" then";
-const AFTER_REMOVE: &str = "after that, restart porch-server and porch-controllers: until then they still call \
-    --function-runner for these functions, which must be the routers";
+const NOTHING_TO_APPLY: &str = "standard output is empty, because no object has to be applied; kubectl apply then fails \
+    with \"no objects passed to apply\"";
+const AFTER_REMOVE: &str = "after that, restart porch-server and porch-controllers; until they restart, they call \
+    --function-runner for these functions, so it must still be the routers";
 
 /// A function that the user names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(super) fn generate(
         [] => images.map(|image| Function { name: image.to_owned(), prefix: None }).collect(),
         named => named.to_vec(),
     };
-    // Several functions may share one object. Each changes the result of the previous function.
+    // Several functions may share one object. The object collects the changes for all of them.
     let mut objects = existing.to_vec();
     let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for (index, function) in functions.iter().enumerate() {
@@ -122,9 +122,9 @@ pub(super) fn generate(
     }
     if !changes.objects.is_empty() {
         changes.notes.push(format!(
-            "before you apply them, set porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
-             porch-controllers if it is set, to {ROUTERS}.{routers}:9445: Porch's own function runner has no such \
-             executables, and would fail these calls"
+            "before you apply the objects, set porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
+             porch-controllers if it is set, to {ROUTERS}.{routers}:9445: Porch's own function runner would fail \
+             these calls"
         ));
         changes.notes.extend(AFTER_GENERATE.map(str::to_owned));
     }
@@ -137,7 +137,7 @@ pub(super) fn remove(existing: &[Value], namespace: &str) -> Changes {
     let mut changes = Changes::default();
     let mut created = Vec::new();
     for object in existing {
-        if is_new(object) {
+        if is_created(object) {
             created.push(name_of(object));
         } else if let Some(before) = before(object) {
             changes.objects.push(restored(object, &before));
@@ -223,7 +223,7 @@ fn routed(object: &Value, function: &Function) -> (Value, bool) {
         }
     }
     // An object that `generate` created has no earlier fields.
-    if !is_new(object) {
+    if !is_created(object) {
         routed["metadata"]["annotations"][BEFORE] = json!(Value::Object(fields).to_string());
     }
     (routed, executable.is_some())
@@ -260,7 +260,7 @@ fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 /// Returns whether [`generate`] has created this object.
-fn is_new(object: &Value) -> bool {
+fn is_created(object: &Value) -> bool {
     object["metadata"]["labels"][MANAGED_BY] == MANAGER
 }
 

@@ -2,7 +2,7 @@
 //! dashboards work. They are the names of OpenTelemetry's gRPC instrumentation (`rpc.server.*`,
 //! `rpc.client.*`), as its Prometheus exporter writes them.
 //!
-//! Units and buckets are OpenTelemetry's. Labels are bounded, because there is only one method.
+//! Units and buckets are OpenTelemetry's. There is only one method, so label values are few.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl RpcMetrics {
         let milliseconds = Unit::Other("milliseconds".to_owned());
         let duration = family();
         registry.register_with_unit("duration", "Duration of calls", milliseconds, duration.clone());
-        let sizes = [("request_size", "Size of requests, inflated"), ("response_size", "Size of answers")];
+        let sizes = [("request_size", "Size of decompressed requests"), ("response_size", "Size of answers")];
         let sizes = sizes.map(|(name, help)| {
             let sizes = family();
             registry.register_with_unit(name, help, Unit::Bytes, sizes.clone());

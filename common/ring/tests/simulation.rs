@@ -1,9 +1,9 @@
-//! The width rule against skewed traffic. Its promise is statistical, so it is simulated.
+//! Simulates the width rule under skewed traffic, because the rule's limits hold only on average.
 //!
 //! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject.
-//! The figures are the requests of the busiest runner over the mean, and the (image, runner) pairs
-//! with traffic, each of which is a pool of warm pods. Seeds are fixed, so the figures are the same
-//! on every run.
+//! The results are the busiest runner's requests divided by the mean, and the number of (image,
+//! runner) pairs with traffic. Each pair is a pool of warm pods. Seeds are fixed, so the results
+//! are the same on every run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,14 +18,14 @@ const RUNNERS: usize = 5;
 const IMAGES: usize = 100;
 /// Mean requests in flight per runner.
 const CONCURRENCY: f64 = 16.0;
-/// 20 of them are the demand's time constant.
+/// Mean service time. The time constant of the demand is 20 times as long.
 const SERVICE_SECONDS: f64 = 0.25;
-/// Per seed. 600,000 give three pairs more and the same peak.
+/// Requests per seed. With 600,000, the peak is the same and there are three more pairs.
 const REQUESTS: usize = 20_000;
-/// Where the hot images happen to lie on the ring decides one seed's peak, so it takes many.
+/// Many, because the peak of one seed depends on the positions of the hot images on the ring.
 const SEEDS: u64 = 50;
 
-/// `SplitMix64`: small, and the same for ever.
+/// The random number generator `SplitMix64`. The numbers depend only on the seed.
 struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ struct Simulation {
     ring: Ring,
     /// Key and demand of each image, from the most to the least popular.
     images: Vec<(String, Demand)>,
-    /// Cumulated popularity.
+    /// Cumulative popularity.
     popularity: Vec<f64>,
     now: Duration,
     loads: Vec<usize>,
@@ -75,7 +75,7 @@ impl Simulation {
         }
     }
 
-    /// The image of the next request, at the time when it comes.
+    /// Advances the time to the next request, and returns its image.
     fn arrival(&mut self) -> usize {
         let mean_gap = SERVICE_SECONDS / (CONCURRENCY * RUNNERS as f64);
         self.now += self.random.exponential(mean_gap);
@@ -105,7 +105,7 @@ impl Simulation {
     }
 }
 
-/// The requests of the busiest runner over the mean.
+/// The busiest runner's requests divided by the mean.
 fn peak(served: [usize; RUNNERS]) -> f64 {
     *served.iter().max().unwrap() as f64 * RUNNERS as f64 / served.iter().sum::<usize>() as f64
 }
@@ -132,8 +132,8 @@ fn the_width_rule_levels_load_without_spreading_cold_images() {
     assert!(pairs <= 115.0, "pairs {pairs}");
 }
 
-/// A cold image jumps to 30 % of all traffic. The burst term has to spread it before the mean
-/// knows.
+/// A cold image jumps to 30 % of all traffic. The burst term must spread it before its mean demand
+/// has risen.
 #[test]
 fn a_cold_image_that_turns_hot_does_not_overload_its_owner() {
     let of_seed = |seed| {

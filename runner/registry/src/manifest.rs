@@ -85,7 +85,7 @@ pub(crate) fn choose<'a>(entries: &'a [IndexEntry], platform: &Platform) -> Resu
     };
     // An entry may omit its platform; only the image configuration names it then.
     let unnamed = || entries.iter().find(|entry| entry.platform.is_none());
-    let best = platform.runs().iter().find_map(of).or_else(unnamed);
+    let best = platform.compatible().iter().find_map(of).or_else(unnamed);
     best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })
 }
 

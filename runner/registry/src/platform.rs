@@ -61,28 +61,28 @@ impl Platform {
 
     /// The platforms whose images run on this one, best first: itself, lower variants, and the
     /// 32-bit platforms of the same processors.
-    pub(crate) fn runs(&self) -> Vec<Self> {
+    pub(crate) fn compatible(&self) -> Vec<Self> {
         let of = |architecture: &str, variant: &str| Self {
             os: self.os.clone(),
             architecture: architecture.to_owned(),
             variant: variant.to_owned(),
         };
         let number = self.variant.strip_prefix('v').and_then(|digits| digits.parse::<u8>().ok());
-        let mut runs = vec![self.clone()];
+        let mut all = vec![self.clone()];
         let arm_below = |highest: u8| (5..=highest).rev().map(|number| of("arm", &format!("v{number}")));
         match self.architecture.as_str() {
             "amd64" => {
-                runs.extend((2..number.unwrap_or(1).min(9)).rev().map(|n| of("amd64", &format!("v{n}"))));
-                runs.extend([of("amd64", ""), of("386", "")]);
+                all.extend((2..number.unwrap_or(1).min(9)).rev().map(|n| of("amd64", &format!("v{n}"))));
+                all.extend([of("amd64", ""), of("386", "")]);
             }
             "arm64" => {
-                runs.push(of("arm64", ""));
-                runs.extend(arm_below(8));
+                all.push(of("arm64", ""));
+                all.extend(arm_below(8));
             }
-            "arm" => runs.extend(arm_below(number.unwrap_or(7).min(9).saturating_sub(1))),
+            "arm" => all.extend(arm_below(number.unwrap_or(7).min(9).saturating_sub(1))),
             _ => {}
         }
-        runs
+        all
     }
 }
 

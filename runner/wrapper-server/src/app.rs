@@ -74,7 +74,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     Ok(App { address, admin_address: None, health, signal, drain_times, tasks, at_end: Vec::new() })
 }
 
-/// The whole process, from its arguments to its exit code.
+/// Runs the program with its arguments and returns its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     let called = args.peek().and_then(|program| Path::new(program).file_name()).map(OsStr::to_owned);

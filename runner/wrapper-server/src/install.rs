@@ -40,7 +40,7 @@ pub(crate) fn copy_to(directory: &Path) -> ExitCode {
 
 /// Does nothing until SIGTERM or SIGINT.
 pub(crate) fn idle() -> ExitCode {
-    // A single thread saves memory, because this process runs as long as the pod.
+    // A single thread uses less memory, and this process runs as long as the pod.
     let waited = tokio::runtime::Builder::new_current_thread().enable_io().build().and_then(|runtime| {
         runtime.block_on(async {
             let mut signals = StopSignals::catch()?;
@@ -54,7 +54,7 @@ pub(crate) fn idle() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The whole process of `cp`, from the arguments after its name to its exit code.
+/// Runs the command `cp`. `args` are the arguments after the command's name.
 pub(crate) fn run_cp(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (options, mut sources): (Vec<OsString>, Vec<_>) =
         args.into_iter().partition(|arg| arg.as_bytes().starts_with(b"-"));
@@ -108,8 +108,8 @@ fn copy_one(source: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a file with its permission bits, whole or not at all: at any time, `target` is the old
-/// file or the new one.
+/// Copies a file with its permission bits. Replaces `target` atomically: a reader sees the old file
+/// or the new one.
 fn replace(source: &Path, target: &Path) -> io::Result<()> {
     let temporary = target.with_file_name(format!(".wrapper-server-{}.tmp", process::id()));
     let copied = fs::copy(source, &temporary).and_then(|_| fs::rename(&temporary, target));

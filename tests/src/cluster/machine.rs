@@ -55,19 +55,19 @@ impl Machine {
         self.run("image", &[name, folder.to_str().expect("a path in UTF-8"), entrypoint]).await;
     }
 
-    /// Kills the first process of each container of a pod except `pause`, like the kernel when
-    /// memory is short. Returns the number of processes. The API server is not involved.
+    /// Kills the first process of each container of a pod except `pause`, like the kernel's OOM
+    /// killer. Returns the number of killed processes. The API server is not involved.
     pub fn kill_processes(&self, pod: &Pod) -> usize {
         let group = format!("/pod{}", pod.uid().expect("a pod that exists has a uid"));
         let kill = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
             fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
-            // The kernel kills a container's other processes together with its first process. If
-            // they ended earlier, the first process could still report that.
+            // The kernel then kills the container's other processes. If this code killed them
+            // first, the first process could still report their end.
             fs::read_to_string(entry.path().join("status")).ok().filter(|status| is_first(status))?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
-            let function = !command.is_empty() && !command.starts_with(b"/pause");
-            (function && kill_process(pid, Signal::KILL).is_ok()).then_some(())
+            let is_target = !command.is_empty() && !command.starts_with(b"/pause");
+            (is_target && kill_process(pid, Signal::KILL).is_ok()).then_some(())
         };
         fs::read_dir("/proc").expect("there is /proc").filter_map(|entry| kill(entry.ok()?)).count()
     }

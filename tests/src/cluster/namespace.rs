@@ -44,7 +44,7 @@ impl Namespace {
     pub(super) async fn create(cluster: Cluster) -> Self {
         let all: Api<core::Namespace> = Api::all(cluster.client());
         let wish = object(json!({"metadata": {"generateName": "test-"}}));
-        let made = all.create(&PostParams::default(), &wish).await.expect("a namespace can be made");
+        let made = all.create(&PostParams::default(), &wish).await.expect("the namespace is created");
         let mut namespace = Self { cluster, name: made.name_any(), kubelet: None };
         // Without a default account, the API server refuses pods.
         namespace

@@ -1,4 +1,4 @@
-//! Waits for objects and records their changes, by watches.
+//! Watches objects: waits for them and records their changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -54,7 +54,7 @@ pub async fn wait_until<K: Object, T>(
     found.unwrap_or_else(|_| {
         let mut objects = BTreeMap::new();
         recorder.changes().iter().for_each(|(_, change)| apply(&mut objects, change));
-        panic!("not within {within:?}: {what}; there is {:#?}", objects.values())
+        panic!("not within {within:?}: {what}; the objects are {:#?}", objects.values())
     })
 }
 
@@ -65,8 +65,8 @@ fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
     }
 }
 
-/// The existing objects, and all later changes. `None` follows each complete list. After an outage
-/// of the API server, the missed changes follow.
+/// The existing objects, and all later changes. `None` follows each complete list. The stream
+/// reports changes during an outage of the API server after it.
 fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();
@@ -124,7 +124,7 @@ impl<K: Object> Recorder<K> {
             }
         });
         let begun = timeout(PATIENCE, beginning).await;
-        begun.expect("the watch begins in a minute").expect("the watch goes on");
+        begun.expect("the watch begins in a minute").expect("the watch does not end");
         Self { changes: all, recorded, task }
     }
 

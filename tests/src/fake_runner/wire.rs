@@ -82,9 +82,9 @@ impl AsyncRead for Wire {
             && self.control.go_away_at_next_call.load(Ordering::SeqCst)
             && let Some(stream_id) = first_new_stream(&buffer.filled()[before..])
         {
-            // The HTTP/2 library does not get the call; it reads the end of the connection. A
-            // client's streams have odd numbers, so the last processed stream is two less. The
-            // frame is small enough to be written at once.
+            // Discards the bytes of the call. The HTTP/2 library reads zero bytes: the end of the
+            // connection. Clients use odd stream numbers, so the last processed stream is two less.
+            // The frame is small enough to be written at once.
             buffer.set_filled(before);
             let _ = self.stream.try_write(&go_away_frame(stream_id - 2));
         }

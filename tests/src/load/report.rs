@@ -125,13 +125,13 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The duration that this part of the calls, such as 0.99, does not exceed. Zero without calls.
+    /// Returns the percentile of the durations for a part such as 0.99. Zero if there are no calls.
     pub fn percentile(&self, part: f64) -> Duration {
         #[allow(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a rank among some millions of calls"
+            reason = "a rank is at most a few millions"
         )]
         let rank = (part * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or_default()

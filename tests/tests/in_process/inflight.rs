@@ -14,8 +14,8 @@ use super::Runner;
 /// `example.com/quick0:v1` and so on do not wait.
 const GATED: &str = "touch $TMPDIR/$$.begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 
-/// Starts a runner with a limit of `limit` bytes in flight, and with enough parallel executions
-/// that only this limit counts.
+/// Starts a runner with a limit of `limit` bytes in flight. Its limit of parallel executions is too
+/// high to matter.
 async fn limited(limit: usize) -> Runner {
     let images = |name: &str| {
         let images = (0..20).map(|number| format!("example.com/{name}{number}:v1"));

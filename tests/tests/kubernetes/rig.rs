@@ -31,7 +31,7 @@ pub(crate) const COPY: &str = "auth-secret";
 const DEADLINE: Duration = Duration::from_secs(100);
 
 /// One test's namespace and sandbox, and helpers that start runners there.
-pub(crate) struct Bench {
+pub(crate) struct Setup {
     pub(crate) sandbox: Sandbox,
     pub(crate) cluster: Cluster,
     pub(crate) namespace: Namespace,
@@ -124,9 +124,9 @@ pub(crate) fn template(cluster: &Cluster, command: &[&str]) -> Value {
     })
 }
 
-// === impl Bench ===
+// === impl Setup ===
 
-impl Bench {
+impl Setup {
     pub(crate) async fn new() -> Self {
         let cluster = Cluster::connect().await;
         let namespace = cluster.namespace().await;

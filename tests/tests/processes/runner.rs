@@ -187,7 +187,7 @@ async fn local_pods_end_with_a_runner_that_is_killed() {
         assert_eq!(
             sandbox.descendants_with("wrapper-server").len(),
             2,
-            "the runner and the pod have the name in their command lines"
+            "the command lines of the runner and of the pod contain this name"
         );
         runner.kill().await
     };

@@ -13,12 +13,12 @@ use super::INPUT;
 const IMAGE: &str = "example.com/functions/gated:v1";
 const NAME: &str = "runners.test.svc";
 
-struct Stand {
+struct Setup {
     sandbox: Sandbox,
     runner: Vec<OsString>,
 }
 
-impl Stand {
+impl Setup {
     /// Creates a function that ends only after a file `go` exists, and a certificate.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
@@ -62,9 +62,9 @@ impl Stand {
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_panic_of_any_task_ends_the_router() {
-    let stand = Stand::start().await;
-    let tls = stand.sandbox.tls_flags("tls", "own", "authority");
-    let runner = stand.sandbox.runner(stand.runner.iter().chain(&tls)).await;
+    let setup = Setup::start().await;
+    let tls = setup.sandbox.tls_flags("tls", "own", "authority");
+    let runner = setup.sandbox.runner(setup.runner.iter().chain(&tls)).await;
     let mut flags = vec![
         "--drain-delay=0s".into(),
         flag("runners", format!("static:///{}", runner.address())),
@@ -80,25 +80,25 @@ async fn a_panic_of_any_task_ends_the_router() {
         ("tls", "tls"),
         ("serve", "serve"),
     ] {
-        stand.assert_panic_ends("porch-fn-router", task, logged, &flags).await;
+        setup.assert_panic_ends("porch-fn-router", task, logged, &flags).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_panic_of_any_task_ends_the_runner() {
-    let stand = Stand::start().await;
+    let setup = Setup::start().await;
     for task in
         ["settings", "file", "peers", "ownership", "warm-up", "pool", "configuration", "admin", "serve"]
     {
-        stand.assert_panic_ends("porch-fn-runner", task, task, &stand.runner).await;
+        setup.assert_panic_ends("porch-fn-runner", task, task, &setup.runner).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_panic_of_the_listener_ends_the_wrapper_server() {
-    let stand = Stand::start().await;
-    let flags = ["--".into(), stand.sandbox.path("functions/f0").into_os_string()];
-    stand.assert_panic_ends("wrapper-server", "serve", "serve", &flags).await;
+    let setup = Setup::start().await;
+    let flags = ["--".into(), setup.sandbox.path("functions/f0").into_os_string()];
+    setup.assert_panic_ends("wrapper-server", "serve", "serve", &flags).await;
 }

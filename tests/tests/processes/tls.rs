@@ -19,13 +19,13 @@ const DAY: u64 = 24 * 60 * 60;
 /// The DNS name in the runners' certificates, which is that of their Service.
 const NAME: &str = "runners.test.svc";
 
-struct Stand {
+struct Setup {
     sandbox: Sandbox,
     runner: Vec<OsString>,
     authority: Authority,
 }
 
-impl Stand {
+impl Setup {
     /// Creates an authority and its certificates `runner` and `router`.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
@@ -66,14 +66,14 @@ async fn assert_refused(router: &Server, runner: &Server, router_logs: &str, run
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn only_peers_with_a_valid_certificate_are_accepted() {
-    let stand = Stand::start().await;
-    let other = Authority::create(&stand.sandbox, "other").await;
-    other.issue(&stand.sandbox, "stranger", &format!("DNS:{NAME}"), 2).await;
-    stand.authority.issue(&stand.sandbox, "expired", &format!("DNS:{NAME}"), 0).await;
+    let setup = Setup::start().await;
+    let other = Authority::create(&setup.sandbox, "other").await;
+    other.issue(&setup.sandbox, "stranger", &format!("DNS:{NAME}"), 2).await;
+    setup.authority.issue(&setup.sandbox, "expired", &format!("DNS:{NAME}"), 0).await;
 
-    let runner = stand.runner(0, stand.files("tls", "runner")).await;
-    let own = stand.files("tls", "router");
-    let good = stand.router(&[&runner], own.clone().into_iter().chain([flag("tls-server-name", NAME)])).await;
+    let runner = setup.runner(0, setup.files("tls", "runner")).await;
+    let own = setup.files("tls", "router");
+    let good = setup.router(&[&runner], own.clone().into_iter().chain([flag("tls-server-name", NAME)])).await;
     good.wait_runners_healthy().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
@@ -81,15 +81,15 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
     for (name, router_logs, runner_logs) in
         [("stranger", "UnknownCA", "UnknownIssuer"), ("expired", "CertificateExpired", "certificate expired")]
     {
-        let flags = stand.files("tls", name).into_iter().chain([flag("tls-server-name", NAME)]);
-        assert_refused(&stand.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
+        let flags = setup.files("tls", name).into_iter().chain([flag("tls-server-name", NAME)]);
+        assert_refused(&setup.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
     }
     // Clients without a certificate, with TLS and without TLS.
     let connect = runner.address().to_string();
-    let ended = stand.sandbox.run("openssl", ["s_client", "-connect", &connect, "-alpn", "h2"], b"").await;
+    let ended = setup.sandbox.run("openssl", ["s_client", "-connect", &connect, "-alpn", "h2"], b"").await;
     let openssl = String::from_utf8_lossy(&ended.stderr).into_owned();
     runner.wait_log("peer sent no certificates").await;
-    let plain = stand.router(&[&runner], []).await;
+    let plain = setup.router(&[&runner], []).await;
     assert_refused(&plain, &runner, "reason=\"unreachable\"", "the peer speaks plain text").await;
 
     // Runners with an invalid certificate.
@@ -98,9 +98,9 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
         ("expired", NAME, "certificate expired"),
         ("runner", "another.test.svc", "certificate not valid for name"),
     ] {
-        let invalid = stand.runner(0, stand.files("tls", name)).await;
+        let invalid = setup.runner(0, setup.files("tls", name)).await;
         let flags = own.clone().into_iter().chain([flag("tls-server-name", expected)]);
-        assert_refused(&stand.router(&[&invalid], flags).await, &invalid, router_logs, "TLS failed").await;
+        assert_refused(&setup.router(&[&invalid], flags).await, &invalid, router_logs, "TLS failed").await;
     }
     // The router with the valid certificate was not disturbed.
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT, "{openssl}");
@@ -110,14 +110,14 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn certificates_and_their_authority_are_renewed_under_load() {
     const CALLERS: usize = 16;
-    let stand = Stand::start().await;
-    let sandbox = &stand.sandbox;
+    let setup = Setup::start().await;
+    let sandbox = &setup.sandbox;
     let mut runners = Vec::new();
     for _ in 0..2 {
-        runners.push(stand.runner(0, stand.files("tls", "runner")).await);
+        runners.push(setup.runner(0, setup.files("tls", "runner")).await);
     }
-    let flags = || stand.files("tls", "router").into_iter().chain([flag("tls-server-name", NAME)]);
-    let router = stand.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
+    let flags = || setup.files("tls", "router").into_iter().chain([flag("tls-server-name", NAME)]);
+    let router = setup.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
     router.wait_runners_healthy().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
@@ -162,7 +162,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     // Existing connections stay open; new connections use the new files.
     let port = runners[0].address().port();
     assert!(runners[0].terminate().await.success());
-    runners[0] = stand.runner(port, stand.files("tls", "runner")).await;
+    runners[0] = setup.runner(port, setup.files("tls", "runner")).await;
     eventually("the router has reached the runner", async || {
         let page = router.json("/shards").await;
         page["shards"].as_array()?.iter().all(|shard| shard["state"] != "unreachable").then_some(())
@@ -188,12 +188,12 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn callers_can_be_required_to_use_tls() {
-    let stand = Stand::start().await;
-    let runner = stand.runner(0, []).await;
-    let router = stand.router(&[&runner], stand.files("listen-tls", "runner")).await;
+    let setup = Setup::start().await;
+    let runner = setup.runner(0, []).await;
+    let router = setup.router(&[&runner], setup.files("listen-tls", "runner")).await;
     router.wait_runners_healthy().await;
-    let alone = stand.runner(0, stand.files("listen-tls", "runner")).await;
-    let files = ["router.crt", "router.key", "authority.crt"].map(|file| stand.sandbox.path(file));
+    let alone = setup.runner(0, setup.files("listen-tls", "runner")).await;
+    let files = ["router.crt", "router.key", "authority.crt"].map(|file| setup.sandbox.path(file));
     for server in [&router, &alone] {
         let client = Client::secured(server.address(), NAME, files.clone());
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);

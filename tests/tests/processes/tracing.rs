@@ -50,7 +50,7 @@ struct Collector {
 }
 
 /// A router, its runner, and in each of the two runtimes a function that prints its parent span.
-struct Stand {
+struct Setup {
     _sandbox: Sandbox,
     router: Server,
     runner: Server,
@@ -115,9 +115,9 @@ fn attributes(attributes: Vec<KeyValue>) -> HashMap<String, String> {
     attributes.into_iter().map(|one| (one.key, text(one.value.unwrap().value.unwrap()))).collect()
 }
 
-// === impl Stand ===
+// === impl Setup ===
 
-impl Stand {
+impl Setup {
     /// Starts the servers. They export spans at this interval, in milliseconds.
     async fn start(collector: SocketAddr, interval: &str) -> Self {
         let sandbox = Sandbox::new();
@@ -163,14 +163,14 @@ impl Stand {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn the_spans_of_a_call_are_one_tree_from_the_caller_to_the_function() {
     let collector = Collector::start().await;
-    let mut stand = Stand::start(collector.address, "50").await;
-    let called = [(EXEC, "exec", stand.call(EXEC, true).await), (POD, "pod", stand.call(POD, true).await)];
+    let mut setup = Setup::start(collector.address, "50").await;
+    let called = [(EXEC, "exec", setup.call(EXEC, true).await), (POD, "pod", setup.call(POD, true).await)];
     // The trace context of a caller that does not sample is passed on, but its spans are not
     // exported.
-    let unsampled = stand.call(EXEC, false).await;
+    let unsampled = setup.call(EXEC, false).await;
     assert!(unsampled.starts_with(&format!("00-{TRACE}-")) && unsampled.ends_with("-00"), "{unsampled}");
     eventually("10 spans", async || (collector.spans.lock().unwrap().len() >= 10).then_some(())).await;
-    stand.end().await;
+    setup.end().await;
 
     let spans = collector.spans.lock().unwrap().clone();
     for (image, runtime, function) in called {
@@ -204,7 +204,7 @@ async fn the_spans_of_a_call_are_one_tree_from_the_caller_to_the_function() {
             assert_eq!(span.service, "porch-fn-runner");
         }
         assert_eq!(function, format!("00-{TRACE}-{}-01", evaluated.id));
-        let address = stand.runner.address().to_string();
+        let address = setup.runner.address().to_string();
         for (span, key, value) in [
             (routed, "rpc.grpc.status_code", "0"),
             (attempt, "rpc.grpc.status_code", "0"),
@@ -247,16 +247,16 @@ async fn an_unavailable_collector_delays_neither_calls_nor_the_exit() {
     let closed = "127.0.0.1:1".parse().unwrap();
     // With the silent collector, the servers still wait for its answer when they get SIGTERM.
     for (what, collector) in [("silent", silent.local_addr().unwrap()), ("closed", closed)] {
-        let mut stand = Stand::start(collector, "1").await;
+        let mut setup = Setup::start(collector, "1").await;
         let began = Instant::now();
         for _ in 0..20 {
-            stand.call(EXEC, true).await;
+            setup.call(EXEC, true).await;
         }
         let took = began.elapsed();
         assert!(took < Duration::from_secs(10), "{what}: {took:?}");
-        let ended = stand.end().await;
+        let ended = setup.end().await;
         figure(&format!("collector {what}: 20 calls in {took:.0?}, both servers ended in {ended:.1?}"));
-        for server in [&stand.router, &stand.runner] {
+        for server in [&setup.router, &setup.runner] {
             let log = server.log();
             let logged = log.matches("the collector does not accept spans").count();
             assert!(logged <= 1, "{what}: {log}");

@@ -192,7 +192,7 @@ fn templates_and_leftovers_are_checked() {
     expect(&facts, Level::Info, "leftovers", "1 pods of Porch's evaluators in porch-fn-system");
 }
 
-/// Runners with these answers to the question whether they are ours.
+/// Runners with these answers: `true` for ours, `false` for Porch's own, `None` for no answer.
 fn answering(answers: &[Option<bool>]) -> Vec<Asked<bool>> {
     let asked = |(index, answer): (usize, &Option<bool>)| Asked {
         answer: answer.map(|page| Answer { page, metrics: String::new() }).ok_or("forbidden".to_owned()),
@@ -201,8 +201,8 @@ fn answering(answers: &[Option<bool>]) -> Vec<Asked<bool>> {
     answers.iter().enumerate().map(asked).collect()
 }
 
-/// An installation whose only runner may be Porch's own, with these answers of its pods.
-pub(in crate::doctor) fn alone(answers: &[Option<bool>]) -> Facts {
+/// An installation without routers. Its runner may be Porch's own, and the pods have these answers.
+pub(in crate::doctor) fn single_runner(answers: &[Option<bool>]) -> Facts {
     let mut objects = objects();
     let mut deployment = objects["deployments"][1].clone();
     deployment["metadata"]["name"] = json!("function-runner");
@@ -218,7 +218,7 @@ pub(in crate::doctor) fn alone(answers: &[Option<bool>]) -> Facts {
 
 #[test]
 fn a_runner_alone_has_no_faults() {
-    let mut facts = alone(&[Some(true)]);
+    let mut facts = single_runner(&[Some(true)]);
     let answer = facts.runners[0].answer.as_mut().unwrap();
     answer.metrics =
         "porch_fn_runner_peers 0\nporch_fn_runner_listed 0\nporch_fn_runner_ring_hash 0\n".to_owned();
@@ -230,10 +230,10 @@ fn a_runner_alone_has_no_faults() {
 
 #[test]
 fn readiness_is_checked_for_porchs_own_runner_too() {
-    for (there, expected) in [(1, "0 of 1 ready"), (0, "Deployment function-runner is scaled to 0")] {
-        let mut facts = alone(&[]);
+    for (replicas, expected) in [(1, "0 of 1 ready"), (0, "Deployment function-runner is scaled to 0")] {
+        let mut facts = single_runner(&[]);
         let runner = facts.installed.runner.as_mut().unwrap();
-        (runner.workload.ready, runner.workload.replicas) = (0, there);
+        (runner.workload.ready, runner.workload.replicas) = (0, replicas);
         let found = faults(&facts);
         assert_eq!((found[0].0, found[0].1), (Level::Unknown, "programs"));
         assert_eq!(found[1..], [(Level::Problem, "runners", expected.to_owned())]);
@@ -250,7 +250,7 @@ fn the_answers_of_the_pods_decide_whether_the_runner_is_porchs_own() {
         (vec![Some(true), None], None, Some(Level::Unknown)),
         (vec![], None, Some(Level::Unknown)),
     ] {
-        let facts = alone(&answers);
+        let facts = single_runner(&answers);
         assert_eq!(facts.is_original(), expected, "{answers:?}");
         let found = faults(&facts);
         let programs = found.iter().find(|fault| fault.1 == "programs");

@@ -1,4 +1,4 @@
-//! Deployments and what is recognised in them: `cases.yaml`.
+//! Tests which programs doctor recognises in Deployments. The cases are in `cases.yaml`.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ fn described(deployments: &[Deployment]) -> Vec<String> {
     lines.extend(found.callers.iter().map(|Caller { deployment, setting, address, max_message }| {
         format!("{deployment} calls {address} by {setting}: at most {max_message} bytes")
     }));
-    lines.extend(found.without_evaluator.iter().map(|name| format!("{name} calls nothing and renders")));
+    lines.extend(found.without_evaluator.iter().map(|name| format!("{name} renders without an evaluator")));
     lines.extend(found.servers.iter().map(|Evaluator { workload, container, template, .. }| {
         format!("server {}: container {container}, template {template}", workload.name)
     }));

@@ -4,7 +4,7 @@ use porch_fn_kubernetes::client;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::super::checks::tests::alone;
+use super::super::checks::tests::single_runner;
 use super::super::installation::Installation;
 use super::*;
 use crate::testing::serve;
@@ -134,16 +134,16 @@ async fn nothing_is_deleted_while_porchs_runner_may_run_in_the_namespace() {
         (&[Some(true), None], Err(unknown)),
         (&[Some(true), Some(false)], Err(unknown)),
     ] {
-        expect(&alone(answers), none(), expected).await;
+        expect(&single_runner(answers), none(), expected).await;
     }
-    let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
+    let nobody = Facts { installed: Installation::default(), ..single_runner(&[]) };
     expect(&nobody, none(), Err("namespace porch-system has no runner of ours")).await;
 }
 
 /// If a Deployment is scaled to 0, `status.replicas` does not count pods that still terminate.
 #[tokio::test]
 async fn nothing_is_deleted_until_the_last_pod_of_porchs_runner_in_any_namespace_is_gone() {
-    let facts = alone(&[Some(true)]);
+    let facts = single_runner(&[Some(true)]);
     let (ours, functions) = (other("porch-system", "function-runner", "porch-fn-system"), "porch-fn-system");
     let renamed = |namespace| other(namespace, "renamed", functions);
     let scaled = |mut deployment: Value| {

@@ -7,29 +7,29 @@ use crate::source::Source;
 
 const PREFIX: &str = "ghcr.io/x";
 
-/// An object for image `f`, created `age` seconds after 1970, with these fields in its spec.
-fn read(name: &str, age: i64, spec: &Value, semantics: TagSemantics) -> FunctionConfig {
+/// An object for image `f`, created `sec` seconds after 1970, with these fields in its spec.
+fn read(name: &str, sec: i64, spec: &Value, semantics: TagSemantics) -> FunctionConfig {
     let mut whole = json!({"image": "f"});
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-    let created = Timestamp::from_second(age).unwrap().to_string();
+    let created = Timestamp::from_second(sec).unwrap().to_string();
     let object = json!({"metadata": {"name": name, "creationTimestamp": created}, "spec": whole});
     FunctionConfig::parse(&object, PREFIX, semantics).unwrap()
 }
 
-fn config(name: &str, age: i64, spec: &Value) -> FunctionConfig {
-    read(name, age, spec, TagSemantics::Constraint)
+fn config(name: &str, sec: i64, spec: &Value) -> FunctionConfig {
+    read(name, sec, spec, TagSemantics::Constraint)
 }
 
-fn pods(name: &str, age: i64, tags: &[&str]) -> FunctionConfig {
-    config(name, age, &json!({"podExecutor": {"tags": tags}}))
+fn pods(name: &str, sec: i64, tags: &[&str]) -> FunctionConfig {
+    config(name, sec, &json!({"podExecutor": {"tags": tags}}))
 }
 
-fn exact(name: &str, age: i64, tags: &[&str]) -> FunctionConfig {
-    read(name, age, &json!({"podExecutor": {"tags": tags}}), TagSemantics::Exact)
+fn exact(name: &str, sec: i64, tags: &[&str]) -> FunctionConfig {
+    read(name, sec, &json!({"podExecutor": {"tags": tags}}), TagSemantics::Exact)
 }
 
-fn binary(name: &str, age: i64, tags: &[&str]) -> FunctionConfig {
-    config(name, age, &json!({"binaryExecutor": {"tags": tags, "path": name}}))
+fn binary(name: &str, sec: i64, tags: &[&str]) -> FunctionConfig {
+    config(name, sec, &json!({"binaryExecutor": {"tags": tags, "path": name}}))
 }
 
 fn new(configs: Vec<FunctionConfig>) -> FunctionConfigs {
@@ -76,7 +76,7 @@ fn a_foreign_image_of_the_same_name_inherits_nothing() {
     }
 }
 
-/// Objects for pods, winners of an image, and the problem of one object.
+/// Each case has objects, an image, the objects that win for it, and one object's problem.
 #[test]
 fn the_named_tag_wins_then_the_older_object_then_the_name() {
     let mut not_created = pods("a", 1, &["*"]);
@@ -141,7 +141,7 @@ fn the_highest_listed_version_answers_a_constraint() {
     for (of, field, expected) in [
         ("f:v9", Some("<0.3"), &["new", "old", "all"][..]),
         ("f:v9", Some(">=0.1"), &["old", "new", "all"]),
-        // The text is listed.
+        // An object lists `~0.2` itself.
         ("f:v9", Some("~0.2"), &["range", "new", "all"]),
         ("f:v9", Some("v0.2.7"), &["range", "all"]),
         ("f:v9", Some(">=1"), &["all"]),
@@ -179,15 +179,15 @@ fn a_part_without_effect_is_a_problem() {
 
 #[test]
 fn there_are_limits() {
-    let many = (0..=100_i64).map(|age| pods(&format!("c{age}"), age, &[&format!("v{age}")]));
+    let many = (0..=100_i64).map(|sec| pods(&format!("c{sec}"), sec, &[&format!("v{sec}")]));
     let configs = new(many.collect());
     assert_eq!((names(&configs, "f:v99"), names(&configs, "f:v100")), (vec!["c99".to_owned()], vec![]));
     let expected =
         "image ghcr.io/x/f: it is not used, because 100 other FunctionConfigs for this image come before it";
     assert_eq!(configs.problem("c100"), Some(expected));
 
-    let one = |age: i64| {
-        config(&format!("c{age}"), age, &json!({"image": format!("f{age}"), "podExecutor": {"tags": ["*"]}}))
+    let one = |sec: i64| {
+        config(&format!("c{sec}"), sec, &json!({"image": format!("f{sec}"), "podExecutor": {"tags": ["*"]}}))
     };
     let configs = new((0..=10_000_i64).map(one).collect());
     assert_eq!(configs.iter().count(), MAX_FUNCTION_CONFIGS);

@@ -46,7 +46,7 @@ pub(super) fn phase(pod: &Pod, history: &mut History) -> Phase {
         return Phase::Failed(reason.clone());
     }
     match judge(status, has_pull_secrets(pod), history) {
-        Phase::Pending(None) if runs(status) => Phase::Running,
+        Phase::Pending(None) if is_running(status) => Phase::Running,
         Phase::Failed(reason) => {
             history.failed = Some(reason.clone());
             Phase::Failed(reason)
@@ -93,7 +93,7 @@ fn unscheduled(status: &PodStatus) -> impl Iterator<Item = (&str, Option<&str>)>
         .filter_map(|condition| Some((condition.reason.as_deref()?, condition.message.as_deref())))
 }
 
-fn runs(status: &PodStatus) -> bool {
+fn is_running(status: &PodStatus) -> bool {
     let has_address = status.pod_ip.as_deref().is_some_and(|ip| !ip.is_empty());
     has_address
         && status.container_statuses.iter().flatten().any(|container| {

@@ -50,7 +50,7 @@ struct LocalPod {
     /// The address of the pod's wrapper, and the connection that all runners share.
     wrapper: Option<(SocketAddr, Arc<Connection>)>,
     /// Dropping this makes the supervisor end the process.
-    runs: Option<oneshot::Sender<Infallible>>,
+    keep_alive: Option<oneshot::Sender<Infallible>>,
 }
 
 // === impl LocalCluster ===
@@ -85,7 +85,7 @@ impl LocalCluster {
         let mut supervisors = {
             let mut state = self.0.state.lock();
             state.stopping = true;
-            state.pods.values_mut().for_each(|local| drop(local.runs.take()));
+            state.pods.values_mut().for_each(|local| drop(local.keep_alive.take()));
             std::mem::take(&mut state.supervisors)
         };
         while supervisors.join_next().await.is_some() {}
@@ -122,8 +122,8 @@ impl LocalCluster {
             ..Pod::default()
         };
         state.send(&Event::Seen(pod.clone()));
-        let (runs, stopped) = oneshot::channel();
-        state.pods.insert(uid.clone(), LocalPod { pod, wrapper: None, runs: Some(runs) });
+        let (keep_alive, stopped) = oneshot::channel();
+        state.pods.insert(uid.clone(), LocalPod { pod, wrapper: None, keep_alive: Some(keep_alive) });
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
@@ -136,7 +136,7 @@ impl LocalCluster {
         let mut state = self.0.state.lock();
         let outcome = state.write(uid, judged, |local| {
             local.pod.terminating_since = Some(now() + process::GRACE);
-            drop(local.runs.take());
+            drop(local.keep_alive.take());
         });
         // The process of a failed pod has already ended.
         if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)

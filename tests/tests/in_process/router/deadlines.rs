@@ -1,6 +1,6 @@
-//! Deadlines: when a call ends, which status the caller gets, and that the runner's call is
-//! cancelled. The tests use raw HTTP/2, because a client with its own deadline timer would hide the
-//! server's answer.
+//! Deadlines: when a call ends, which status the caller gets, and that the router cancels its call
+//! to the runner. The tests use raw HTTP/2, because a client with its own deadline timer would hide
+//! the server's answer.
 
 use porch_fn_grpc::parse_timeout;
 use porch_fn_tests::caller::framed;

@@ -12,7 +12,7 @@ use porch_fn_tests::process::{PATIENCE, figure};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{Bench, CONNECTS, INPUT};
+use crate::rig::{CONNECTS, INPUT, Setup};
 
 const RUNS: usize = 8;
 /// The maximum of the median time, from when the new pod accepts connections.
@@ -24,15 +24,15 @@ const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_first_call_is_answered_soon_after_the_pod_accepts_connections() {
     for connect in CONNECTS {
-        let bench = Bench::new().await;
-        let runner = bench.runner(&[&format!("--pod-connect={connect}")]).await;
+        let setup = Setup::new().await;
+        let runner = setup.runner(&[&format!("--pod-connect={connect}")]).await;
         // After this call, the node has the images.
         runner.call_ok().await;
         let mut late = Vec::new();
         for _ in 0..RUNS {
-            bench.delete(&bench.pod().await, &DeleteParams::default()).await;
-            bench.namespace.wait_empty::<Pod>(PATIENCE).await;
-            bench.namespace.wait_empty::<Service>(PATIENCE).await;
+            setup.delete(&setup.pod().await, &DeleteParams::default()).await;
+            setup.namespace.wait_empty::<Pod>(PATIENCE).await;
+            setup.namespace.wait_empty::<Service>(PATIENCE).await;
             for field in ["ready", "terminating"] {
                 runner.wait_count(field, 0).await;
             }
@@ -40,7 +40,7 @@ async fn a_first_call_is_answered_soon_after_the_pod_accepts_connections() {
                 let answer = runner.call(INPUT).await;
                 (answer, Instant::now())
             };
-            let ((answer, answered), listening) = tokio::join!(call, wait_listening(&bench.namespace));
+            let ((answer, answered), listening) = tokio::join!(call, wait_listening(&setup.namespace));
             assert_eq!(answer.output(), INPUT);
             late.push(answered.saturating_duration_since(listening));
         }

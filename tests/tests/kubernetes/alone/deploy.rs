@@ -44,14 +44,14 @@ const COMPONENTS: [&str; 11] = [
 ];
 const CALLERS: usize = 4;
 
-/// The cluster as seen by a user of `kubectl`.
-pub(crate) struct Stand {
+/// A cluster to which a test applies deploy/ with `kubectl`.
+pub(crate) struct DeploySetup {
     pub(crate) cluster: Cluster,
     pub(crate) sandbox: Sandbox,
     pub(crate) images: Vec<String>,
 }
 
-impl Stand {
+impl DeploySetup {
     /// Pushes the function images, and removes what an earlier run left behind.
     pub(crate) async fn new(cluster: Cluster) -> Self {
         let mut images = Vec::new();
@@ -60,12 +60,12 @@ impl Stand {
             cluster.function_named(&name).await;
             images.push(format!("{REGISTRY}/{name}"));
         }
-        let stand = Self { cluster, sandbox: Sandbox::new(), images };
-        stand.delete_namespaces().await;
+        let setup = Self { cluster, sandbox: Sandbox::new(), images };
+        setup.delete_namespaces().await;
         for namespace in [HOME, FUNCTIONS] {
-            stand.kubectl(&["create", "--save-config", "namespace", namespace]).await;
+            setup.kubectl(&["create", "--save-config", "namespace", namespace]).await;
         }
-        stand
+        setup
     }
 
     pub(crate) async fn run(&self, args: &[&str]) -> Output {
@@ -175,7 +175,7 @@ impl Stand {
 
     /// Uninstalls what was applied from a folder, with the commands of docs/install.md for a cluster
     /// that keeps Porch.
-    pub(crate) async fn uninstalls(&self, folder: &str) {
+    pub(crate) async fn uninstall(&self, folder: &str) {
         self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
         self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
     }
@@ -229,50 +229,50 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     let cluster = Cluster::connect().await;
     let start = Instant::now();
     let audit = cluster.audit();
-    let stand = Stand::new(cluster).await;
+    let setup = DeploySetup::new(cluster).await;
 
     let mark = audit.mark().await;
-    stand.kubectl(&["apply", "-k", DEPLOY]).await;
-    stand.rolled_out(&[RUNNERS, ROUTER]).await;
+    setup.kubectl(&["apply", "-k", DEPLOY]).await;
+    setup.rolled_out(&[RUNNERS, ROUTER]).await;
     figure(&format!("router and runners ready after {:.1?}", start.elapsed()));
-    stand.call_each(&stand.images[..2]).await;
-    stand.assert_restricted(HOME).await;
+    setup.call_each(&setup.images[..2]).await;
+    setup.assert_restricted(HOME).await;
     assert_nothing_forbidden(&audit, &mark).await;
-    command_line::operate(&stand).await;
+    command_line::operate(&setup).await;
     figure(&format!("operated with porch-fn after {:.0?}", start.elapsed()));
 
-    stand.install_component_crds().await;
-    let folder = stand.with(&COMPONENTS);
-    stand.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
-    stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
+    setup.install_component_crds().await;
+    let folder = setup.with(&COMPONENTS);
+    setup.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
+    setup.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
     figure(&format!("components validated after {:.0?}", start.elapsed()));
 
     let changed = ["function-pod-limits", "pod-template", "network-policies", "pod-security", "restricted"];
-    let changed = stand.with(&changed);
-    stand
+    let changed = setup.with(&changed);
+    setup
         .under_load("an upgrade", async || {
-            stand.kubectl(&["apply", "-k", &changed]).await;
-            stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", ROUTER]).await;
-            stand.rolled_out(&[RUNNERS, ROUTER]).await;
+            setup.kubectl(&["apply", "-k", &changed]).await;
+            setup.kubectl(&["-n", HOME, "rollout", "restart", "deployment", ROUTER]).await;
+            setup.rolled_out(&[RUNNERS, ROUTER]).await;
         })
         .await;
     // The function's pod is made from the component's template, which has the probe of our wrapper
     // image.
-    stand.call_each(&stand.images[2..3]).await;
-    let pods: kube::Api<Pod> = kube::Api::namespaced(stand.cluster.client(), FUNCTIONS);
+    setup.call_each(&setup.images[2..3]).await;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(setup.cluster.client(), FUNCTIONS);
     let pods = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
     let reference =
-        |pod: &&Pod| pod.annotations().get("fn.kpt.dev/image-reference") == Some(&stand.images[2]);
+        |pod: &&Pod| pod.annotations().get("fn.kpt.dev/image-reference") == Some(&setup.images[2]);
     let pod = pods.iter().find(reference).expect("the function has a pod");
     assert!(pod.annotations()["fn.kpt.dev/template-version"].starts_with("configmap-"));
 
-    stand.uninstalls(&changed).await;
-    stand.wait_uninstalled().await;
+    setup.uninstall(&changed).await;
+    setup.wait_uninstalled().await;
 
     let single = format!("{DEPLOY}/single-runner");
-    stand.kubectl(&["apply", "-k", &single]).await;
-    stand.rolled_out(&["function-runner"]).await;
-    stand.assert_restricted(HOME).await;
-    stand.delete_namespaces().await;
+    setup.kubectl(&["apply", "-k", &single]).await;
+    setup.rolled_out(&["function-runner"]).await;
+    setup.assert_restricted(HOME).await;
+    setup.delete_namespaces().await;
     figure(&format!("all of it took {:.0?}", start.elapsed()));
 }

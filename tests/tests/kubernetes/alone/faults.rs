@@ -13,7 +13,7 @@ use porch_fn_tests::process::{Server, figure};
 use tokio::time::{Instant, interval, timeout};
 use tonic::Code;
 
-use crate::rig::{Bench, CONNECTS, INPUT, REFERENCE, alive, wait_count};
+use crate::rig::{CONNECTS, INPUT, REFERENCE, Setup, alive, wait_count};
 
 /// The deadline of every call. A first call needs far less.
 const DEADLINE: Duration = Duration::from_secs(45);
@@ -29,7 +29,7 @@ pub(crate) struct ProxiedRunners {
     pub(crate) proxy: ApiProxy,
     record: Recorder<Pod>,
     // Last, so that it is dropped after the runners and the proxy that use it.
-    pub(crate) bench: Bench,
+    pub(crate) setup: Setup,
 }
 
 // === impl ProxiedRunners ===
@@ -43,20 +43,20 @@ impl ProxiedRunners {
         images: &[&str],
         more: &[&str],
     ) -> Self {
-        let bench = Bench::new().await;
-        let proxy = ApiProxy::start(&bench.cluster, seed).await;
+        let setup = Setup::new().await;
+        let proxy = ApiProxy::start(&setup.cluster, seed).await;
         proxy.set(rules);
-        let record = bench.namespace.record::<Pod>().await;
-        let kubeconfig = proxy.kubeconfig(&bench.sandbox);
+        let record = setup.namespace.record::<Pod>().await;
+        let kubeconfig = proxy.kubeconfig(&setup.sandbox);
         let more = [&["--scan-interval=1s"], more].concat();
         // All tests of the cluster share the network, so only one test at a time can start a fleet.
         let runners = if runners == 1 {
-            vec![bench.namespace.runner_as(&bench.sandbox, kubeconfig, images, &more).await]
+            vec![setup.namespace.runner_as(&setup.sandbox, kubeconfig, images, &more).await]
         } else {
-            bench.fleet("127.0.8", &vec![kubeconfig; runners], images, &more).await
+            setup.fleet("127.0.8", &vec![kubeconfig; runners], images, &more).await
         };
         let clients = runners.iter().map(|runner| Arc::new(Client::new(runner.address()))).collect();
-        Self { clients, runners, proxy, record, bench }
+        Self { clients, runners, proxy, record, setup }
     }
 
     /// Calls a function through one of the runners, and asserts that the answer comes in time.
@@ -74,7 +74,7 @@ impl ProxiedRunners {
 
     pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
         // A runner may have deleted the pod already.
-        let _ = self.bench.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
+        let _ = self.setup.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
     }
 
     /// Waits until every runner knows exactly the existing pods, no pod is starting or terminating,
@@ -85,8 +85,8 @@ impl ProxiedRunners {
             let mut ticks = interval(Duration::from_millis(200));
             loop {
                 ticks.tick().await;
-                let pods = self.bench.namespace.pods().await;
-                let services = self.bench.namespace.services().await;
+                let pods = self.setup.namespace.pods().await;
+                let services = self.setup.namespace.services().await;
                 let mut faults = unpaired(&pods, &services);
                 for runner in &self.runners {
                     let (mut ready, mut others) = (0, 0);
@@ -162,10 +162,10 @@ async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry(
             proxied.call_ok(&what, 0, &image).await;
             for grace in [None, Some(0)] {
                 proxied.proxy.set([Rule::new(fault)]);
-                let pod = proxied.bench.namespace.pods().await.remove(0);
+                let pod = proxied.setup.namespace.pods().await.remove(0);
                 let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
                 proxied.delete(&pod, &params).await;
-                proxied.bench.wait_gone(&pod).await;
+                proxied.setup.wait_gone(&pod).await;
                 let took = proxied.call_ok(&what, 0, &image).await;
                 figure(&format!("{what}, grace {grace:?}: the next call took {took:.1?}"));
                 assert!(proxied.proxy.outcomes().contains(&Some(fault)), "{what}: no fault was injected");
@@ -184,7 +184,7 @@ async fn a_call_does_not_wait_for_a_pod_whose_end_is_not_reported() {
     let image = cluster.function_image();
     let proxied = ProxiedRunners::start(Vec::new(), 0, 1, &[&image], &[]).await;
     proxied.call_ok("before", 0, &image).await;
-    let pod = proxied.bench.namespace.pods().await.remove(0);
+    let pod = proxied.setup.namespace.pods().await.remove(0);
     let (client, long) = (&proxied.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
     let meanwhile = async {
         wait_count(&proxied.runners[0], &image, "in_flight", 1).await;
@@ -194,12 +194,12 @@ async fn a_call_does_not_wait_for_a_pod_whose_end_is_not_reported() {
     };
     let ((answer, _), ()) = tokio::join!(call(client, &image, &long), meanwhile);
     assert_eq!(answer.output(), &long);
-    proxied.bench.wait_gone(&pod).await;
+    proxied.setup.wait_gone(&pod).await;
     let took = proxied.call_ok("after", 0, &image).await;
     figure(&format!("a pod whose end was not reported: the next call took {took:.1?}"));
     assert!(took < BOUND, "{took:?}");
     assert_ne!(
-        proxied.bench.namespace.pods().await[0].name_any(),
+        proxied.setup.namespace.pods().await[0].name_any(),
         pod.name_any(),
         "the old name was reused too early"
     );
@@ -237,7 +237,7 @@ async fn a_function_whose_only_pod_is_lost_serves_again_within_seconds() {
         let flag = format!("--pod-connect={connect}");
         let proxied = ProxiedRunners::start(Vec::new(), 0, 1, &[&image], &[&flag]).await;
         proxied.call_ok(connect, 0, &image).await;
-        let pod = proxied.bench.namespace.pods().await.remove(0);
+        let pod = proxied.setup.namespace.pods().await.remove(0);
         let (client, long) = (&proxied.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
         let lost = async {
             wait_count(&proxied.runners[0], &image, "in_flight", 1).await;

@@ -5,13 +5,13 @@ use porch_fn_tests::process::{Server, eventually};
 use serde_json::json;
 
 use crate::api::function_configs::{Configs, install, pods_of};
-use crate::rig::Bench;
+use crate::rig::Setup;
 
 const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
 const NONE: &str = "the cluster has no FunctionConfigs";
 
-async fn uninstall(bench: &Bench) {
-    bench.kubectl(&["delete", "--ignore-not-found", "--timeout=50s", KIND], "").await;
+async fn uninstall(setup: &Setup) {
+    setup.kubectl(&["delete", "--ignore-not-found", "--timeout=50s", KIND], "").await;
 }
 
 /// Waits until the log contains this many messages that there are no FunctionConfigs.
@@ -26,16 +26,16 @@ async fn wait_none_reported(runner: &Server, times: usize) {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_function_config_crd_can_be_installed_and_removed() {
-    let bench = Bench::new().await;
-    let configs = Configs::of(&bench.namespace);
-    uninstall(&bench).await;
-    let runner = bench.namespace.runner(&bench.sandbox, &[], &["--scan-interval=1s"]).await;
+    let setup = Setup::new().await;
+    let configs = Configs::of(&setup.namespace);
+    uninstall(&setup).await;
+    let runner = setup.namespace.runner(&setup.sandbox, &[], &["--scan-interval=1s"]).await;
     wait_none_reported(&runner, 1).await;
     for times in 2..4 {
-        install(&bench).await;
+        install(&setup).await;
         configs.apply("a", json!({}), pods_of("a")).await;
         configs.wait_applied("a").await;
-        uninstall(&bench).await;
+        uninstall(&setup).await;
         wait_none_reported(&runner, times).await;
     }
 }

@@ -12,7 +12,7 @@ use porch_fn_tests::process::{eventually, figure};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::rig::{Bench, INPUT, REFERENCE, Runner, wait_count};
+use crate::rig::{INPUT, REFERENCE, Runner, Setup, wait_count};
 
 const CALLERS: usize = 8;
 const OUTAGE: Duration = Duration::from_secs(15);
@@ -48,15 +48,15 @@ async fn assert_load_continues(load: &Load, time: Duration) {
 }
 
 /// Waits until the image's pod accepts connections at the address that the runner uses.
-async fn wait_accepting(bench: &Bench, image: &str, connect: &str) {
+async fn wait_accepting(setup: &Setup, image: &str, connect: &str) {
     let ip_of = |pods: &[Pod]| {
         let pod = pods.iter().find(|pod| pod.annotations().get(REFERENCE).is_some_and(|of| of == image))?;
         let ip = pod.status.as_ref()?.pod_ip.clone()?;
         Some((pod.clone(), ip))
     };
-    let (pod, mut ip) = bench.namespace.wait_until("the new pod has an IP", ip_of).await;
+    let (pod, mut ip) = setup.namespace.wait_until("the new pod has an IP", ip_of).await;
     if connect == "service" {
-        ip = bench.service_of(&pod).await.spec.unwrap().cluster_ip.unwrap();
+        ip = setup.service_of(&pod).await.spec.unwrap().cluster_ip.unwrap();
     }
     let address = SocketAddr::new(ip.parse().unwrap(), 9446);
     let connected = async || timeout(Duration::from_secs(1), TcpStream::connect(address)).await.ok()?.ok();
@@ -78,22 +78,22 @@ async fn an_api_server_that_refuses_connections_fails_no_call_with_pod_ips() {
 /// Tests a runner with two functions that have pods and a third without one. If the API server does
 /// not refuse connections, it accepts them and does not answer.
 pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
-    let bench = Bench::new().await;
-    let mut proxy = ApiProxy::start(&bench.cluster, 0).await;
+    let setup = Setup::new().await;
+    let mut proxy = ApiProxy::start(&setup.cluster, 0).await;
     let mut images = Vec::new();
     for name in ["outage/a:v1", "outage/b:v1", "outage/new:v1"] {
-        images.push(bench.cluster.function_named(name).await);
+        images.push(setup.cluster.function_named(name).await);
     }
     let listed: Vec<_> = images.iter().map(String::as_str).collect();
-    let kubeconfig = if refuses { proxy.kubeconfig(&bench.sandbox) } else { bench.cluster.kubeconfig() };
+    let kubeconfig = if refuses { proxy.kubeconfig(&setup.sandbox) } else { setup.cluster.kubeconfig() };
     let connect_flag = format!("--pod-connect={connect}");
     let flags = [connect_flag.as_str(), "--scan-interval=1s"];
-    let server = bench.namespace.runner_as(&bench.sandbox, kubeconfig, &listed, &flags).await;
+    let server = setup.namespace.runner_as(&setup.sandbox, kubeconfig, &listed, &flags).await;
     let runner = Runner::new(server, &images[2]);
     for image in &images[..2] {
         assert_eq!(runner.client.call(image, INPUT).await.output(), INPUT);
     }
-    let pods = bench.pods().await;
+    let pods = setup.pods().await;
     let load = Load::start(runner.server.address(), CALLERS, &images[..2]);
     eventually("the load is answered", async || (load.answered() > 0).then_some(())).await;
 
@@ -101,14 +101,14 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         proxy.close().await;
         None
     } else {
-        let stopped = Stopped::stop(bench.cluster.machine(), "kube-apiserver").await;
-        let silent = timeout(Duration::from_secs(1), bench.cluster.client().apiserver_version()).await;
+        let stopped = Stopped::stop(setup.cluster.machine(), "kube-apiserver").await;
+        let silent = timeout(Duration::from_secs(1), setup.cluster.client().apiserver_version()).await;
         assert!(silent.is_err(), "a stopped server does not answer");
         Some(stopped)
     };
     assert_load_continues(&load, lasting / 3).await;
     // The kubelet restarts the container without the API server.
-    assert!(bench.cluster.machine().kill_processes(&pods[0]) > 0);
+    assert!(setup.cluster.machine().kill_processes(&pods[0]) > 0);
     assert_load_continues(&load, lasting * 2 / 3).await;
     drop(stopped);
     proxy.open().await;
@@ -119,7 +119,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         resumed.elapsed()
     };
     let accepts = async {
-        wait_accepting(&bench, &images[2], connect).await;
+        wait_accepting(&setup, &images[2], connect).await;
         resumed.elapsed()
     };
     let (answered, accepts) = tokio::join!(answered, accepts);
@@ -141,12 +141,12 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         let known = |pod: &Pod| now.iter().any(|other| other.uid() == pod.uid());
         (now.len() == 3 && pods.iter().all(known)).then_some(())
     };
-    bench.namespace.wait_until("no pod was replaced", same).await;
+    setup.namespace.wait_until("no pod was replaced", same).await;
 
     // The watch works again: the runner learns of a deleted pod.
-    let pods = bench.pods().await;
+    let pods = setup.pods().await;
     let new = pods.iter().find(|pod| pod.annotations()[REFERENCE] == images[2]).unwrap();
-    bench.delete(new, &DeleteParams::default()).await;
+    setup.delete(new, &DeleteParams::default()).await;
     runner.wait_count("ready", 0).await;
     runner.call_ok().await;
 }

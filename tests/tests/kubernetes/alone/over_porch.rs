@@ -7,7 +7,7 @@ use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::rights::{DEPLOY, HOME};
 use serde_json::{Value, json};
 
-use super::deploy::{Stand, copy_folder};
+use super::deploy::{DeploySetup, copy_folder};
 use super::porch::Version;
 
 const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
@@ -21,7 +21,7 @@ fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     found.next().unwrap_or_else(|| panic!("there is {kind} {name}"))
 }
 
-impl Stand {
+impl DeploySetup {
     /// Applies Porch's own manifests with zero replicas, because the cluster does not have Porch's
     /// images. Returns the file.
     async fn apply_manifests_of(&self, version: Version, flags: &[&str]) -> String {
@@ -64,35 +64,35 @@ impl Stand {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
     let cluster = Cluster::connect().await;
-    let stand = Stand::new(cluster).await;
+    let setup = DeploySetup::new(cluster).await;
     for version in VERSIONS {
         for flags in APPLY_FLAGS {
             let what = format!("{version}, {flags:?}");
-            let porch = stand.apply_manifests_of(version, flags).await;
+            let porch = setup.apply_manifests_of(version, flags).await;
 
-            assert_eq!(stand.conflicts(DEPLOY).await, BTreeSet::new(), "{what}");
-            stand.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
-            check_take_over(&stand, version, flags).await;
-            check_single_runner(&stand, version, flags, &porch).await;
+            assert_eq!(setup.conflicts(DEPLOY).await, BTreeSet::new(), "{what}");
+            setup.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
+            check_take_over(&setup, version, flags).await;
+            check_single_runner(&setup, version, flags, &porch).await;
             if version == Version::Next {
-                check_controllers_patch(&stand, &what).await;
+                check_controllers_patch(&setup, &what).await;
             }
-            stand.kubectl(&["delete", "--wait", "-o", "name", "-f", &porch]).await;
+            setup.kubectl(&["delete", "--wait", "-o", "name", "-f", &porch]).await;
         }
     }
-    stand.delete_namespaces().await;
+    setup.delete_namespaces().await;
 }
 
 /// The router takes over Porch's Service: only its selector changes.
-async fn check_take_over(stand: &Stand, version: Version, flags: &[&str]) {
+async fn check_take_over(setup: &DeploySetup, version: Version, flags: &[&str]) {
     let component = if version == Version::V1_5 { "take-over-1.5" } else { "take-over" };
-    let folder = stand.with(&[component]);
+    let folder = setup.with(&[component]);
     let ports = |service: &Value| -> BTreeSet<(String, String)> {
         let ports = service["spec"]["ports"].as_array().unwrap();
         ports.iter().map(|port| (port["port"].to_string(), port["name"].to_string())).collect()
     };
-    let before = stand.object("service", "function-runner").await;
-    let applied = stand.dry_run(&folder).await;
+    let before = setup.object("service", "function-runner").await;
+    let applied = setup.dry_run(&folder).await;
     let after = named(&applied, "Service", "function-runner");
     assert_eq!(ports(after), ports(&before), "{version}");
     assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
@@ -100,14 +100,14 @@ async fn check_take_over(stand: &Stand, version: Version, flags: &[&str]) {
     // manages the field itself, so there is no conflict.
     let selector = BTreeSet::from([".spec.selector".to_owned()]);
     let conflicts = if flags.is_empty() { BTreeSet::new() } else { selector };
-    assert_eq!(stand.conflicts(&folder).await, conflicts, "{version}");
+    assert_eq!(setup.conflicts(&folder).await, conflicts, "{version}");
 }
 
 /// The single runner replaces the program in Porch's Deployment, and Porch's manifest restores it.
-async fn check_single_runner(stand: &Stand, version: Version, flags: &[&str], porch: &str) {
+async fn check_single_runner(setup: &DeploySetup, version: Version, flags: &[&str], porch: &str) {
     let what = format!("{version}, {flags:?}");
     let folder = format!("{DEPLOY}/single-runner");
-    let applied = stand.dry_run(&folder).await;
+    let applied = setup.dry_run(&folder).await;
     let runner = named(&applied, "Deployment", "function-runner");
     let containers = runner["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     assert_eq!(containers.len(), 1, "{what}: no container is added");
@@ -134,30 +134,30 @@ async fn check_single_runner(stand: &Stand, version: Version, flags: &[&str], po
         if version == Version::V1_5 {
             fields.insert(format!("{container}.volumeMounts[mountPath=\"/pod-cache-config\"].name"));
         }
-        assert_eq!(stand.conflicts(&folder).await, fields, "{what}");
+        assert_eq!(setup.conflicts(&folder).await, fields, "{what}");
         return;
     }
-    let before = stand.object("deployment", "function-runner").await;
-    stand.run(&["apply", "-k", &folder]).await;
-    stand.run(&["apply", "-f", porch]).await;
-    let after = stand.object("deployment", "function-runner").await;
+    let before = setup.object("deployment", "function-runner").await;
+    setup.run(&["apply", "-k", &folder]).await;
+    setup.run(&["apply", "-f", porch]).await;
+    let after = setup.object("deployment", "function-runner").await;
     assert_eq!(after["spec"], before["spec"], "{what}");
 }
 
 /// A patch changes the address that Porch's controllers call. This test applies it by kustomize,
 /// `nightly::migration` by kubectl.
-async fn check_controllers_patch(stand: &Stand, what: &str) {
+async fn check_controllers_patch(setup: &DeploySetup, what: &str) {
     let controllers = Version::Next.folder().join("9-controllers.yaml");
-    std::fs::copy(controllers, stand.sandbox.path("9-controllers.yaml")).unwrap();
+    std::fs::copy(controllers, setup.sandbox.path("9-controllers.yaml")).unwrap();
     let component = format!("{DEPLOY}/porch/pod-evaluator-address");
-    copy_folder(component.as_ref(), &stand.sandbox.path("pod-evaluator-address"));
-    stand.sandbox.write(
+    copy_folder(component.as_ref(), &setup.sandbox.path("pod-evaluator-address"));
+    setup.sandbox.write(
         "kustomization.yaml",
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [9-controllers.yaml]\n\
          components: [pod-evaluator-address]\n",
     );
-    let folder = stand.sandbox.directory().to_str().unwrap();
-    let applied = stand.dry_run(folder).await;
+    let folder = setup.sandbox.directory().to_str().unwrap();
+    let applied = setup.dry_run(folder).await;
     let deployment = named(&applied, "Deployment", "porch-controllers");
     let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
     let mut addresses = variables.iter().filter(|variable| variable["name"] == "POD_EVALUATOR_ADDRESS");

@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::deploy::Stand;
+use super::deploy::DeploySetup;
 
 /// A version of Porch. Each has a folder of manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +91,8 @@ impl fmt::Display for Version {
 
 impl Porch {
     /// Installs Porch, and waits until it is ready. Porch's programs call the functions `images`.
-    pub(crate) async fn install(stand: &Stand, version: Version, images: &[String]) -> Self {
-        let node = stand.cluster.registry().split(':').next().unwrap();
+    pub(crate) async fn install(setup: &DeploySetup, version: Version, images: &[String]) -> Self {
+        let node = setup.cluster.registry().split(':').next().unwrap();
         let listener = TcpListener::bind((node, 0)).await.unwrap();
         let report_to = listener.local_addr().unwrap().to_string();
         let reports = Reports::default();
@@ -100,7 +100,7 @@ impl Porch {
 
         let crd = version.folder().join("crds/config.porch.kpt.dev_functionconfigs.yaml");
         if crd.is_file() {
-            stand.apply_crds(&crd).await;
+            setup.apply_crds(&crd).await;
         }
         let mut all = version.objects();
         // Porch's Deployments mount these objects, which belong to parts of Porch that are not
@@ -114,7 +114,7 @@ impl Porch {
             all.push(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}));
         }
         for object in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
-            let image = format!("{}/porch:test", stand.cluster.registry());
+            let image = format!("{}/porch:test", setup.cluster.registry());
             use_stand_in(object, &image, images, &report_to);
         }
         // Servers are installed before their callers, so that the first calls do not fail.
@@ -129,11 +129,11 @@ impl Porch {
             (controllers, "porch-controllers", "function-runner", 9445),
         ] {
             let list = json!({"apiVersion": "v1", "kind": "List", "items": part}).to_string();
-            let file = stand.sandbox.write("porch.json", list);
+            let file = setup.sandbox.write("porch.json", list);
             let file = file.to_str().unwrap();
-            stand.kubectl(&["apply", "--server-side", "--field-manager=kpt", "-f", file]).await;
-            stand.rolled_out(&[deployment]).await;
-            stand.wait_reachable(service, port).await;
+            setup.kubectl(&["apply", "--server-side", "--field-manager=kpt", "-f", file]).await;
+            setup.rolled_out(&[deployment]).await;
+            setup.wait_reachable(service, port).await;
         }
         Self { version, reports }
     }

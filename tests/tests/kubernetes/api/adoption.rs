@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::rig::{
-    Bench, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, REFERENCE, VERSION, alive, births, failed,
+    INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, REFERENCE, Setup, VERSION, alive, births, failed,
 };
 
 const POD_NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it \
@@ -17,9 +17,9 @@ const POD_NAME_TAKEN: &str = "a pod that this runner does not manage holds the n
 const SERVICE_NAME_TAKEN: &str = "a Service that this runner does not manage holds the name of the function's: remove it \
                                   from the function namespace";
 
-// === impl Bench ===
+// === impl Setup ===
 
-impl Bench {
+impl Setup {
     /// Creates a pod with this name that no runner made.
     pub(super) async fn foreign_pod(&self, name: &str, labels: Value, annotations: Value) -> Pod {
         let pod = json!({
@@ -54,18 +54,18 @@ impl Bench {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_pod_is_created_with_its_service_and_adopted_by_other_runners() {
-    let bench = Bench::new().await;
-    let record = bench.namespace.record::<Pod>().await;
+    let setup = Setup::new().await;
+    let record = setup.namespace.record::<Pod>().await;
     // Both runners race to create the first pod.
-    let (first, second) = tokio::join!(bench.runner(&[]), bench.runner(&[]));
+    let (first, second) = tokio::join!(setup.runner(&[]), setup.runner(&[]));
     tokio::join!(first.call_ok(), second.call_ok(), first.call_ok(), second.call_ok());
     drop((first, second));
-    let pod = bench.pod().await;
-    assert_eq!(pod.name_any(), bench.name(0));
+    let pod = setup.pod().await;
+    assert_eq!(pod.name_any(), setup.name(0));
     assert_eq!(pod.labels()["fn.kpt.dev/image"], pod.name_any());
-    assert_eq!(pod.annotations()[REFERENCE], bench.image);
+    assert_eq!(pod.annotations()[REFERENCE], setup.image);
     assert!(pod.annotations()[VERSION].starts_with("inline-"));
-    let service = bench.service_of(&pod).await;
+    let service = setup.service_of(&pod).await;
     let spec = service.spec.as_ref().unwrap();
     assert_eq!(spec.type_.as_deref(), Some("ClusterIP"));
     assert_eq!(spec.ports.as_ref().unwrap()[0].port, 9446);
@@ -73,52 +73,52 @@ async fn a_pod_is_created_with_its_service_and_adopted_by_other_runners() {
 
     // A full quota does not prevent adoption.
     let full = json!({"metadata": {"name": "full"}, "spec": {"hard": {"pods": "1", "services": "1"}}});
-    bench.namespace.make::<ResourceQuota>(full).await;
+    setup.namespace.make::<ResourceQuota>(full).await;
     let counted = |quotas: &[ResourceQuota]| {
         let used = quotas.first()?.status.as_ref()?.used.as_ref()?;
         (used.get("pods")?.0 == "1" && used.get("services")?.0 == "1").then_some(())
     };
-    bench.namespace.wait_until("the quota is full", counted).await;
-    bench.runner(&[]).await.call_ok().await;
+    setup.namespace.wait_until("the quota is full", counted).await;
+    setup.runner(&[]).await.call_ok().await;
     assert_eq!(births(&record).len(), 1);
-    assert_eq!(bench.service_of(&pod).await.uid(), service.uid());
+    assert_eq!(setup.service_of(&pod).await.uid(), service.uid());
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
-    let bench = Bench::new().await;
+    let setup = Setup::new().await;
     let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
     // The second pod has our labels and is never ready. A runner would delete it after its
     // reclaim-after time, but it belongs to another image.
-    let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": bench.name(0)});
+    let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": setup.name(0)});
     let other = json!({
         REFERENCE: "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
     });
-    let runner = bench.runner_of(&[&bench.image, &marker, &second], &["--pod-ready-timeout=10m"]).await;
+    let runner = setup.runner_of(&[&setup.image, &marker, &second], &["--pod-ready-timeout=10m"]).await;
     for (labels, annotations) in [(json!({"app": "other"}), json!({"a": "b"})), (ours, other)] {
-        let foreign = bench.foreign_pod(&bench.name(0), labels, annotations).await;
+        let foreign = setup.foreign_pod(&setup.name(0), labels, annotations).await;
         // After a failed start the runner waits before the next one. Until then calls get the same
         // failure.
         eventually("the name is reported as taken", async || {
             let answer = runner.call(INPUT).await;
-            (answer.message == failed(&bench.image, POD_NAME_TAKEN)).then_some(())
+            (answer.message == failed(&setup.image, POD_NAME_TAKEN)).then_some(())
         })
         .await;
         // If the collector has deleted a newer pod, it has also checked this pod.
         runner.client.call(&marker, INPUT).await.output();
-        let newer = bench.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
+        let newer = setup.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
         let newer = newer.expect("the marker's pod");
-        bench.expire(&newer).await;
-        bench.wait_gone(&newer).await;
-        bench.assert_untouched(&foreign).await;
-        bench.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
+        setup.expire(&newer).await;
+        setup.wait_gone(&newer).await;
+        setup.assert_untouched(&foreign).await;
+        setup.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
     }
     let name = pod_name(&Image::parse(&second, "").unwrap(), 0);
-    let foreign = bench.service(&name, json!({"app": "other"}), None).await;
+    let foreign = setup.service(&name, json!({"app": "other"}), None).await;
     let answer = runner.client.call(&second, INPUT).await;
     answer.assert_failed(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
-    let services = bench.namespace.api::<Service>();
+    let services = setup.namespace.api::<Service>();
     assert_eq!(services.get(&name).await.unwrap(), foreign);
     services.delete(&name, &DeleteParams::default()).await.unwrap();
     eventually("the name is free", async || {
@@ -130,35 +130,35 @@ async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_pod_gets_its_own_service() {
-    let bench = Bench::new().await;
-    let runner = bench.runner(&["--pod-connect=pod-ip"]).await;
+    let setup = Setup::new().await;
+    let runner = setup.runner(&["--pod-connect=pod-ip"]).await;
     runner.call_ok().await;
-    let pod = bench.pod().await;
-    assert_eq!(bench.namespace.services().await, []);
+    let pod = setup.pod().await;
+    assert_eq!(setup.namespace.services().await, []);
     drop(runner);
     // A Service that belongs to an earlier pod, or to no pod, is replaced. The owner must exist, or
     // Kubernetes would delete the Service itself.
-    let owner = bench.foreign_pod("owner", json!({}), json!({})).await;
+    let owner = setup.foreign_pod("owner", json!({}), json!({})).await;
     for earlier in [None, Some(None), Some(Some(&owner))] {
         if let Some(owner) = earlier {
-            bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), owner).await;
+            setup.service(&setup.name(0), json!({MANAGED_BY: MANAGER}), owner).await;
         }
-        let runner = bench.runner(&[]).await;
+        let runner = setup.runner(&[]).await;
         runner.call_ok().await;
-        let services = bench.namespace.api::<Service>();
+        let services = setup.namespace.api::<Service>();
         if earlier.is_none() {
-            let first = bench.service_of(&pod).await;
+            let first = setup.service_of(&pod).await;
             services.delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
             eventually("there is another Service", async || {
                 runner.call_ok().await;
-                let there = bench.namespace.services().await;
+                let there = setup.namespace.services().await;
                 there.iter().any(|other| other.uid() != first.uid()).then_some(())
             })
             .await;
         }
-        let service = bench.service_of(&pod).await;
+        let service = setup.service_of(&pod).await;
         drop(runner);
         services.delete(&service.name_any(), &DeleteParams::default()).await.unwrap();
     }
-    assert_eq!(bench.pod().await.uid(), pod.uid());
+    assert_eq!(setup.pod().await.uid(), pod.uid());
 }

@@ -7,23 +7,23 @@ use porch_fn_tests::process::figure;
 use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
 use tokio::time::Instant;
 
-use crate::rig::{Bench, CONNECTS, INPUT, Runner};
+use crate::rig::{CONNECTS, INPUT, Runner, Setup};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn warm_calls_cause_no_api_requests() {
     const CALLS: usize = 1000;
     for connect in CONNECTS {
-        let bench = Bench::new().await;
-        let account = bench.namespace.account("runner").await;
-        account.allow(&bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
-        let kubeconfig = account.kubeconfig(&bench.sandbox).await;
+        let setup = Setup::new().await;
+        let account = setup.namespace.account("runner").await;
+        account.allow(&setup.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+        let kubeconfig = account.kubeconfig(&setup.sandbox).await;
         let flag = format!("--pod-connect={connect}");
-        let server = bench.namespace.runner_as(&bench.sandbox, kubeconfig, &[&bench.image], &[&flag]).await;
-        let runner = Runner::new(server, &bench.image);
+        let server = setup.namespace.runner_as(&setup.sandbox, kubeconfig, &[&setup.image], &[&flag]).await;
+        let runner = Runner::new(server, &setup.image);
         runner.call_ok().await;
 
-        let audit = bench.cluster.audit();
+        let audit = setup.cluster.audit();
         let mark = audit.mark().await;
         let start = Instant::now();
         for _ in 0..CALLS / 10 {
@@ -47,6 +47,6 @@ async fn warm_calls_cause_no_api_requests() {
             let allowed = if periodic.iter().any(|begin| request.starts_with(begin)) { minutes } else { 0 };
             assert!(times <= allowed, "{times} times: {request}");
         }
-        assert_eq!(bench.pods().await.len(), 1);
+        assert_eq!(setup.pods().await.len(), 1);
     }
 }

@@ -15,7 +15,7 @@ use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::rig::Bench;
+use crate::rig::Setup;
 
 const GROUP: &str = "config.porch.kpt.dev";
 /// The FunctionConfigs in the manifests of Porch 1.6.
@@ -29,10 +29,10 @@ pub(crate) struct Configs {
 }
 
 /// Installs the kind FunctionConfig if it is missing.
-pub(crate) async fn install(bench: &Bench) {
-    bench.apply_crd("functionconfigs").await;
+pub(crate) async fn install(setup: &Setup) {
+    setup.apply_crd("functionconfigs").await;
     // The API server serves a kind a little later than it reports the kind as established.
-    let configs = Configs::of(&bench.namespace);
+    let configs = Configs::of(&setup.namespace);
     eventually("FunctionConfigs are served", async || configs.api.list(&ListParams::default()).await.ok())
         .await;
 }
@@ -105,14 +105,14 @@ pub(crate) fn pods_of(image: &str) -> Value {
 }
 
 /// Starts three runners that are peers, each with its own service account.
-async fn runners(bench: &Bench) -> Vec<Server> {
+async fn runners(setup: &Setup) -> Vec<Server> {
     let mut kubeconfigs = Vec::new();
     for number in 0..3 {
-        let account = bench.namespace.account(&format!("runner-{number}")).await;
-        account.allow(&bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
-        kubeconfigs.push(account.kubeconfig(&bench.sandbox).await);
+        let account = setup.namespace.account(&format!("runner-{number}")).await;
+        account.allow(&setup.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+        kubeconfigs.push(account.kubeconfig(&setup.sandbox).await);
     }
-    bench.fleet("127.0.8", &kubeconfigs, &[], &["--scan-interval=1s"]).await
+    setup.fleet("127.0.8", &kubeconfigs, &[], &["--scan-interval=1s"]).await
 }
 
 /// The users that wrote the status of each FunctionConfig, one entry for each write.
@@ -130,15 +130,15 @@ async fn writers(namespace: &Namespace, audit: &Audit, mark: &Mark) -> BTreeMap<
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn porchs_function_configs_are_applied_and_can_be_deleted() {
-    let bench = Bench::new().await;
-    install(&bench).await;
-    let configs = Configs::of(&bench.namespace);
-    let audit = bench.cluster.audit();
-    let _runners = runners(&bench).await;
+    let setup = Setup::new().await;
+    install(&setup).await;
+    let configs = Configs::of(&setup.namespace);
+    let audit = setup.cluster.audit();
+    let _runners = runners(&setup).await;
     let mark = audit.mark().await;
     let begin = Instant::now();
-    let objects = OBJECTS.replace("porch-fn-system", bench.namespace.name());
-    bench.kubectl(&["apply", "-f", "-"], &objects).await;
+    let objects = OBJECTS.replace("porch-fn-system", setup.namespace.name());
+    setup.kubectl(&["apply", "-f", "-"], &objects).await;
     let all = eventually("all are in effect", async || {
         let all = configs.list().await;
         all.iter().all(is_applied).then_some(all)
@@ -161,7 +161,7 @@ async fn porchs_function_configs_are_applied_and_can_be_deleted() {
     for object in &all {
         configs.wait_applied(&object.name_any()).await;
     }
-    let writers = writers(&bench.namespace, &audit, &mark).await;
+    let writers = writers(&setup.namespace, &audit, &mark).await;
     assert_eq!(writers.len(), 19);
     for (name, users) in &writers {
         assert!(users.iter().all(|user| *user == users[0]), "{name} has one writer: {users:?}");

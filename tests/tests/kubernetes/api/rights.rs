@@ -16,7 +16,7 @@ use serde_json::json;
 use tonic::Code;
 
 use super::function_configs::{Configs, FINALIZER, install, pods_of};
-use crate::rig::{Bench, COPY, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner, failed, template};
+use crate::rig::{COPY, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner, Setup, failed, template};
 
 /// The manifests grant access to a ConfigMap of this name.
 const TEMPLATE: &str = "kpt-function-eval-pod-template";
@@ -70,7 +70,7 @@ const TABLE: [(&str, &str, Effect); 19] = [
 
 /// A runner with limited rights, whose own namespace differs from the function namespace.
 struct Limited<'a> {
-    bench: &'a Bench,
+    setup: &'a Setup,
     home: &'a Namespace,
     account: Account<'a>,
 }
@@ -78,22 +78,22 @@ struct Limited<'a> {
 // === impl Limited ===
 
 impl<'a> Limited<'a> {
-    async fn new(bench: &'a Bench, home: &'a Namespace, roles: &Roles) -> Self {
-        let limited = Self { bench, home, account: home.account("runner").await };
+    async fn new(setup: &'a Setup, home: &'a Namespace, roles: &Roles) -> Self {
+        let limited = Self { setup, home, account: home.account("runner").await };
         limited.allow(roles).await;
         limited
     }
 
     async fn allow(&self, roles: &Roles) {
-        self.account.allow(&self.bench.namespace, &roles.rules(FUNCTIONS)).await;
+        self.account.allow(&self.setup.namespace, &roles.rules(FUNCTIONS)).await;
         self.account.allow(self.home, &roles.rules(HOME)).await;
     }
 
     async fn runner(&self, images: &[&str], more: &[&str]) -> Runner {
-        let kubeconfig = self.account.kubeconfig(&self.bench.sandbox).await;
+        let kubeconfig = self.account.kubeconfig(&self.setup.sandbox).await;
         let own = format!("--namespace={}", self.home.name());
         let flags: Vec<_> = ["--scan-interval=1s", &own].into_iter().chain(more.iter().copied()).collect();
-        let server = self.bench.namespace.runner_as(&self.bench.sandbox, kubeconfig, images, &flags).await;
+        let server = self.setup.namespace.runner_as(&self.setup.sandbox, kubeconfig, images, &flags).await;
         Runner::new(server, images[0])
     }
 }
@@ -108,13 +108,13 @@ fn config(password: &str) -> String {
 }
 
 /// Creates the Secret that an earlier runner left behind as its copy of the credentials.
-async fn earlier_copy(bench: &Bench, immutable: bool) {
+async fn earlier_copy(setup: &Setup, immutable: bool) {
     let secret = json!({
         "metadata": {"name": COPY, "labels": {MANAGED_BY: MANAGER}},
         "type": "kubernetes.io/dockerconfigjson", "immutable": immutable,
         "data": {".dockerconfigjson": base64("{\"auths\": {}}")},
     });
-    bench.namespace.make::<Secret>(secret).await;
+    setup.namespace.make::<Secret>(secret).await;
 }
 
 /// Creates a FunctionConfig with the finalizer of Porch's runner, and deletes it.
@@ -127,54 +127,54 @@ async fn delete_with_finalizer(configs: &Configs, name: &str) {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_manifests_grant_exactly_the_rights_that_are_used() {
-    let bench = Bench::new().await;
-    let home = bench.cluster.namespace().await;
-    install(&bench).await;
-    bench.apply_base_templates().await;
-    let limited = Limited::new(&bench, &home, &all_roles()).await;
-    let audit = bench.cluster.audit();
+    let setup = Setup::new().await;
+    let home = setup.cluster.namespace().await;
+    install(&setup).await;
+    setup.apply_base_templates().await;
+    let limited = Limited::new(&setup, &home, &all_roles()).await;
+    let audit = setup.cluster.audit();
     let mark = audit.mark().await;
 
     // Foreign objects hold the names of two functions, and an earlier runner left objects behind.
     let [of_pod, of_service] = ["pod", "service"].map(|name| format!("example.com/{name}:v1"));
     let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0);
-    bench.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
-    bench.service(&name(&of_service), json!({}), None).await;
-    bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), None).await;
-    earlier_copy(&bench, true).await;
-    let flags = bench.credentials(&config("one"));
-    let images = [bench.image.as_str(), &of_pod, &of_service];
+    setup.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
+    setup.service(&name(&of_service), json!({}), None).await;
+    setup.service(&setup.name(0), json!({MANAGED_BY: MANAGER}), None).await;
+    earlier_copy(&setup, true).await;
+    let flags = setup.credentials(&config("one"));
+    let images = [setup.image.as_str(), &of_pod, &of_service];
     let runner = limited.runner(&images, &flags.each_ref().map(String::as_str)).await;
     runner.call_ok().await;
     for image in &images[1..] {
         assert_ne!(runner.client.call(image, INPUT).await.code, Code::Ok);
     }
-    bench.wait_copied(&config("one")).await;
-    bench.credentials(&config("two"));
-    bench.wait_copied(&config("two")).await;
-    let configs = Configs::of(&bench.namespace);
+    setup.wait_copied(&config("one")).await;
+    setup.credentials(&config("two"));
+    setup.wait_copied(&config("two")).await;
+    let configs = Configs::of(&setup.namespace);
     delete_with_finalizer(&configs, "a").await;
     configs.wait_gone("a").await;
     configs.apply("b", json!({}), pods_of("b")).await;
     configs.wait_applied("b").await;
 
     // If a pod is about to expire, a call first moves its reclaim-after into the future.
-    let pod = bench.pod_of(&bench.image).await;
+    let pod = setup.pod_of(&setup.image).await;
     let soon = (Timestamp::now() + SignedDuration::from_secs(25)).to_string();
-    bench.patch(&pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: soon}}})).await;
+    setup.patch(&pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: soon}}})).await;
     eventually("a call has moved the reclaim-after", async || {
         runner.call_ok().await;
-        (bench.pod_of(&bench.image).await.annotations()[RECLAIM_AFTER] != soon).then_some(())
+        (setup.pod_of(&setup.image).await.annotations()[RECLAIM_AFTER] != soon).then_some(())
     })
     .await;
-    bench.expire(&pod).await;
-    bench.wait_gone(&pod).await;
+    setup.expire(&pod).await;
+    setup.wait_gone(&pod).await;
     drop(runner);
 
-    let template = template(&bench.cluster, &["/tools/wrapper-server"]).to_string();
+    let template = template(&setup.cluster, &["/tools/wrapper-server"]).to_string();
     home.make::<ConfigMap>(json!({"metadata": {"name": TEMPLATE}, "data": {"template": template}})).await;
     limited.runner(&images, &[&format!("--function-pod-template={TEMPLATE}")]).await.call_ok().await;
-    assert_eq!(bench.pod_of(&bench.image).await.labels()["team"], "network");
+    assert_eq!(setup.pod_of(&setup.image).await.labels()["team"], "network");
 
     let mut own = audit.since(&mark).await;
     own.retain(|request| request.user == limited.account.user() && !request.resource.is_empty());
@@ -189,44 +189,44 @@ async fn the_manifests_grant_exactly_the_rights_that_are_used() {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn each_missing_right_is_reported() {
-    let bench = Bench::new().await;
-    install(&bench).await;
+    let setup = Setup::new().await;
+    install(&setup).await;
     let rows = TABLE.iter().map(|(verb, resource, effect)| Box::pin(without(verb, resource, effect)));
     stream::iter(rows).buffer_unordered(4).collect::<Vec<()>>().await;
 }
 
 async fn without(verb: &str, resource: &str, effect: &Effect) {
-    let bench = Bench::new().await;
-    let home = bench.cluster.namespace().await;
+    let setup = Setup::new().await;
+    let home = setup.cluster.namespace().await;
     match (verb, resource) {
         ("delete", "services") => {
-            bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), None).await;
+            setup.service(&setup.name(0), json!({MANAGED_BY: MANAGER}), None).await;
         }
-        ("update", "secrets") => earlier_copy(&bench, false).await,
-        ("delete", "secrets") => earlier_copy(&bench, true).await,
-        ("get", "servicetemplates") => bench.apply_base_templates().await,
+        ("update", "secrets") => earlier_copy(&setup, false).await,
+        ("delete", "secrets") => earlier_copy(&setup, true).await,
+        ("get", "servicetemplates") => setup.apply_base_templates().await,
         _ => {}
     }
     let flags = match (verb, resource) {
         ("patch", "pods") => vec!["--scan-interval=1h".to_owned()],
         (_, "configmaps") => vec![format!("--function-pod-template={TEMPLATE}")],
-        (_, "secrets") => bench.credentials(&config("one")).to_vec(),
+        (_, "secrets") => setup.credentials(&config("one")).to_vec(),
         _ => Vec::new(),
     };
-    let configs = Configs::of(&bench.namespace);
+    let configs = Configs::of(&setup.namespace);
     configs.apply("a", json!({}), pods_of("a")).await;
     delete_with_finalizer(&configs, "b").await;
-    let limited = Limited::new(&bench, &home, &all_roles().without(&[(verb, resource)])).await;
+    let limited = Limited::new(&setup, &home, &all_roles().without(&[(verb, resource)])).await;
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-    let runner = limited.runner(&[&bench.image], &flags).await;
+    let runner = limited.runner(&[&setup.image], &flags).await;
     let text = match effect {
         Fails(reason) => {
-            return runner.call(INPUT).await.assert_failed(Code::Unknown, &failed(&bench.image, reason));
+            return runner.call(INPUT).await.assert_failed(Code::Unknown, &failed(&setup.image, reason));
         }
         Logs(text) => text,
     };
     runner.call_ok().await;
-    bench.expire(&bench.pod().await).await;
+    setup.expire(&setup.pod().await).await;
     eventually(&format!("without {verb} {resource} the log has {text:?}"), async || {
         // A call would move the pod's reclaim-after into the future; without calls the pod is
         // deleted.
@@ -243,15 +243,15 @@ async fn without(verb: &str, resource: &str, effect: &Effect) {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_missing_list_of_pods_can_be_granted_later() {
-    let bench = Bench::new().await;
-    let home = bench.cluster.namespace().await;
-    let limited = Limited::new(&bench, &home, &all_roles().without(&[("list", "pods")])).await;
-    let runner = limited.runner(&[&bench.image], &["--pod-ready-timeout=5s"]).await;
+    let setup = Setup::new().await;
+    let home = setup.cluster.namespace().await;
+    let limited = Limited::new(&setup, &home, &all_roles().without(&[("list", "pods")])).await;
+    let runner = limited.runner(&[&setup.image], &["--pod-ready-timeout=5s"]).await;
     let text = format!(
         "unable to get the grpc client to the pod for {}: no pod of this function was ready within 5s (the runner could \
          not list the pods of the function namespace: check that it reaches the API server and that its Role has the \
          verbs list and watch on pods): check that its image starts in that time, or raise --pod-ready-timeout",
-        bench.image
+        setup.image
     );
     runner.call(INPUT).await.assert_failed(Code::DeadlineExceeded, &text);
     runner.server.wait_log("cannot list resource").await;

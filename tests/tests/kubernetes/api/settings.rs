@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::function_configs::{Configs, install};
-use crate::rig::{Bench, INPUT, function, template};
+use crate::rig::{INPUT, Setup, function, template};
 
 /// One function's image, its FunctionConfig, and runners for it.
 struct Function {
-    bench: Bench,
+    setup: Setup,
     configs: Configs,
     name: &'static str,
 }
@@ -21,10 +21,10 @@ struct Function {
 
 impl Function {
     async fn new(name: &'static str) -> Self {
-        let mut bench = Bench::new().await;
-        install(&bench).await;
-        bench.image = bench.cluster.function_named(&format!("configs/{name}:v1")).await;
-        Self { configs: Configs::of(&bench.namespace), bench, name }
+        let mut setup = Setup::new().await;
+        install(&setup).await;
+        setup.image = setup.cluster.function_named(&format!("configs/{name}:v1")).await;
+        Self { configs: Configs::of(&setup.namespace), setup, name }
     }
 
     async fn apply(&self, annotations: Value, executors: Value) {
@@ -34,7 +34,7 @@ impl Function {
     }
 
     fn prefix(&self) -> String {
-        format!("{}/configs", self.bench.cluster.registry())
+        format!("{}/configs", self.setup.cluster.registry())
     }
 }
 
@@ -42,11 +42,11 @@ impl Function {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn template_overrides_change_only_the_pods_of_their_image() {
     let function_of = Function::new("overridden").await;
-    let bench = &function_of.bench;
+    let setup = &function_of.setup;
     // An image with the same name in another repository.
-    let foreign = bench.cluster.function_named("elsewhere/overridden:v1").await;
-    bench.namespace.make::<ServiceAccount>(json!({"metadata": {"name": "functions"}})).await;
-    bench.write_template(&template(&bench.cluster, &["/tools/wrapper-server"])).await;
+    let foreign = setup.cluster.function_named("elsewhere/overridden:v1").await;
+    setup.namespace.make::<ServiceAccount>(json!({"metadata": {"name": "functions"}})).await;
+    setup.write_template(&template(&setup.cluster, &["/tools/wrapper-server"])).await;
     let resources = json!({"limits": {"memory": "70Mi"}, "requests": {"cpu": "3m", "memory": "60Mi"}});
     let overrides = json!({
         "container": {"env": [{"name": "C", "value": "over"}, {"name": "NEW", "value": "n"}], "resources": resources},
@@ -55,13 +55,13 @@ async fn template_overrides_change_only_the_pods_of_their_image() {
         "securityContext": {"fsGroup": 1234},
     });
     function_of.apply(json!({}), json!({"podExecutor": {"templateOverrides": overrides}})).await;
-    let runner = bench.runner_with("template", &[&bench.image, &foreign], &[]).await;
+    let runner = setup.runner_with("template", &[&setup.image, &foreign], &[]).await;
     function_of.configs.wait_applied(function_of.name).await;
     runner.call_ok().await;
     runner.client.call(&foreign, INPUT).await.output();
 
     let parts = async |image: &str| {
-        let pod = bench.pod_of(image).await;
+        let pod = setup.pod_of(image).await;
         let (function, spec) = (function(&pod), pod.spec.as_ref().unwrap());
         let env: Vec<_> = function.env.iter().flatten().map(|variable| variable.name.clone()).collect();
         let init = spec.init_containers.as_ref().unwrap()[0].env.as_ref().map(Vec::len);
@@ -70,7 +70,7 @@ async fn template_overrides_change_only_the_pods_of_their_image() {
         assert_eq!(pod.labels()["team"], "network");
         (env, init, group, spec.service_account_name.clone(), json!(function.resources))
     };
-    let (env, init, group, account, of_container) = parts(&bench.image).await;
+    let (env, init, group, account, of_container) = parts(&setup.image).await;
     assert_eq!((env, init, group), (vec!["C".to_owned(), "NEW".to_owned()], Some(1), Some(1234)));
     assert_eq!((account.as_deref(), of_container), (Some("functions"), resources));
     let (env, init, group, account, _) = parts(&foreign).await;
@@ -82,11 +82,11 @@ async fn template_overrides_change_only_the_pods_of_their_image() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn an_executable_runs_for_its_tags_alone() {
     let function_of = Function::new("executable").await;
-    let bench = &function_of.bench;
-    let program = bench.sandbox.script("program", "cat > /dev/null; echo 'kind: Executed'");
-    let runner = bench.runner(&[]).await;
+    let setup = &function_of.setup;
+    let program = setup.sandbox.script("program", "cat > /dev/null; echo 'kind: Executed'");
+    let runner = setup.runner(&[]).await;
     let image = format!("{}/executable:v9", function_of.prefix());
-    let foreign = format!("{}/elsewhere/executable:v9", bench.cluster.registry());
+    let foreign = format!("{}/elsewhere/executable:v9", setup.cluster.registry());
     function_of.apply(json!({}), json!({"binaryExecutor": {"tags": ["v9"], "path": program}})).await;
     function_of.configs.wait_applied(function_of.name).await;
     eventually("the executable is run", async || {

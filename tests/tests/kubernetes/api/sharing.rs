@@ -9,24 +9,24 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::process::figure;
 use tokio::time::Instant;
 
-use crate::rig::{Bench, INPUT, alive, births, count, wait_count};
+use crate::rig::{INPUT, Setup, alive, births, count, wait_count};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_pods() {
     const CALLS: usize = 100;
     const LIMIT: usize = 2;
-    let bench = Bench::new().await;
-    let image = &bench.image;
+    let setup = Setup::new().await;
+    let image = &setup.image;
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
     // Each runner knows only itself and one other, so an image may have two owners.
     let start = async |[own, other]: [u8; 2]| {
         let [own, other] = [own, other].map(|last| format!("127.0.7.{last}"));
         let peers = format!("{own}:9445,{other}:9445");
-        bench.peer(&own, &peers, bench.cluster.kubeconfig(), &[image], &[&limit]).await
+        setup.peer(&own, &peers, setup.cluster.kubeconfig(), &[image], &[&limit]).await
     };
     let runners = join_all([[1, 2], [2, 3], [3, 1]].map(start)).await;
-    let record = bench.namespace.record::<Pod>().await;
+    let record = setup.namespace.record::<Pod>().await;
 
     let calls = runners.iter().flat_map(|runner| {
         let client = Arc::new(Client::new(runner.address()));
@@ -57,12 +57,12 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {
-    let bench = Bench::new().await;
-    bench.quota("2").await;
+    let setup = Setup::new().await;
+    setup.quota("2").await;
     let images = [0, 1, 2, 3].map(|number| format!("example.com/turns-{number}:v1"));
     let listed = images.each_ref().map(String::as_str);
-    let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());
-    let runners = bench.fleet("127.0.6", &kubeconfigs, &listed, &["--scan-interval=2s"]).await;
+    let kubeconfigs = [(); 3].map(|()| setup.cluster.kubeconfig());
+    let runners = setup.fleet("127.0.6", &kubeconfigs, &listed, &["--scan-interval=2s"]).await;
     let clients: Vec<_> = runners.iter().map(|runner| Client::new(runner.address())).collect();
     let mut slowest = Duration::ZERO;
     for round in 0..2 {

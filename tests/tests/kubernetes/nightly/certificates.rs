@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 use tokio::time::{Instant, timeout};
 
-use crate::alone::deploy::{PART_OF, Stand};
+use crate::alone::deploy::{DeploySetup, PART_OF};
 use crate::rig::INPUT;
 
 /// The name of the CA's Certificate and of its Secret.
@@ -35,9 +35,9 @@ const PORT: u16 = 9445;
 /// files every 5 s.
 const IN_USE_WITHIN: Duration = Duration::from_mins(2);
 
-// === impl Stand ===
+// === impl DeploySetup ===
 
-impl Stand {
+impl DeploySetup {
     /// Starts cert-manager's controllers, which run until the result is dropped. Their log is among
     /// the cluster's logs, which are kept when a test fails.
     fn start_cert_manager(&self) -> Child {
@@ -140,47 +140,47 @@ impl Stand {
 #[ignore = "needs a cluster and cert-manager; tests/run nightly runs it"]
 async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners() {
     let cluster = Cluster::connect().await;
-    let stand = Stand::new(cluster).await;
-    stand.install_component_crds().await;
-    let _cert_manager = stand.start_cert_manager();
+    let setup = DeploySetup::new(cluster).await;
+    setup.install_component_crds().await;
+    let _cert_manager = setup.start_cert_manager();
 
-    let folder = stand.with(&["mtls", "network-policies", "restricted"]);
+    let folder = setup.with(&["mtls", "network-policies", "restricted"]);
     let start = Instant::now();
-    stand.kubectl(&["apply", "-k", &folder]).await;
+    setup.kubectl(&["apply", "-k", &folder]).await;
     let ready = ["wait", "certificates", "--all", "--for=condition=Ready", "--timeout=50s"];
-    stand.kubectl(&[&["-n", HOME][..], &ready].concat()).await;
+    setup.kubectl(&[&["-n", HOME][..], &ready].concat()).await;
     figure(&format!("certificates issued after {:.1?}", start.elapsed()));
-    stand.rolled_out(&[RUNNERS, ROUTER]).await;
+    setup.rolled_out(&[RUNNERS, ROUTER]).await;
     figure(&format!("router and runners ready after {:.1?}", start.elapsed()));
-    stand.call_each(&stand.images[..2]).await;
-    stand.assert_only_routers_accepted().await;
+    setup.call_each(&setup.images[..2]).await;
+    setup.assert_only_routers_accepted().await;
 
     // The renewed CA signs the runners' certificate while routers still have the CA's old
     // certificate.
     for (deployment, secret) in [(RUNNERS, RUNNER_SECRET), (ROUTER, ROUTER_SECRET)] {
-        stand
+        setup
             .under_load(&format!("certificates of {deployment} renewed"), async || {
                 if deployment == RUNNERS {
-                    stand.renew(CA).await;
+                    setup.renew(CA).await;
                 }
-                stand.renew_side(deployment, secret).await;
+                setup.renew_side(deployment, secret).await;
                 // Existing connections survive a renewal. Routers must use the new certificates to
                 // connect to new runners.
-                stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", RUNNERS]).await;
-                stand.rolled_out(&[RUNNERS]).await;
+                setup.kubectl(&["-n", HOME, "rollout", "restart", "deployment", RUNNERS]).await;
+                setup.rolled_out(&[RUNNERS]).await;
             })
             .await;
     }
 
-    stand.uninstalls(&folder).await;
-    stand.kubectl(&["-n", HOME, "delete", "secrets", "-l", PART_OF]).await;
-    stand.wait_uninstalled().await;
+    setup.uninstall(&folder).await;
+    setup.kubectl(&["-n", HOME, "delete", "secrets", "-l", PART_OF]).await;
+    setup.wait_uninstalled().await;
     eventually("no object of cert-manager is left", async || {
         let kinds = "certificates,certificaterequests,issuers,secrets";
-        let left = stand.kubectl(&["-n", HOME, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
+        let left = setup.kubectl(&["-n", HOME, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
         left.is_empty().then_some(())
     })
     .await;
-    stand.delete_namespaces().await;
+    setup.delete_namespaces().await;
     figure(&format!("all of it took {:.0?}", start.elapsed()));
 }

@@ -47,12 +47,12 @@ async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     let start = Instant::now();
     if WITHOUT_WATCH.contains(&what) {
         sleep(LIFETIME * 5 / 4).await;
-        assert_eq!(proxied.bench.namespace.pods().await.len(), 1, "{what}: collected");
+        assert_eq!(proxied.setup.namespace.pods().await.len(), 1, "{what}: collected");
         proxied.proxy.set([]);
     }
-    proxied.bench.namespace.wait_empty::<Pod>(COLLECTED_WITHIN).await;
+    proxied.setup.namespace.wait_empty::<Pod>(COLLECTED_WITHIN).await;
     let took = start.elapsed();
-    proxied.bench.namespace.wait_empty::<Service>(PATIENCE).await;
+    proxied.setup.namespace.wait_empty::<Service>(PATIENCE).await;
     figure(&format!("{what}: an unused pod was collected after {took:.0?}"));
     proxied.call_ok(what, 0, &image).await;
     proxied.proxy.set([]);
@@ -109,15 +109,15 @@ async fn single_fault(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64
 
     let firsts = join_all((0..8).map(|_| proxied.call_ok(what, 0, &image))).await;
     let warm = join_all((0..20).map(|_| proxied.call_ok(what, 0, &image))).await;
-    let pod = proxied.bench.namespace.pods().await.remove(0);
+    let pod = proxied.setup.namespace.pods().await.remove(0);
     proxied.delete(&pod, &DeleteParams::default()).await;
-    proxied.bench.wait_gone(&pod).await;
+    proxied.setup.wait_gone(&pod).await;
     let after = proxied.call_ok(what, 0, &image).await;
 
     let (answer, refused) = proxied.call(0, &bogus).await;
     assert_ne!(answer.code, Code::Ok, "{what}");
     let collected = |pods: &[Pod]| (pods.len() == 1).then_some(());
-    proxied.bench.namespace.wait_until("the failed pod is collected", collected).await;
+    proxied.setup.namespace.wait_until("the failed pod is collected", collected).await;
 
     let longest = |took: &[Duration]| took.iter().max().copied().unwrap_or_default();
     figure(&format!(
@@ -133,7 +133,7 @@ async fn single_fault(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64
     proxied.proxy.set([]);
     proxied.wait_settled(what).await;
     proxied.assert_pod_limit(what, 1, &[&image, &bogus]);
-    assert_eq!(proxied.bench.namespace.pods().await.len(), 1, "{what}");
+    assert_eq!(proxied.setup.namespace.pods().await.len(), 1, "{what}");
     proxied.call_ok(what, 0, &image).await;
 }
 
@@ -219,7 +219,7 @@ async fn delete_pods(proxied: &ProxiedRunners, end: Instant) -> usize {
     let mut deleted = 0;
     while Instant::now() < end {
         sleep(Duration::from_secs(2)).await;
-        let pods = proxied.bench.namespace.pods().await;
+        let pods = proxied.setup.namespace.pods().await;
         let alive: Vec<_> = pods.iter().filter(|pod| alive(pod)).collect();
         if !alive.is_empty() {
             proxied.delete(alive[deleted * 7 % alive.len()], &DeleteParams::default()).await;

@@ -16,7 +16,7 @@ use porch_fn_tests::process::{binary, eventually};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
 use serde_json::{Value, json};
 
-use crate::alone::deploy::Stand;
+use crate::alone::deploy::DeploySetup;
 use crate::alone::deploy::command_line::doctor;
 use crate::alone::porch::{Porch, Version, function_config};
 
@@ -44,11 +44,11 @@ fn commands(heading: &str) -> Vec<&'static str> {
     blocks
 }
 
-// === impl Stand ===
+// === impl DeploySetup ===
 
-impl Stand {
+impl DeploySetup {
     /// Runs commands of docs/migrate.md at the root of the repository.
-    async fn runs(&self, commands: &str) {
+    async fn run_commands(&self, commands: &str) {
         let script = format!("set -euo pipefail\ncd {DEPLOY}/..\n{commands}");
         let mut command = self.sandbox.command("bash");
         let programs = binary("porch-fn").parent().unwrap().to_owned();
@@ -72,7 +72,7 @@ impl Stand {
     /// Runs all blocks of commands under a heading.
     async fn run_section(&self, heading: &str) {
         for block in commands(heading) {
-            self.runs(block).await;
+            self.run_commands(block).await;
         }
     }
 
@@ -167,46 +167,46 @@ impl Stand {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
-    let stand = Stand::new(cluster).await;
-    let porch = Porch::install(&stand, Version::V1_6, &stand.images[..2]).await;
+    let setup = DeploySetup::new(cluster).await;
+    let porch = Porch::install(&setup, Version::V1_6, &setup.images[..2]).await;
     // The controllers call no function runner until a setting names one.
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
-    let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
+    let legacy = setup.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
 
-    stand.run_section("Install").await;
-    stand.call_each(&stand.images[..2]).await;
-    stand
+    setup.run_section("Install").await;
+    setup.call_each(&setup.images[..2]).await;
+    setup
         .wait_doctor_reports(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
         .await;
-    stand.run_section("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
-    stand.run_section("Point porch-controllers at the routers (Porch 1.6)").await;
+    setup.run_section("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
+    setup.run_section("Point porch-controllers at the routers (Porch 1.6)").await;
     let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
     porch.wait_calls_to(ours).await;
     let [stop, clean] = commands("Stop Porch's function runner").try_into().unwrap();
-    stand.runs(stop).await;
-    wait_pods_gone(&stand, "app=function-runner").await;
+    setup.run_commands(stop).await;
+    wait_pods_gone(&setup, "app=function-runner").await;
     porch.wait_calls_to(ours).await;
     porch.assert_nothing_failed("migrated");
 
-    stand.wait_doctor_reports(&[]).await;
+    setup.wait_doctor_reports(&[]).await;
 
     // The pod and the Service that Porch's runner left behind still exist.
-    assert_eq!(stand.exists(&legacy).await, (true, true));
-    stand.runs(clean).await;
+    assert_eq!(setup.exists(&legacy).await, (true, true));
+    setup.run_commands(clean).await;
     eventually("the pod and its Service are gone", async || {
-        (stand.exists(&legacy).await == (false, false)).then_some(())
+        (setup.exists(&legacy).await == (false, false)).then_some(())
     })
     .await;
 
     // The commands of the rollback wait for a pod that Porch's runner starts. This is that pod.
-    stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
-    stand.run_section("Roll back Porch 1.5 and 1.6").await;
+    setup.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
+    setup.run_section("Roll back Porch 1.5 and 1.6").await;
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
-    stand.run_section("Remove").await;
-    stand.assert_only_porch_left().await;
+    setup.run_section("Remove").await;
+    setup.assert_only_porch_left().await;
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     porch.assert_nothing_failed("migrated and rolled back");
-    stand.delete_namespaces().await;
+    setup.delete_namespaces().await;
 }
 
 /// Migrates by Porch's Service, which our router takes over.
@@ -214,66 +214,66 @@ async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let cluster = Cluster::connect().await;
-    let stand = Stand::new(cluster).await;
-    let porch = Porch::install(&stand, Version::V1_5, &stand.images[..2]).await;
+    let setup = DeploySetup::new(cluster).await;
+    let porch = Porch::install(&setup, Version::V1_5, &setup.images[..2]).await;
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
-    let names = stand.ports().await;
+    let names = setup.ports().await;
     // `apply` merges the new selector into the old one. So a separate command must switch the
     // Service.
-    let taken_over = stand.with(&["take-over-1.5"]);
+    let taken_over = setup.with(&["take-over-1.5"]);
     let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
-    let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
+    let merged = setup.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
     let both = json!({"app": ORIGINAL, "app.kubernetes.io/name": ROUTER});
     assert_eq!(serde_json::from_slice::<Value>(&merged).unwrap(), both);
 
-    stand.run_section("Install").await;
+    setup.run_section("Install").await;
     let [take_over, give_back] = commands("Take over the Service instead").try_into().unwrap();
-    stand.runs(take_over).await;
-    wait_pods_gone(&stand, "app=function-runner").await;
+    setup.run_commands(take_over).await;
+    wait_pods_gone(&setup, "app=function-runner").await;
     // The user keeps the component in the kustomization; applying it again must change no port.
-    stand.run(&["apply", "-k", &taken_over]).await;
-    assert_eq!(stand.ports().await, names, "no port is renamed");
+    setup.run(&["apply", "-k", &taken_over]).await;
+    assert_eq!(setup.ports().await, names, "no port is renamed");
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     porch.assert_nothing_failed("Service taken over");
 
-    stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
-    stand.runs(give_back).await;
+    setup.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
+    setup.run_commands(give_back).await;
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
-    stand.run_section("Remove").await;
+    setup.run_section("Remove").await;
     porch.wait_calls_to(&[("porch-server", &[PORCHS])]).await;
     porch.assert_nothing_failed("Service taken over and given back");
-    stand.delete_namespaces().await;
+    setup.delete_namespaces().await;
 }
 
-async fn wait_pods_gone(stand: &Stand, label: &str) {
-    stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
+async fn wait_pods_gone(setup: &DeploySetup, label: &str) {
+    setup.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
-    let stand = Stand::new(cluster).await;
+    let setup = DeploySetup::new(cluster).await;
     // Porch's pod template, a pod of an older template, and a pod that porch-server adopts when it
     // starts.
-    let template = stand.create_template().await;
-    let unused = stand.legacy_pod("function-0-v1-1-0123abcd", "1").await;
-    let adopted = stand.legacy_pod("function-1-v1-1-0123abcd", &template).await;
-    let porch = Porch::install(&stand, Version::Next, &stand.images[..3]).await;
+    let template = setup.create_template().await;
+    let unused = setup.legacy_pod("function-0-v1-1-0123abcd", "1").await;
+    let adopted = setup.legacy_pod("function-1-v1-1-0123abcd", &template).await;
+    let porch = Porch::install(&setup, Version::Next, &setup.images[..3]).await;
     // The third function has no FunctionConfig.
     let configs: Vec<_> =
         ["function-0", "function-1"].map(|name| function_config(name, "porch-fn.example/deployed")).into();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": configs}).to_string();
-    let file = stand.sandbox.write("function-configs.json", list);
-    stand.kubectl(&["apply", "-f", file.to_str().unwrap()]).await;
-    let before = stand.function_configs().await;
+    let file = setup.sandbox.write("function-configs.json", list);
+    setup.kubectl(&["apply", "-f", file.to_str().unwrap()]).await;
+    let before = setup.function_configs().await;
     let as_shipped: &[(&str, &[&str])] =
         &[("porch-server", &["itself"]), ("porch-controllers", &[PORCH_SERVERS])];
     porch.wait_calls_to(as_shipped).await;
 
-    stand.run_section("Install").await;
-    stand.call_each(&stand.images[..3]).await;
-    stand
+    setup.run_section("Install").await;
+    setup.call_each(&setup.images[..3]).await;
+    setup
         .wait_doctor_reports(&[
             "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner and \
              runs only executables",
@@ -283,26 +283,26 @@ async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
         ])
         .await;
     let [controllers, server] = commands("Point Porch's next version at the routers").try_into().unwrap();
-    stand.runs(controllers).await;
+    setup.run_commands(controllers).await;
     porch.wait_calls_to(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
-    stand.runs(server).await;
+    setup.run_commands(server).await;
     porch.wait_calls_to(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     porch.assert_nothing_failed("migrated");
     // porch-server still evaluates functions in pods of its present template.
     let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
-    stand.wait_doctor_reports(&[idle, EXECUTABLES_ALONE]).await;
-    stand.runs("porch-fn doctor --clean-legacy --yes").await;
-    eventually("the unused pod is gone", async || (!stand.exists(&unused).await.0).then_some(())).await;
-    assert_eq!(stand.exists(&adopted).await, (true, true));
+    setup.wait_doctor_reports(&[idle, EXECUTABLES_ALONE]).await;
+    setup.run_commands("porch-fn doctor --clean-legacy --yes").await;
+    eventually("the unused pod is gone", async || (!setup.exists(&unused).await.0).then_some(())).await;
+    assert_eq!(setup.exists(&adopted).await, (true, true));
 
-    stand.run_section("Roll back Porch's next version").await;
+    setup.run_section("Roll back Porch's next version").await;
     porch.wait_calls_to(as_shipped).await;
-    assert_eq!(stand.function_configs().await, before, "no FunctionConfig has changed");
-    stand.run_section("Remove").await;
-    stand.assert_only_porch_left().await;
+    assert_eq!(setup.function_configs().await, before, "no FunctionConfig has changed");
+    setup.run_section("Remove").await;
+    setup.assert_only_porch_left().await;
     porch.wait_calls_to(as_shipped).await;
     porch.assert_nothing_failed("migrated and rolled back");
-    stand.delete_namespaces().await;
+    setup.delete_namespaces().await;
 }
 
 #[tokio::test]
@@ -311,13 +311,13 @@ async fn a_single_runner_replaces_porchs_runner() {
     let cluster = Cluster::connect().await;
     let [apply, _remove] = commands("One runner in place of Porch's").try_into().unwrap();
     for version in [Version::V1_5, Version::Next] {
-        let stand = Stand::new(cluster.clone()).await;
-        let _porch = Porch::install(&stand, version, &stand.images[..2]).await;
-        let names = stand.ports().await;
-        stand.runs(apply).await;
-        stand.rolled_out(&[ORIGINAL]).await;
-        assert_eq!(stand.ports().await, names, "{version}");
-        stand.call_each_at(ORIGINAL, &stand.images[..2]).await;
-        stand.delete_namespaces().await;
+        let setup = DeploySetup::new(cluster.clone()).await;
+        let _porch = Porch::install(&setup, version, &setup.images[..2]).await;
+        let names = setup.ports().await;
+        setup.run_commands(apply).await;
+        setup.rolled_out(&[ORIGINAL]).await;
+        assert_eq!(setup.ports().await, names, "{version}");
+        setup.call_each_at(ORIGINAL, &setup.images[..2]).await;
+        setup.delete_namespaces().await;
     }
 }

@@ -40,7 +40,7 @@ impl Version {
 /// The directory with the previous version's programs.
 fn before() -> PathBuf {
     let directory = std::env::var_os("PORCH_FN_TEST_BEFORE_DIR");
-    directory.expect("PORCH_FN_TEST_BEFORE_DIR is not set: tests/nightly/upgrade runs these tests").into()
+    directory.expect("PORCH_FN_TEST_BEFORE_DIR is not set: use tests/nightly/upgrade").into()
 }
 
 /// A router and two runners with local pods.

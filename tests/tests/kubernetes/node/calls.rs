@@ -10,15 +10,15 @@ use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{eventually, figure};
 use tokio::time::Instant;
 
-use crate::rig::{Bench, CONNECTS, Runner, alive, births, sleeping};
+use crate::rig::{CONNECTS, Runner, Setup, alive, births, sleeping};
 
-async fn connected_by(connect: &str) -> (Bench, Runner, Recorder<Pod>, Pod) {
-    let bench = Bench::new().await;
-    let record = bench.namespace.record::<Pod>().await;
-    let runner = bench.runner(&[&format!("--pod-connect={connect}")]).await;
+async fn connected_by(connect: &str) -> (Setup, Runner, Recorder<Pod>, Pod) {
+    let setup = Setup::new().await;
+    let record = setup.namespace.record::<Pod>().await;
+    let runner = setup.runner(&[&format!("--pod-connect={connect}")]).await;
     runner.call_ok().await;
-    let pod = bench.pod().await;
-    (bench, runner, record, pod)
+    let pod = setup.pod().await;
+    (setup, runner, record, pod)
 }
 
 // === impl Runner ===
@@ -65,9 +65,9 @@ async fn wait_births(record: &Recorder<Pod>, pods: usize) -> Vec<Pod> {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_deleted_pod_finishes_its_call_and_the_next_call_gets_another_pod() {
     for connect in CONNECTS {
-        let (bench, runner, record, pod) = connected_by(connect).await;
+        let (setup, runner, record, pod) = connected_by(connect).await;
         let next = async || {
-            bench.delete(&pod, &DeleteParams::default()).await;
+            setup.delete(&pod, &DeleteParams::default()).await;
             // The runner uses the pod until its own watch reports the deletion.
             runner.wait_count("ready", 0).await;
             let start = Instant::now();
@@ -84,10 +84,10 @@ async fn a_deleted_pod_finishes_its_call_and_the_next_call_gets_another_pod() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_call_whose_pod_is_deleted_without_grace_runs_again_in_another_pod() {
     for connect in CONNECTS {
-        let (bench, runner, record, pod) = connected_by(connect).await;
+        let (setup, runner, record, pod) = connected_by(connect).await;
         // The kubelet stops a pod about 4 s after a deletion by force. The call takes longer.
         let takes = Duration::from_secs(10);
-        let kill = async || bench.delete(&pod, &DeleteParams::default().grace_period(0)).await;
+        let kill = async || setup.delete(&pod, &DeleteParams::default().grace_period(0)).await;
         let answered = runner.call_during(takes, kill).await;
         let births = wait_births(&record, 2).await;
         let answered = SystemTime::now() - answered.elapsed();
@@ -102,13 +102,13 @@ async fn a_call_whose_pod_is_deleted_without_grace_runs_again_in_another_pod() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn pods_deleted_under_load_fail_no_call() {
     for connect in CONNECTS {
-        let (bench, runner, record, _) = connected_by(connect).await;
-        let load = Load::start(runner.server.address(), 16, std::slice::from_ref(&bench.image));
+        let (setup, runner, record, _) = connected_by(connect).await;
+        let load = Load::start(runner.server.address(), 16, std::slice::from_ref(&setup.image));
         for deleted in 1..=3 {
             load.wait_answers(200).await;
             let first = |pods: &[Pod]| pods.iter().find(|pod| alive(pod)).cloned();
-            let pod = bench.namespace.wait_until("there is a pod", first).await;
-            bench.delete(&pod, &DeleteParams::default()).await;
+            let pod = setup.namespace.wait_until("there is a pod", first).await;
+            setup.delete(&pod, &DeleteParams::default()).await;
             let replaced = async || (births(&record).len() > deleted).then_some(());
             eventually("there is another pod", replaced).await;
         }

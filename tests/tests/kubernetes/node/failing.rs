@@ -8,7 +8,7 @@ use porch_fn_tests::process::{PATIENCE, figure};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::rig::{Bench, INPUT, failed, template, wait_count};
+use crate::rig::{INPUT, Setup, failed, template, wait_count};
 
 /// The kubelet waits this long before it repeats a failed pull or start. The runner must report the
 /// failure sooner; on an idle node it needs under 2 s.
@@ -17,9 +17,9 @@ const KUBELET_BACKOFF: Duration = Duration::from_secs(10);
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn an_image_that_does_not_exist_fails_early() {
-    let bench = Bench::new().await;
-    let bogus = format!("{}/no/such-image:v1", bench.cluster.registry());
-    let runner = bench.runner_of(&[&bench.image, &bogus], &[]).await;
+    let setup = Setup::new().await;
+    let bogus = format!("{}/no/such-image:v1", setup.cluster.registry());
+    let runner = setup.runner_of(&[&setup.image, &bogus], &[]).await;
     // After this call, the node has the wrapper-server's image.
     runner.call_ok().await;
     let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
@@ -32,7 +32,7 @@ async fn an_image_that_does_not_exist_fails_early() {
         answer.assert_failed(Code::Unknown, &failed(&bogus, reason));
         assert!(start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
-        bench.namespace.wait_until("the pod is collected, and the other one is not", gone).await;
+        setup.namespace.wait_until("the pod is collected, and the other one is not", gone).await;
     }
     wait_count(&runner.server, &bogus, "waiting", 0).await;
     runner.call_ok().await;
@@ -57,17 +57,17 @@ async fn a_container_that_cannot_run_fails_the_call_and_its_last_lines_are_logge
             false,
         ),
     ] {
-        let bench = Bench::new().await;
-        bench.write_template(&template(&bench.cluster, command)).await;
-        let record = bench.namespace.record::<Pod>().await;
-        let runner = bench.runner_with("template", &[&bench.image], &[]).await;
+        let setup = Setup::new().await;
+        setup.write_template(&template(&setup.cluster, command)).await;
+        let record = setup.namespace.record::<Pod>().await;
+        let runner = setup.runner_with("template", &[&setup.image], &[]).await;
         let start = Instant::now();
         let answer = runner.call(INPUT).await;
         figure(&format!("{command:?}: {:.1?}", start.elapsed()));
-        answer.assert_failed(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
+        answer.assert_failed(Code::Unknown, &failed(&setup.image, &format!("{what}: {remedy}")));
         assert!(restarted || start.elapsed() < KUBELET_BACKOFF, "{:?}", start.elapsed());
         assert!(runner.server.log().contains(last_line), "{}", runner.server.log());
-        bench.namespace.wait_empty::<Pod>(PATIENCE).await;
+        setup.namespace.wait_empty::<Pod>(PATIENCE).await;
         for field in ["starting", "waiting", "in_flight"] {
             runner.wait_count(field, 0).await;
         }

@@ -17,7 +17,7 @@ use porch_fn_tests::registry::{Access, Authority, Registry, User, docker_config}
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use crate::rig::{Bench, COPY, INPUT, failed, function};
+use crate::rig::{COPY, INPUT, Setup, failed, function};
 
 /// The function logs its arguments.
 const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
@@ -37,9 +37,9 @@ struct TestRegistry<'a> {
     function: String,
 }
 
-// === impl Bench ===
+// === impl Setup ===
 
-impl Bench {
+impl Setup {
     async fn registry(&self, name: &str, access: Access) -> TestRegistry<'_> {
         let ip: IpAddr = self.cluster.registry().parse::<SocketAddr>().unwrap().ip();
         let registry = Registry::start(&self.sandbox, name, ip, access).await;
@@ -90,63 +90,63 @@ async fn assert_runs_with(client: &Client, image: &str, arguments: &str) {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn images_of_a_private_registry_run_and_the_copied_credentials_follow_the_file() {
-    let bench = Bench::new().await;
+    let setup = Setup::new().await;
     let access = Access { user: Some(user("a planted password")), tls: None };
-    let registry = bench.registry("private", access).await;
+    let registry = setup.registry("private", access).await;
     let config = registry.config(&user("a planted password"));
-    let flags = [&bench.credentials(&config)[..], &[registry.insecure()]].concat();
+    let flags = [&setup.credentials(&config)[..], &[registry.insecure()]].concat();
     let (first, second) =
         (registry.push("team/a:v1", "--one,two").await, registry.push("team/b:v1", "two").await);
-    let (runner, client) = bench.runner_without_metadata(&flags).await;
+    let (runner, client) = setup.runner_without_metadata(&flags).await;
     assert_runs_with(&client, &first, "--one two").await;
-    let secret = bench.wait_copied(&config).await;
+    let secret = setup.wait_copied(&config).await;
     assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/dockerconfigjson"));
-    let pod = bench.pod().await;
+    let pod = setup.pod().await;
     assert_eq!(function(&pod).image, Some(format!("{first}@{}", registry.server.digest(&first).await)));
     let named = pod.spec.as_ref().unwrap().image_pull_secrets.iter().flatten();
     assert_eq!(named.map(|secret| secret.name.as_str()).collect::<Vec<_>>(), [COPY]);
 
     // If the file is rewritten with the same content, no runner writes the Secret.
-    bench.credentials(&config);
-    let (other, another) = bench.runner_without_metadata(&flags).await;
+    setup.credentials(&config);
+    let (other, another) = setup.runner_without_metadata(&flags).await;
     assert_runs_with(&another, &second, "two").await;
-    assert_eq!(bench.wait_copied(&config).await.resource_version(), secret.resource_version());
+    assert_eq!(setup.wait_copied(&config).await.resource_version(), secret.resource_version());
     drop((other, runner));
 
-    let (_runner, _client) = bench.runner_without_metadata(&flags).await;
+    let (_runner, _client) = setup.runner_without_metadata(&flags).await;
     let new = registry.config(&user("another planted password"));
-    bench.credentials(&new);
-    assert_eq!(bench.wait_copied(&new).await.uid(), secret.uid(), "the Secret was not replaced");
+    setup.credentials(&new);
+    assert_eq!(setup.wait_copied(&new).await.uid(), secret.uid(), "the Secret was not replaced");
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_private_ca_is_trusted_if_a_flag_names_it() {
-    let bench = Bench::new().await;
-    let authority = Authority::create(&bench.sandbox, "ours").await;
-    let registry = bench.registry("secure", Access { user: None, tls: Some(authority.clone()) }).await;
+    let setup = Setup::new().await;
+    let authority = Authority::create(&setup.sandbox, "ours").await;
+    let registry = setup.registry("secure", Access { user: None, tls: Some(authority.clone()) }).await;
     let image = registry.push("team/a:v1", "word").await;
-    let (runner, client) = bench.runner_without_metadata(&[]).await;
+    let (runner, client) = setup.runner_without_metadata(&[]).await;
     let start = Instant::now();
     client.call(&image, INPUT).await.assert_failed(Code::Unknown, &failed(&image, UNTRUSTED));
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     drop(runner);
 
-    bench.sandbox.write("trusted/ca.crt", std::fs::read(authority.path()).unwrap());
-    let path = format!("--tls-secret-path={}", bench.sandbox.path("trusted").display());
+    setup.sandbox.write("trusted/ca.crt", std::fs::read(authority.path()).unwrap());
+    let path = format!("--tls-secret-path={}", setup.sandbox.path("trusted").display());
     let (_runner, client) =
-        bench.runner_without_metadata(&["--enable-private-registries-tls".to_owned(), path]).await;
+        setup.runner_without_metadata(&["--enable-private-registries-tls".to_owned(), path]).await;
     assert_runs_with(&client, &image, "word").await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_moved_tag_is_followed_without_a_failed_call() {
-    let bench = Bench::new().await;
-    let registry = bench.registry("open", Access::default()).await;
+    let setup = Setup::new().await;
+    let registry = setup.registry("open", Access::default()).await;
     let image = registry.push("moving:v1", "before").await;
     let flags = [registry.insecure(), "--image-metadata-ttl=2s".to_owned(), "--scan-interval=1s".to_owned()];
-    let (runner, client) = bench.runner_without_metadata(&flags).await;
+    let (runner, client) = setup.runner_without_metadata(&flags).await;
     assert_runs_with(&client, &image, "before").await;
     let before = registry.server.digest(&image).await;
 
@@ -168,7 +168,7 @@ async fn a_moved_tag_is_followed_without_a_failed_call() {
     for _ in 0..10 {
         assert_runs_with(&client, &image, "after").await;
     }
-    bench.pod_of(&format!("{image}@{after}")).await;
+    setup.pod_of(&format!("{image}@{after}")).await;
     load.stop().await.assert_all_succeeded();
     assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
 }

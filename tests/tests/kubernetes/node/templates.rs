@@ -5,7 +5,7 @@ use std::fs;
 
 use porch_fn_tests::foreign;
 
-use crate::rig::{Bench, CONNECTS, INPUT};
+use crate::rig::{CONNECTS, INPUT, Setup};
 
 /// The template from Porch's documentation, in `data` of this ConfigMap.
 const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
@@ -16,38 +16,38 @@ const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_foreign_wrapper_server_works() {
     let server = foreign::client("echoserver");
-    let bench = Bench::new().await;
-    let image = wrapper_of(&bench, &server).await;
+    let setup = Setup::new().await;
+    let image = wrapper_of(&setup, &server).await;
     // Like Porch's wrapper-server, the program has its flags and grpc-go's health service. Unlike
     // Porch's, it listens on 127.0.0.1 by default.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
     let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
     let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
     assert!(text.contains("0.0.0.0"));
-    bench.kubectl(&["apply", "-f", "-"], &text).await;
+    setup.kubectl(&["apply", "-f", "-"], &text).await;
     for connect in CONNECTS {
         let connect = format!("--pod-connect={connect}");
-        let runner = bench.runner_with(NAME, &[&bench.image], &[&connect]).await;
+        let runner = setup.runner_with(NAME, &[&setup.image], &[&connect]).await;
         let answer = runner.call(INPUT).await;
         assert_eq!(answer.output(), INPUT);
         assert!(answer.log().starts_with("image "), "the foreign program answers: {}", answer.log());
     }
-    bench.pod().await;
+    setup.pod().await;
 }
 
 /// Pushes the wrapper's image with its program replaced by another.
-async fn wrapper_of(bench: &Bench, program: &std::path::Path) -> String {
-    let file = bench.sandbox.write("layer/wrapper-server/wrapper-server", "");
+async fn wrapper_of(setup: &Setup, program: &std::path::Path) -> String {
+    let file = setup.sandbox.write("layer/wrapper-server/wrapper-server", "");
     fs::copy(program, file).unwrap();
-    let (root, layer) = (bench.sandbox.path("layer"), bench.sandbox.path("layer.tar"));
+    let (root, layer) = (setup.sandbox.path("layer"), setup.sandbox.path("layer.tar"));
     let (root, layer) = (root.to_str().unwrap(), layer.to_str().unwrap());
-    let image = format!("{}/{}:test", bench.cluster.registry(), bench.namespace.name());
-    let base = bench.cluster.wrapper_image();
+    let image = format!("{}/{}:test", setup.cluster.registry(), setup.namespace.name());
+    let base = setup.cluster.wrapper_image();
     for (program, args) in [
         ("tar", &["-C", root, "--owner=0", "--group=0", "-cf", layer, "."][..]),
         ("crane", &["append", "--insecure", "-b", &base, "-f", layer, "-t", &image]),
     ] {
-        let ended = bench.sandbox.run(program, args, b"").await;
+        let ended = setup.sandbox.run(program, args, b"").await;
         assert!(ended.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
     }
     image

@@ -31,14 +31,14 @@ const SILENT: usize = 1000;
 const RENEWED: Duration = Duration::from_secs(5);
 const MAX_PROBE_DURATION: Duration = Duration::from_secs(1);
 
-struct Stand {
+struct Setup {
     _sandbox: Sandbox,
     images: Vec<String>,
     _runner: Server,
     router: Server,
 }
 
-impl Stand {
+impl Setup {
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let images: Vec<_> = (0..20).map(|number| format!("example.com/echo-{number}:v1")).collect();
@@ -146,10 +146,10 @@ async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
 #[ignore = "minutes; tests/run nightly runs it"]
 async fn slow_and_idle_callers_do_not_slow_down_others() {
     allow_open_files();
-    let stand = Stand::start().await;
-    let router = stand.router.address();
-    stand.load(Duration::from_secs(5)).await.assert_all_succeeded();
-    let (baseline, before) = (stand.load(BASELINE).await, stand.memory());
+    let setup = Setup::start().await;
+    let router = setup.router.address();
+    setup.load(Duration::from_secs(5)).await.assert_all_succeeded();
+    let (baseline, before) = (setup.load(BASELINE).await, setup.memory());
     baseline.assert_all_succeeded();
 
     let mut attackers = JoinSet::new();
@@ -157,21 +157,21 @@ async fn slow_and_idle_callers_do_not_slow_down_others() {
         attackers.spawn(headers_only(router));
     }
     for number in 0..SLOW {
-        attackers.spawn(slow_sender(router, stand.images[number % stand.images.len()].clone()));
+        attackers.spawn(slow_sender(router, setup.images[number % setup.images.len()].clone()));
     }
     for number in 0..NON_READING {
-        attackers.spawn(non_reading_caller(router, stand.images[number % stand.images.len()].clone()));
+        attackers.spawn(non_reading_caller(router, setup.images[number % setup.images.len()].clone()));
     }
     let watch = async {
         let (mut most, end) = (0, Instant::now() + ATTACK);
         while Instant::now() < end {
-            most = most.max(stand.memory());
+            most = most.max(setup.memory());
             sleep(Duration::from_secs(1)).await;
         }
         most
     };
-    let (attacked, most) = tokio::join!(stand.load(ATTACK), watch);
-    let slow = stand.router.metric("porch_fn_router_inflight_refused_total{reason=\"slow\"}").await;
+    let (attacked, most) = tokio::join!(setup.load(ATTACK), watch);
+    let slow = setup.router.metric("porch_fn_router_inflight_refused_total{reason=\"slow\"}").await;
     attackers.shutdown().await;
     let p99 = |report: &Report| report.latencies(|_| true).percentile(0.99);
     let ratio = p99(&attacked).as_secs_f64() / p99(&baseline).as_secs_f64();
@@ -189,10 +189,10 @@ async fn slow_and_idle_callers_do_not_slow_down_others() {
 #[ignore = "minutes; tests/run nightly runs it"]
 async fn probes_are_answered_despite_a_thousand_silent_connections() {
     allow_open_files();
-    let stand = Stand::start().await;
+    let setup = Setup::start().await;
     let mut sockets = JoinSet::new();
-    sockets.spawn(silent_sockets(stand.router.admin()));
-    let (count, slowest) = probes(stand.router.admin(), ATTACK / 2).await;
+    sockets.spawn(silent_sockets(setup.router.admin()));
+    let (count, slowest) = probes(setup.router.admin(), ATTACK / 2).await;
     sockets.shutdown().await;
     figure(&format!(
         "{SILENT} silent sockets, renewed every {RENEWED:?}: {count} probes, slowest {slowest:.1?}"

@@ -18,13 +18,13 @@ const LOOKUP: Duration = Duration::from_secs(20);
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
-    let bench = Bench::new().await;
-    let registry = bench.registry("open", Access::default()).await;
+    let setup = Setup::new().await;
+    let registry = setup.registry("open", Access::default()).await;
     let (warm, seen) = (registry.push("warm:v1", "word").await, registry.push("seen:v1", "word").await);
     let new = registry.push("new:v1", "word").await;
     // The TTL is so short that all cached metadata is stale during the outage.
     let flags = [registry.insecure(), "--image-metadata-ttl=1s".to_owned(), "--scan-interval=1s".to_owned()];
-    let (runner, client) = bench.runner_without_metadata(&flags).await;
+    let (runner, client) = setup.runner_without_metadata(&flags).await;
     for image in [&warm, &seen] {
         assert_eq!(client.call(image, INPUT).await.output(), INPUT);
     }
@@ -38,15 +38,15 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
 
     let mut made = 0;
     while made < 2 || start.elapsed() < LASTING {
-        delete_pods(&bench, &seen).await;
+        delete_pods(&setup, &seen).await;
         assert_eq!(client.call(&seen, INPUT).await.output(), INPUT);
         made += 1;
         sleep(Duration::from_millis(500)).await;
     }
     // A runner that starts reads image metadata from the existing pods.
-    let (fresh, caller) = bench.runner_without_metadata(&flags).await;
+    let (fresh, caller) = setup.runner_without_metadata(&flags).await;
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "in the existing pod");
-    delete_pods(&bench, &seen).await;
+    delete_pods(&setup, &seen).await;
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "in a new pod");
     drop(fresh);
 
@@ -69,11 +69,11 @@ async fn a_registry_that_hangs_fails_no_call_of_an_image_seen_before() {
     report.assert_all_succeeded();
 }
 
-async fn delete_pods(bench: &Bench, image: &str) {
+async fn delete_pods(setup: &Setup, image: &str) {
     let of = |pod: &Pod| alive(pod) && function(pod).image.as_ref().is_some_and(|of| of.starts_with(image));
-    for pod in bench.pods().await.iter().filter(|pod| of(pod)) {
-        bench.delete(pod, &DeleteParams::default()).await;
+    for pod in setup.pods().await.iter().filter(|pod| of(pod)) {
+        setup.delete(pod, &DeleteParams::default()).await;
     }
     let gone = |pods: &[Pod]| (!pods.iter().any(of)).then_some(());
-    bench.namespace.wait_until("the pods are gone", gone).await;
+    setup.namespace.wait_until("the pods are gone", gone).await;
 }
