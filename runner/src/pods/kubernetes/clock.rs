@@ -1,6 +1,7 @@
 //! Measures how far the API server's clock is ahead of this machine's clock. All runners compare
-//! timestamps in pods (`reclaim-after`), so the pool uses the API server's clock. Otherwise a
-//! machine with a late clock would write timestamps that are past for other runners.
+//! timestamps in pods (`reclaim-after`, the time after which a pod may be deleted), so the pool
+//! uses the API server's clock. Otherwise a machine whose clock is slow would write timestamps that
+//! have already passed for other runners.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,9 +21,10 @@ const EVERY: Duration = Duration::from_mins(1);
 /// A difference above this is logged as a warning.
 const LARGE: SignedDuration = SignedDuration::from_secs(5);
 
-/// Measures once. Returns `None` without an answer that has a time.
+/// Measures the difference once. Returns `None` if the API server does not answer, or if its answer
+/// has no valid `Date` header.
 pub(crate) async fn ahead(client: &Client) -> Option<SignedDuration> {
-    // Every account may request the version, and even a refusal has the time.
+    // Every account may request the version, and even a refusal has a `Date` header.
     let request = Request::get("/version").body(Body::empty()).ok()?;
     let sent = Timestamp::try_from(SystemTime::now()).ok()?;
     let answer = bounded(client.send(request)).await;
@@ -58,8 +60,9 @@ pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     }
 }
 
-/// The header has whole seconds, so the true time is half a second later on average. A difference
-/// that this rounding explains counts as zero.
+/// Returns how far `date` is ahead of the middle between `sent` and `received`. The header has
+/// whole seconds, so the true time is half a second later on average. A difference that this
+/// rounding explains counts as zero.
 fn difference(date: &HeaderValue, sent: Timestamp, received: Timestamp) -> Option<SignedDuration> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?.timestamp();
     if date <= received && sent <= date + SignedDuration::from_secs(1) {

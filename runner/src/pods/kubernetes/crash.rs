@@ -3,8 +3,10 @@
 //! runner's log.
 //!
 //! The kubelet retries forever, but a caller should not wait that long. A permanent fault fails the
-//! pod at once; a fault that may be temporary has two attempts. A container that was healthy and is
-//! restarted in place is not a failure: the probe finds out whether it serves again.
+//! pod at once. A pull error that may be temporary, and a container that ends soon after its start,
+//! fail the pod at the second attempt. With any other fault the pod stays pending until the pool's
+//! timeout. A container that was healthy and is restarted in place is not a failure: the probe
+//! finds out whether it serves again.
 
 mod log_lines;
 mod reasons;
@@ -29,8 +31,8 @@ const SHORT: SignedDuration = SignedDuration::from_secs(10);
 /// Facts from earlier states of one pod that its current state does not contain.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Containers whose first pull has failed, and whether they have left that state since: if so,
-    /// the next failed pull is the second one. A pulled image removes its container.
+    /// Containers with a failed pull. The value is true once the container has left that state: the
+    /// next failed pull is then the second one. A container whose image was pulled is removed.
     pulls: BTreeMap<String, bool>,
     /// Why the pod failed. A failed pod stays failed, even if the kubelet retries.
     failed: Option<Reason>,
@@ -285,8 +287,8 @@ impl History {
         self.failed.as_ref() == Some(&image_refused(names::CONTAINER))
     }
 
-    /// Whether the current state is a failed pull after the container's first one. The same state
-    /// may be reported twice. A back-off follows its pull, which the watch may not report.
+    /// Whether the current state is the container's second failed pull. The watch may report one
+    /// failed pull twice. It may also skip a failed pull and report only the back-off after it.
     fn is_second_pull(&mut self, container: &str, reason: &str) -> bool {
         let backs_off = reason == "ImagePullBackOff";
         let had_ended = self.pulls.insert(container.to_owned(), backs_off);

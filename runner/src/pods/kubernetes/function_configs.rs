@@ -66,7 +66,7 @@ pub(crate) struct Options {
     pub(crate) client: Client,
     /// The function namespace.
     pub(crate) namespace: String,
-    /// The prefix that replaces an empty prefix.
+    /// The image prefix that an empty prefix in a FunctionConfig stands for.
     pub(crate) default_prefix: String,
     /// What tags mean (`--functionconfig-tags`); `None`: the schema decides.
     pub(crate) semantics: Option<TagSemantics>,
@@ -143,7 +143,7 @@ struct Followed {
     follower: Option<Follower<DynamicObject>>,
     /// When the next follower starts.
     start_at: Instant,
-    /// Counts the watches in a row that ended like the last one.
+    /// Counts the consecutive watches that ended for the same reason as the last one.
     backoff: Restarts,
     last_end: End,
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
@@ -227,7 +227,8 @@ impl Followed {
             self.objects.replace_all(Vec::new());
             self.is_schema_missing = false;
         }
-        // The permission may be granted right now: only the next refusal counts.
+        // Somebody may be granting the permission at this moment, so the first refusal does not
+        // count.
         let is_lasting = end == End::Missing || (end == End::Forbidden && times > 1);
         if is_lasting {
             // The random part keeps runners from retrying at the same moment.
@@ -251,8 +252,8 @@ impl Followed {
         self.metrics.config_valid("functionconfigs", broken == 0);
     }
 
-    /// Sends a write, and records and logs its result. Failures of one kind give one warning until
-    /// such a write succeeds.
+    /// Sends a write, and records and logs its result. After a failure it logs no further warning
+    /// for that resource until a write to it succeeds.
     async fn write(&mut self, name: &str, write: &Write, patch: Value) {
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let (request, resource, effect) = match write {
@@ -287,8 +288,8 @@ async fn kind_of_end(client: &Client, error: &FollowError) -> End {
     let api_version = format!("{GROUP}/{VERSION}");
     let is_missing = || has_no_such_kind(client, &api_version, PLURAL);
     match (error, error.code()) {
-        // A 404 alone may come from an API server that does not know the kind yet. After a failed
-        // watch, the next list shows whether the kind is missing.
+        // A 404 alone may come from an API server that does not know the kind yet, so this asks for
+        // the list of kinds. After a failed watch, the next list shows whether the kind is missing.
         (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
         (_, Some(403)) => End::Forbidden,
         _ => End::Failed,

@@ -48,7 +48,8 @@ impl ImageSource {
     }
 
     /// Returns the content that the tag of `image` refers to, if it is known without a query.
-    /// Returns `None` also if the reference has a digest, or if the node resolves the tag.
+    /// Returns `None` also if the reference has a digest, or if the command comes from the file.
+    /// With the file, only the node resolves the tag.
     pub(crate) fn content(&self, image: &ImageKey) -> Option<ImageContent> {
         let parsed = self.tagged(image)?;
         content(&parsed, self.registries.known(&parsed)?.as_ref())

@@ -35,10 +35,10 @@ pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 /// Annotation: the command that the image runs, a JSON array of words. With it and the digest, a
 /// runner need not query the registry.
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
-/// Annotation: the pod may be collected after this time, RFC 3339.
+/// Annotation: the pod's owner may delete the pod after this time, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
-/// Annotation: when another runner, which needs room for its own pod, requested the eviction of
-/// this pod, RFC 3339.
+/// Annotation: when a runner asked this pod's owner to evict it, RFC 3339. That runner needs the
+/// place for a pod of its own.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function, by the template's contract.
 pub const CONTAINER: &str = "function";

@@ -1,4 +1,5 @@
-//! Translates a Kubernetes pod object into the pool's form.
+//! Translates a Kubernetes pod object into the pool's form. `runner/pool/src/lib.rs` explains the
+//! pool's terms.
 
 use std::net::IpAddr;
 
@@ -23,7 +24,7 @@ pub(super) struct Observed {
     pub(super) entrypoint: Option<Vec<String>>,
 }
 
-/// Reads a pod. Returns `None` if it is not a function pod or lacks annotations.
+/// Reads a pod. Returns `None` if it is not a function pod or lacks a required annotation.
 pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
     let metadata = &pod.metadata;
     if !names::is_ours(metadata) {

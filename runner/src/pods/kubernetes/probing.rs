@@ -14,15 +14,15 @@ use super::client::{Causes, RequestError};
 use super::store::Connect;
 use crate::pods::probe::until_serving;
 
-/// Pauses after a probe's start between questions to the API server whether the pod still exists,
-/// doubling.
+/// During a probe, the runner also asks the API server whether the pod still exists. The pause
+/// between these requests doubles.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
 /// How long a probe of a pod that has served waits for the API server to confirm that the pod
 /// exists.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
-/// The pause between questions to the API server whether a terminating pod is gone; also the pause
-/// before the first question. A pod without calls is gone sooner.
+/// The pause before each request that asks the API server whether a terminating pod is gone. A pod
+/// without calls is usually gone before the first request.
 const ENDING_LOOK: Duration = Duration::from_secs(4);
 /// How often the Service of a probed pod is checked.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl Shared {
     }
 
     /// Asks the API server, forever, for pods that should be gone. Until the runner knows that such
-    /// a pod is gone, its name is taken and callers wait.
+    /// a pod is gone, no new pod can have its name, and callers wait.
     pub(crate) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;

@@ -33,10 +33,10 @@ const KEY: &str = ".dockerconfigjson";
 /// How long startup waits for the first content. After that, no content means that there are no
 /// credentials.
 const FIRST_CONTENT_WITHIN: Duration = Duration::from_secs(1);
-/// Pauses while the Secret has other credentials, doubling.
+/// Pauses between attempts until the Secret has the wanted content, doubling.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// Pods wait for new credentials until a pause is longer than this.
+/// New pods wait for new credentials only during the first attempts, with pauses up to this one.
 const LAST_AWAITED_PAUSE: Duration = Duration::from_secs(2);
 
 /// The Secret on the API server.

@@ -1,5 +1,6 @@
 //! The Service in front of each pod. It is created after its pod and owned by it, so Kubernetes
-//! deletes it with its pod. A late delete cannot hit the Service of a new pod with the same name.
+//! deletes it with its pod. Every delete names a UID, so a late delete cannot remove the Service of
+//! a new pod with the same name.
 
 use std::time::Duration;
 
@@ -81,8 +82,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Returns the refusal if a create was refused and no Service exists. Any other failure may be
-    /// temporary.
+    /// Returns an error if the API server refused the create and no Service exists, or if a Service
+    /// that no runner manages has the name. Any other failure may be temporary.
     async fn judge_failure(&self, name: &str, error: &RequestError) -> Result<(), Reason> {
         let refused = match creation(error) {
             Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),

@@ -55,12 +55,12 @@ pub(crate) struct Store {
     images: Arc<ImageSource>,
     /// Locked before `state`, and until the pool is notified.
     reports: Mutex<Reports>,
-    /// Calls wait for this lock.
+    /// Every call takes this lock, so hold it only briefly.
     state: Mutex<State>,
     services_listed: watch::Sender<bool>,
 }
 
-/// What the next report of a pod is compared with.
+/// Earlier reports of pods. The next report of a pod is compared with them.
 #[derive(Debug)]
 struct Reports {
     pods: HashMap<Uid, Earlier>,
@@ -133,8 +133,9 @@ impl Store {
         self.send(Event::Gone(uid.clone()));
     }
 
-    /// Replaces all pods by the full list. The list may be older than the known state of some pods,
-    /// and than the creation of others.
+    /// Replaces all pods by the full list. The list may be older than the known state of a pod. The
+    /// store keeps the newer state. It removes a pod that is not in the list. If that pod is newer
+    /// than the list, the watch reports it again.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
         let observed: Vec<_> = objects.iter().filter_map(|object| Some((object, observe(object)?))).collect();
         let listed: HashSet<_> = observed.iter().map(|(_, observed)| observed.pod.uid.clone()).collect();

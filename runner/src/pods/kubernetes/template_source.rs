@@ -1,5 +1,5 @@
-//! Reads the user's template at startup and then every scan interval. It does not watch it: Porch's
-//! Role lets a runner get its ConfigMap, but not watch it.
+//! Reads the user's template at startup and then every scan interval. The runner does not watch the
+//! template: Porch's Role lets a runner get its ConfigMap, but not watch it.
 
 #[cfg(test)]
 mod tests;
@@ -48,7 +48,7 @@ pub(crate) enum Templates {
         /// `WRAPPER_SERVER_IMAGE`, for the built-in template; `None` with
         /// `--skip-template-creation`.
         built_in: Option<String>,
-        /// `--template-wait-timeout`: how long after startup the built-in template is not used.
+        /// `--template-wait-timeout`: how long after startup the runner waits for missing objects.
         wait: Duration,
     },
 }
@@ -216,7 +216,8 @@ impl TemplateSource {
     }
 }
 
-/// Logs a new error. Sends it to `state` if no earlier template is `kept`.
+/// Logs a new error. If no earlier template is `kept`, also sends to `state` that the template is
+/// awaited or broken. A failed request leaves `state` unchanged.
 fn report(error: ReadError, kept: bool, state: &watch::Sender<TemplateState>, metrics: &Metrics) {
     if let ReadError::Awaited(text) = error {
         tracing::info!("{text}: waiting for it, see --template-wait-timeout");

@@ -55,8 +55,9 @@ pub(crate) async fn services(shared: Arc<Shared>) {
     follow(&shared.cluster.services, "services", trim, record).await;
 }
 
-/// `trim` removes fields that are not needed, because whole lists are held in memory. `record`
-/// takes each change; `None` means that changes may have been missed and a list follows.
+/// Follows the objects that runners manage, forever. `trim` removes fields that are not needed,
+/// because whole lists are held in memory. `record` takes each change; `None` means that changes
+/// may have been missed and a list follows.
 async fn follow<K>(
     api: &Api<K>,
     what: &'static str,

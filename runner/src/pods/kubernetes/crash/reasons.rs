@@ -4,7 +4,7 @@ use porch_fn_pool::Reason;
 
 use crate::pods::kubernetes::names;
 
-/// One reason for both cases: not all registries distinguish them.
+/// One reason for a missing image and for denied access: not all registries distinguish them.
 pub(super) fn image_refused(container: &str) -> Reason {
     let text = "was not found in its registry or may not be pulled: check its name and tag, and the pull secrets of the function \
                 namespace";

@@ -1,9 +1,9 @@
 //! The existing FunctionConfigs, the configuration made from them, and the next write to one of
 //! them. Has no I/O.
 //!
-//! After each write to an object, the next write to it waits, twice as long each time. A long
-//! enough time without a write resets the pause. Otherwise two writers of the same field could
-//! overwrite each other forever.
+//! The pause before the next write to the same object doubles with each write. Without it, two
+//! writers of the same field could overwrite each other in a tight loop. The pause is reset when
+//! the object had no write for twice that time.
 
 #[cfg(test)]
 mod tests;
@@ -168,8 +168,8 @@ impl Objects {
     /// Records the result of a write. A failed write is repeated.
     pub(super) fn record_write(&mut self, name: &str, write: &Write, succeeded: bool) {
         let Some(entry) = self.entries.get_mut(name) else { return };
-        // The API server drops fields that the schema does not have: newer Porch's schema lacks the
-        // observed generation. Then no event confirms this write.
+        // The API server drops fields that the schema does not have. Newer Porch's schema lacks the
+        // observed generation, so no event confirms that part of the write.
         if let Write::Status { observed, error } = write
             && succeeded
         {

@@ -49,7 +49,7 @@ pub(super) enum Write {
 }
 
 /// Returns the write that `object` needs. `applied` is true if its current state is in effect, and
-/// not an earlier one. `problem` is what its user should fix.
+/// not an earlier one. `problem` describes what the object's user should fix.
 pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>) -> Option<Write> {
     let ObjectMeta { generation, finalizers, .. } = &object.metadata;
     if object.is_ending() {

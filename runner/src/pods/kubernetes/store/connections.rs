@@ -1,8 +1,8 @@
 //! The connections to pods. The first call or probe dials a connection. A connection without calls
 //! is closed after some time.
 //!
-//! A runner probes each pod that it owns. If it closed no idle connection, it would hold one to
-//! every pod.
+//! A runner probes every pod that it owns, creates or needs. If it closed no idle connection, it
+//! would hold a connection to each of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

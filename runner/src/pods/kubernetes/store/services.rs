@@ -11,7 +11,7 @@ use super::{Store, is_older};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::pods::kubernetes) struct KnownService {
     pub(in crate::pods::kubernetes) uid: String,
-    /// The pod that the Service belongs to; `None` while the Service is being deleted.
+    /// The pod that the Service belongs to; `None` if it has no owner or is being deleted.
     owner: Option<Uid>,
     resource_version: String,
     ip: Option<IpAddr>,
