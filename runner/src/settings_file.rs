@@ -33,8 +33,8 @@ impl<T> SettingsFile<T> {
     /// Reads the file once.
     ///
     /// # Errors
-    /// When it cannot be read or used: the flag, the file, and an I/O error, or the line and column
-    /// or the entry that is wrong.
+    /// If the file cannot be read or is invalid. The error names the flag and the file. It contains
+    /// the I/O error, or the invalid entry or its line and column.
     pub(crate) fn load(&self) -> Result<T, String> {
         self.value(&read(&self.path, MAX_BYTES).map_err(|error| self.error(error))?)
     }

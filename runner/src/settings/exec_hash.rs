@@ -1,6 +1,6 @@
-//! A hash of the exec runtime's executables. All runners must run the same function for an image;
-//! runners with different hashes do not. Directories are ignored, since `--functions` may be
-//! mounted anywhere.
+//! A hash of the exec runtime's configuration: which executable runs which image. Runners with
+//! different hashes may run different executables for the same image, which must not happen. The
+//! hash does not contain the directory of `--functions`, because it may be mounted anywhere.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Prometheus reads metrics as 64-bit floats, which hold this many bits exactly.
 const BITS: u32 = 48;
 
-/// Hashes which executable runs which image. Includes `--config`, and the FunctionConfigs in
-/// `settings` whose executables exist.
+/// Hashes the names of images and executables, not the content of files. Includes `--config`, and
+/// the FunctionConfigs in `settings` whose executables exist.
 pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
     let mut lines: Vec<_> = config.iter().map(|(image, function)| format!("{image} {function}")).collect();
     // The file's order has no meaning.

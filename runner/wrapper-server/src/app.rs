@@ -24,7 +24,7 @@ use crate::install::{self, copy_to, idle};
 use crate::process::{Environment, Program, adopt_orphans};
 use crate::service::Wrapper;
 
-/// Largest number of concurrent connections. The runner needs one.
+/// Largest number of concurrent connections. Each runner needs one.
 const MAX_CONNECTIONS: usize = 1000;
 
 /// Binds the port and serves.
@@ -69,7 +69,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let listening = serve::Options { max_age: None, max_connections: MAX_CONNECTIONS };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
-    // No drain delay: only the runner sends calls here, and it sees that the pod terminates.
+    // No drain delay: only runners send calls here, and they see that the pod terminates.
     let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
     Ok(App { address, admin_address: None, health, signal, drain_times, tasks, at_end: Vec::new() })
 }

@@ -62,8 +62,8 @@ pub struct Flags {
 
 impl Flags {
     /// Parses the process's arguments. To serve, an entry point is required. Unknown arguments
-    /// before `--` are returned and are no error: they come from a user's pod template, which may
-    /// be made for another version of Porch, and an error would prevent the start of every pod.
+    /// before `--` are returned and are no error. They come from a user's pod template, which may
+    /// be made for another version of Porch. An error would prevent the start of every pod.
     pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<(Self, Ignored), FlagError> {
         let (flags, ignored) = porch_fn_flags::parse_leniently::<Self>(args)?;
         if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {

@@ -40,8 +40,8 @@ pub fn go_quote(text: &str) -> String {
 
 /// Go's `unicode.IsPrint`: letters, marks, numbers, punctuation, symbols and the ASCII space.
 ///
-/// The standard library has the same table behind `escape_debug`, which never escapes a combining
-/// mark that follows another character: hence the pair.
+/// `str::escape_debug` of the standard library uses the same table, but escapes a combining mark at
+/// the beginning of a text. Therefore this function puts another character before `c`.
 fn is_print(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_graphic() || c == ' ';

@@ -110,7 +110,8 @@ async fn call(stream: TcpStream, service: String) -> Result<Option<ServingStatus
     while let Some(data) = body.data().await {
         answer.extend_from_slice(&data?);
     }
-    // If the status is an error there is no message, and the status itself adds nothing.
+    // A call that failed has a gRPC status and no message. The status is not read: without a
+    // message the result is `None`.
     let answer = answer.get(PREFIX_LEN..).and_then(|answer| HealthCheckResponse::decode(answer).ok());
     Ok(answer.map(|answer| answer.status()))
 }

@@ -57,7 +57,7 @@ const STDERR_TAIL: usize = 48 * 1024;
 /// Size of the tag and the length of a bytes field of up to 256 MiB, in bytes.
 const FIELD_OVERHEAD: usize = 5;
 
-/// How much of an image's name is quoted, in bytes. It is the caller's input.
+/// How much of an image's name is quoted, in bytes. The name is the caller's input and may be long.
 const IMAGE_LIMIT: usize = 1024;
 
 /// Judges a process by its output. Reads the whole output, which takes about 30 ms of CPU time per

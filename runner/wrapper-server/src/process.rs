@@ -1,9 +1,9 @@
 //! One function process per call: bytes in, bytes out, and nothing left behind.
 //!
-//! A call ends when the started process has exited and its stdout is at its end, at the deadline,
-//! or when stdout exceeds its limit. Then the whole process group is killed. The standard library
-//! and Tokio reap a child as soon as it exits, and then the kernel may reuse the number of its
-//! group. Therefore this module uses a pidfd (Linux 5.3).
+//! A call ends in one of three cases: the started process has exited and its stdout is closed; the
+//! deadline has passed; or stdout exceeds its limit. Then the whole process group is killed. To
+//! wait for a child, the standard library and Tokio also reap it, and then the kernel may reuse the
+//! number of its group. Therefore this module waits with a pidfd (Linux 5.3).
 //!
 //! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
 //! ([`adopt_orphans`]). Otherwise it outlives the call. It cannot delay a call, unless it keeps
@@ -69,7 +69,7 @@ pub enum RunError {
     #[error("context deadline exceeded")]
     Deadline,
     /// There is no such program, the system refused to start it, or an operation on a pipe or the
-    /// process failed: what failed, and the reason.
+    /// process failed. The text names the failed operation and the reason.
     #[error("{0}")]
     Failed(String),
 }
@@ -160,8 +160,8 @@ async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(
 
 /// Reads the current contents of the pipe, without waiting for a process that keeps it open.
 fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<()> {
-    // The largest capacity of a pipe without privileges: a process that writes on must not delay
-    // this.
+    // The largest capacity of a pipe without privileges. A process that keeps writing must not
+    // delay the end of the call.
     const MOST: u64 = 1024 * 1024;
     // Tokio would read only after its driver has reported the pipe as readable.
     let mut pipe = File::from(pipe.into_nonblocking_fd()?).take(MOST);

@@ -1,12 +1,13 @@
 //! Checks that an output is a `ResourceList`, and reads the results in it.
 //!
 //! Accepts and rejects the same outputs as Go's `fn.ParseResourceList`, which Porch's
-//! wrapper-server uses: exactly one YAML document, a mapping with the `kind` `ResourceList`;
-//! `items`, if present, a list of mappings; `functionConfig`, if present, a mapping; of a repeated
-//! key the first counts. The differences: flow collections (JSON) may nest 255 levels deep, YAML
-//! 1.2's escape `\/` is valid, aliases inside results are not followed, and only the parts of a
-//! result that its text needs are checked. An empty output is always an error: Porch would take it
-//! for an empty package.
+//! wrapper-server uses. An output must be exactly one YAML document: a mapping with the `kind`
+//! `ResourceList`. If present, `items` must be a list of mappings, and `functionConfig` a mapping.
+//! If a key is repeated, the first one counts.
+//!
+//! The differences: flow collections (JSON) may nest 255 levels deep, YAML 1.2's escape `\/` is
+//! valid, aliases inside results are not followed, and only the parts of a result that its text
+//! needs are checked. An empty output is always an error: Porch would take it for an empty package.
 //!
 //! The answer of a function can be several megabytes, and only the results are of interest.
 //! Therefore this reads the parser's events and builds no tree: nesting needs no stack, and an
@@ -23,8 +24,9 @@ pub use results::{MESSAGE_LIMIT, PART_LIMIT, Results, TEXT_LIMIT};
 
 /// Checks a function's output and returns the results in it.
 ///
-/// Takes about 30 ms of CPU time per MiB. Memory does not grow with an output in block style. In
-/// flow style (JSON), the parser keeps one item at a time, at up to 70 times its size.
+/// Takes about 30 ms of CPU time per MiB. In block style, the size of the output does not affect
+/// the use of memory. In flow style (JSON), the parser keeps one item at a time, at up to 70 times
+/// its size.
 ///
 /// # Errors
 /// The reason why it is not a `ResourceList`, with the position in the function's stdout.

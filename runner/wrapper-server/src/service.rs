@@ -13,7 +13,7 @@ use crate::process::{Limits, Program, run};
 pub(crate) struct Wrapper {
     /// The function.
     pub(crate) program: Program,
-    /// The most bytes of a message.
+    /// Largest message, in bytes.
     pub(crate) max_message: usize,
     /// Whether the lines of the function's stderr are joined by ` | `.
     pub(crate) flatten_log: bool,

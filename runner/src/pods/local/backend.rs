@@ -1,4 +1,5 @@
-//! A runner's access to the local pods: executes actions on pods and probes them.
+//! A runner's access to the local pods: executes the pool's actions on pods and probes them.
+//! `runner/pool/src/lib.rs` explains the pool's terms.
 
 use std::sync::Arc;
 

@@ -60,7 +60,7 @@ impl Group {
             }
             Err(error) => {
                 kill(pgid);
-                // A process that was just killed does not block its parent.
+                // The process was just killed, so this wait is short.
                 let _ = child.wait();
                 Err(failed("watching the function's process (needs Linux 5.3 or newer)")(error))
             }
@@ -91,8 +91,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Some(mut leader) = self.leader.take() {
             kill(leader.pgid);
-            // A killed process takes a moment to die. The task ends with it, and the runtime owns
-            // it.
+            // A killed process takes a moment to die. A task waits for its exit and reaps it.
             self.runtime.spawn(async move {
                 if leader.pidfd.readable().await.is_ok() && leader.child.wait().is_ok() {
                     leader.call.end(&Handle::current());

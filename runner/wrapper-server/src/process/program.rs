@@ -36,9 +36,9 @@ pub enum Environment {
 }
 
 impl Program {
-    /// Looks `name` up like Go's `exec.LookPath`: a name without a slash on this process's `PATH`,
-    /// any other as a path, which becomes absolute. A failure is stored and returned by each call,
-    /// so that callers see it.
+    /// Looks `name` up like Go's `exec.LookPath`. A name without a slash is looked up on this
+    /// process's `PATH`. Any other name is a path, which becomes absolute. A failure is stored, and
+    /// each call returns it to its caller.
     pub fn new<A: Into<OsString>>(
         name: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,

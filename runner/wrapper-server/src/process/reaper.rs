@@ -1,4 +1,4 @@
-//! Descendants of finished calls outside of the call's process group.
+//! Kills and reaps the processes that a finished call left behind outside of its process group.
 //!
 //! A signal to a process group does not reach a process that has left it with `setsid`: Python's
 //! `start_new_session`, Node's `detached`, the daemons of git and gpg. Such a process would stay in
@@ -11,8 +11,9 @@
 //! - Its environment names the call ([`CALL_VARIABLE`]). This is exact: a long call does not
 //!   protect orphans of short ones.
 //! - A process can change its environment. Without the name, its age decides. No process is older
-//!   than the call that started it, so an orphan that is older than every call in flight is left
-//!   over. Such an orphan lives at most until the calls that ran beside its own have ended.
+//!   than the call that started it. So the call of an orphan has ended if the orphan is older than
+//!   every call in flight. Such an orphan lives at most until all calls that ran at the same time
+//!   as its own call have ended.
 //!
 //! A sweep never reaps a call's own first process, because it lists only the children of the main
 //! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
@@ -47,9 +48,9 @@ static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 /// Makes this process adopt orphans among its descendants, and end a call's orphans with the call.
 ///
 /// Call it at the start of the process, from the main thread. The main thread must not start other
-/// processes, because they would be taken for orphans. If the kernel cannot list the children of a
-/// process (Linux before 4.2, or built without `CONFIG_PROC_CHILDREN`), or `/proc` is not mounted,
-/// the log contains a warning, and a process that leaves its group outlives its call.
+/// processes, because they would be taken for orphans. This needs `/proc` and a kernel that lists
+/// the children of a process (Linux 4.2 or newer, built with `CONFIG_PROC_CHILDREN`). Otherwise it
+/// logs a warning, and a process that leaves its group outlives its call.
 pub fn adopt_orphans() {
     let adopt = || -> io::Result<()> {
         // The main thread has the number of the process.
@@ -88,8 +89,7 @@ struct Calls {
     /// The calls in flight by number, so the oldest call comes first. The value is a time before
     /// the start of the call's first process, in clock ticks since the system's start.
     in_flight: BTreeMap<u64, u64>,
-    /// Children from before the first call: a pod's template may start a process before the
-    /// wrapper.
+    /// Children that existed at startup: a pod's template may start a process before the wrapper.
     inherited: HashSet<Pid>,
     /// Whether a task sweeps until no orphan is left.
     is_sweeping: bool,
@@ -234,8 +234,8 @@ impl Calls {
 /// The environment of a process. Empty if the process ends or becomes another program meanwhile.
 ///
 /// The kernel keeps a process's memory for the time of one read only. If the process becomes
-/// another program between two reads, the second one finds the end. So one read has room for most
-/// environments, and a larger one counts only if its last variable is whole.
+/// another program between two reads, the second read finds the end. So the first read has room for
+/// most environments. An environment counts only if its last variable is complete.
 fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
     let mut file = File::open(format!("/proc/{pid}/environ"))?;
     let mut environment = vec![0; 16 * 1024];
@@ -251,7 +251,7 @@ fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
     Ok(environment)
 }
 
-/// The call of this process that an environment names.
+/// The number of the call that an environment names, if it is a call of this process.
 fn call_in(environment: &[u8]) -> Option<u64> {
     let name = environment
         .split(|&byte| byte == 0)
@@ -276,11 +276,11 @@ fn ticks_now() -> u64 {
     seconds * ticks + nanos * ticks / 1_000_000_000
 }
 
-/// The processes in a list of `/proc`, from its beginning.
+/// Reads the process numbers in a file of `/proc`, from its beginning.
 fn numbers_in(mut list: &File) -> io::Result<Vec<Pid>> {
     let mut text = String::new();
     list.rewind()?;
-    // `take` saves the calls that ask for the file's size, which `/proc` does not know.
+    // `take` saves the system calls that ask for the file's size, which `/proc` does not know.
     list.take(u64::MAX).read_to_string(&mut text)?;
     Ok(text.split_ascii_whitespace().filter_map(|number| Pid::from_raw(number.parse().ok()?)).collect())
 }
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    /// A process becomes another program all the time, like an orphan whose call has just ended.
+    /// The child becomes another program again and again while the test reads its environment.
     #[test]
     fn an_environment_is_read_whole_or_not_at_all() {
         let script = r#"[ "$1" = 0 ] || exec "$0" -c "$2" "$0" $(($1 - 1)) "$2""#;

@@ -25,7 +25,7 @@ pub struct Stderr {
 }
 
 impl Stderr {
-    /// An empty stream, of which the limits' head and tail will be kept.
+    /// Creates an empty stream. It keeps the head and the tail that `limits` set.
     pub fn new(limits: Limits) -> Self {
         Self { head: Vec::new(), tail: VecDeque::new(), limits, left_out: 0 }
     }
@@ -42,8 +42,8 @@ impl Stderr {
         self.left_out += skipped.len() + overflow;
     }
 
-    /// The kept bytes, with a line in the place of the part that is left out. Without that line,
-    /// these are `limit` bytes at most.
+    /// Returns the kept bytes: at most `limit` bytes, and a further line in the place of the part
+    /// that is left out.
     pub fn into_bytes(self, limit: usize) -> Bytes {
         let Limits { stderr_head, stderr_tail, join_lines, .. } = self.limits;
         let (mut head, mut tail, mut left_out) = (self.head, Vec::from(self.tail), self.left_out);
@@ -99,7 +99,7 @@ fn is_line_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r')
 }
 
-/// `text` with [`JOINT`] in the place of `\n`, `\r\n` and `\r`.
+/// Replaces each `\n`, `\r\n` and `\r` in `text` by [`JOINT`].
 fn joined(text: &[u8]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(text.len());
     let mut last = 0;
@@ -114,7 +114,7 @@ fn joined(text: &[u8]) -> Vec<u8> {
     joined
 }
 
-/// The length of `bytes` without a last character that is cut off.
+/// The length of `bytes` without an incomplete last character.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),

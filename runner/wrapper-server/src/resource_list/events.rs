@@ -1,4 +1,4 @@
-//! The parser's events as a walk over nodes. Each node is either read or skipped.
+//! Walks over the nodes of an output with the parser's events. Each node is read or skipped.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -145,8 +145,8 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Calls `element` with each node of the list that was just begun. It must read the node or
-    /// skip it.
+    /// Calls `element` with each node of the list that was just begun. `element` must read the node
+    /// or skip it.
     pub(super) fn each_element(
         &mut self,
         mut element: impl FnMut(&mut Self, Node<'a>) -> Result<(), String>,
@@ -157,8 +157,8 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Calls `entry` with each key and value of the mapping that was just begun. It must read the
-    /// value or skip it. A key that is not a scalar is an empty text.
+    /// Calls `entry` with each key and value of the mapping that was just begun. `entry` must read
+    /// the value or skip it. It gets an empty text for a key that is not a scalar.
     pub(super) fn each_entry(
         &mut self,
         mut entry: impl FnMut(&mut Self, &str, Node<'a>) -> Result<(), String>,

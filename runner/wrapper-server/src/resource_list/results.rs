@@ -17,8 +17,8 @@ pub const MESSAGE_LIMIT: usize = 16 * 1024;
 /// Largest size of any other part of a result, in bytes. The rest is cut off.
 pub const PART_LIMIT: usize = 1024;
 
-/// The results of a `ResourceList`. It is displayed as their text, in order, which is empty if
-/// there are none.
+/// The results of a `ResourceList`. `Display` writes the text of all results, in order, or nothing
+/// if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Results {
     /// As many results as fit into [`TEXT_LIMIT`].
@@ -40,7 +40,7 @@ struct Entry {
     field: Option<String>,
 }
 
-/// In the order of the text.
+/// The keys of `resourceRef`, in their order in the text.
 const RESOURCE_KEYS: [&str; 4] = ["apiVersion", "kind", "namespace", "name"];
 
 const SEPARATOR: &str = "\n\n";
