@@ -19,7 +19,7 @@ use crate::source::{Limits, Setting, Source};
 
 pub use warm::{Range, Resolved};
 
-/// The flags that apply to all images. The source of a value tells whether the user set the flag.
+/// The flags that apply to all images. The source of a value shows whether the user set the flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
     /// `--pod-ttl`.

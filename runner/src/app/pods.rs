@@ -145,8 +145,8 @@ impl Wiring<'_> {
     }
 }
 
-/// Creates the pool's event channel. Its first event tells the pool that this runner owns no image
-/// yet.
+/// Creates the pool's event channel. Its first event reports to the pool that this runner owns no
+/// image yet.
 pub(super) fn events() -> Events {
     let (sender, receiver) = mpsc::unbounded_channel();
     // Cannot fail: the receiver is here.

@@ -107,8 +107,8 @@ pub(super) fn deletion(error: &RequestError) -> WriteOutcome {
     }
 }
 
-/// Classifies a failed push: a patch that moves a pod's `reclaim-after` forward, so that the owner
-/// does not delete the pod.
+/// Classifies a failed push: a patch of a pod's `reclaim-after`, the time until which the owner does
+/// not delete the pod.
 pub(super) fn pushing(error: &RequestError) -> WriteOutcome {
     // Some servers report a different UID as a conflict, others as an invalid change.
     if reason_of(error) == reason::INVALID { WriteOutcome::Conflict } else { deletion(error) }

@@ -15,8 +15,8 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Limits of concurrent requests; each request uses a connection. Pushes (patches that defer the
-/// deletion of a pod) have their own permits, because calls may wait for a push. Lookups of probed
+/// Limits of concurrent requests; each request uses a connection. Pushes (patches of a pod's
+/// reclaim-after time) have their own permits, because calls may wait for a push. Lookups of probed
 /// or terminating pods have their own permits, because hundreds may come at once.
 const MAX_PUSHES: usize = 16;
 const MAX_LOOKS: usize = 4;
