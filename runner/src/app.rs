@@ -92,8 +92,8 @@ impl From<String> for AppError {
 }
 
 /// Binds both ports and starts everything. `set` lists the flags that the user set explicitly.
-/// `shared` are local pods that runners of this process share, and that their owner stops; without
-/// them, the flags choose where pods run.
+/// `shared` is a set of local pods that several runners of this process use; the code that created
+/// the set stops it. Without `shared`, the flags choose where pods run.
 ///
 /// # Errors
 /// [`AppError`], if a flag or file is invalid or a port is in use.
@@ -124,7 +124,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
 
     let sources = wiring.sources()?;
     let allowed_images = Arc::clone(&sources.flags.allowed_images);
-    // This comes before the first pods are known. A runner owns no image until it knows its peers.
+    // Join the peers before the pods are read: with `--peers`, the runner owns no image until it
+    // knows its peers.
     let (owned, ring) = wiring.join_peers(drain.clone()).await?;
     let PodParts { current, runtime: pods, scope, synced } = wiring.pods(shared, sources, owned).await?;
     let exec = flags.is_enabled("exec").then(|| wiring.exec_runtime(&current)).transpose()?;
@@ -194,8 +195,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
-/// A runner is ready once it knows the existing pods, or at `by` at the latest. It can serve
-/// without an API server.
+/// Sets the runner ready once it knows the existing pods, and at `by` at the latest: executables
+/// need no API server.
 async fn set_ready(mut synced: watch::Receiver<bool>, by: Instant, health: Health) {
     if !matches!(timeout_at(by, synced.wait_for(|synced| *synced)).await, Ok(Ok(_))) {
         tracing::warn!("ready although the pods are not known: the API server does not answer");
@@ -248,8 +249,8 @@ fn pods_page(pool: Handle) -> Page {
 // === impl Wiring ===
 
 impl Wiring<'_> {
-    /// TLS with routers or callers, if the flags enable it. They cannot enable both, because there
-    /// is only one listener.
+    /// The TLS of the listener, if the flags enable it: for routers (`--tls-*`) or for callers
+    /// (`--listen-tls-*`). The flags exclude each other, because there is only one listener.
     fn acceptor(&mut self, registry: &mut Registry) -> Result<Option<Acceptor>, TlsError> {
         let ServerFlags { tls_cert, tls_key, tls_client_ca, .. } = &self.flags.server;
         let between = Files::of("--tls", [tls_cert, tls_key, tls_client_ca], true)?;

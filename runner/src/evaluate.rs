@@ -17,14 +17,15 @@ use crate::pods::PodRuntime;
 
 const NO_IMAGE: &str = "the request names no function image";
 
-/// The runner's evaluator. Without a runtime it answers `NOT_FOUND` to everything.
+/// The runner's evaluator. Without a runtime, it answers `NOT_FOUND` to every valid and allowed
+/// call.
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) exec: Option<ExecRuntime>,
     pub(crate) pods: Option<PodRuntime>,
     /// The prefix of images without a registry.
     pub(crate) default_prefix: String,
-    /// Calls of all other images are refused.
+    /// The images that calls may use (`--allowed-images`). Calls of other images are refused.
     pub(crate) allowed_images: Arc<AllowedImages>,
     pub(crate) metrics: Arc<Metrics>,
     /// Recent calls that failed.
@@ -116,7 +117,7 @@ impl Counted<'_> {
     }
 }
 
-/// Removes the wrapping text of a failure, which repeats the image's name.
+/// Removes the text before the function's own message. That text repeats the image's name.
 fn without_wrapping(message: &str) -> &str {
     match message.split_once(" desc = ") {
         Some((words, text)) if words.starts_with("unable to evaluate ") => text,

@@ -1,9 +1,9 @@
 //! The runner: answers function calls by running a local executable, or in a function pod that it
 //! keeps warm.
 //!
-//! It is a drop-in for Porch's function runner, alone or as one of many behind the router.
-//! `exec.rs` runs executables. [`pods`] drives the pool of the `porch-fn-pool` crate over a
-//! backend. `app.rs` connects them.
+//! It is a drop-in replacement for Porch's function runner. It runs alone, or as one of many behind
+//! the router. `exec.rs` runs executables. [`pods`] drives the pool of the `porch-fn-pool` crate
+//! over a backend. `app.rs` connects them.
 
 mod app;
 mod clock;

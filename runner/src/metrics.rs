@@ -33,7 +33,7 @@ pub(crate) enum Runtime {
     None,
 }
 
-/// Counters of calls and of what the pool did.
+/// Metrics of calls, of the pool, and of configuration sources.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     calls: Counters<2>,
@@ -194,7 +194,8 @@ impl Metrics {
 
     /// Records the pods of the pool.
     pub(crate) fn pool(&self, stats: &[FunctionStats]) {
-        // Only the owner probes all pods of an image. So each pod is counted once over all runners.
+        // Count only owned images, because only the owner probes all pods of an image. So each pod
+        // is counted once over all runners.
         let sum = |count: fn(&FunctionStats) -> usize| {
             stats.iter().filter(|function| function.owned).map(count).sum()
         };

@@ -1,10 +1,11 @@
-//! Finds out which functions this runner owns on the ring. Only the owner replaces and collects a
-//! function's pods.
+//! Finds out which functions this runner owns on the ring. Only the owner replaces outdated pods of
+//! a function and collects (deletes) expired ones.
 //!
 //! Runner and router share discovery, [`LiveMembership`] and ring, so the router sends a function's
-//! calls to its owner first. Runners may disagree for a while. Two owners do no harm, because the
-//! pool deletes a pod only in the state that it judged. Without an owner, collection waits. A
-//! runner that is not among its peers owns nothing and continues to serve.
+//! calls to its owner first. Runners may disagree for a while about the owner. Two owners do no
+//! harm: the pool deletes a pod only if the pod has not changed since the pool's decision. If a
+//! function has no owner, nobody collects its pods meanwhile. A runner that is not among its peers
+//! owns nothing and continues to serve.
 
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 
-/// How long a runner may normally be missing among the peers: a new runner is listed once it is
-/// ready.
+/// How long this runner may be missing among the peers without a warning. A new runner is normally
+/// missing until it is ready.
 const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Tracks which images this runner owns.
@@ -63,13 +64,14 @@ impl Ownership {
     /// Follows discovery forever, also while the runner drains. Draining does not wait for this
     /// task.
     pub(crate) async fn run(mut self, snapshots: watch::Receiver<Snapshot>, mut drain: drain::Watch) {
-        // The watch is dropped when the future ends.
+        // This drops the drain watch when draining begins, so that the drain does not wait for it.
         let mut draining = std::pin::pin!(async move { drain.draining().await });
         let mut membership = LiveMembership::new(snapshots);
         loop {
             tokio::select! {
-                // No runner probes its peers. While no peer is listed, no runner collects pods,
-                // which can wait.
+                // A runner does not probe its peers, so a peer leaves as soon as discovery does not
+                // list it. While discovery lists no peer, no runner collects pods. Collection can
+                // wait.
                 () = membership.changed(|_| false) => self.update(&membership),
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => {
                     self.warn_at = None;

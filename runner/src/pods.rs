@@ -33,8 +33,8 @@ pub(crate) use driver::{Driver, Handle};
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};
 
-/// How often one call may be granted a pod that vanished before it started the call. The pool
-/// probes such a pod before it grants the pod again.
+/// How often one call may get a pod that is gone, unreachable, or refuses the call before it
+/// starts. The pool probes such a pod before it grants the pod again.
 const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.

@@ -1,8 +1,9 @@
 //! What OCI registries report about function images: digest, command, tags.
 //!
 //! [`Images`] caches the answers and limits the lookups. The runner uses it to create a pod or to
-//! resolve a tag constraint; a warm call waits for no registry. [`Registry`] is the interface that
-//! [`Images`] uses, and [`Client`] implements it.
+//! resolve a tag constraint. A call for which a pod is ready waits for a registry only if no cached
+//! tag matches its constraint. [`Registry`] is the interface that [`Images`] uses, and [`Client`]
+//! implements it.
 
 mod address_class;
 mod auth;

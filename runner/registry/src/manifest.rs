@@ -15,7 +15,7 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// A manifest or an index, reduced to what is needed.
+/// A manifest or an index, reduced to the fields that the runner needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
     /// The digest of the image configuration of one platform.
@@ -68,7 +68,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
             return Ok(Document::Manifest(config.digest));
         }
         WireDocument { manifests: None, .. } => "it has no config",
-        // Clients would disagree about it and run different images.
+        // Clients would read such a document differently and run different images.
         _ => "it is both an index and the manifest of one platform",
     };
     Err(RegistryError::malformed(MANIFEST, problem))

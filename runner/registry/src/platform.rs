@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How much of an invalid text an error quotes, in characters.
+/// Longest quote of an invalid text in an error, in characters.
 const MAX_QUOTED: usize = 100;
 
 /// The platform of function pods, in Go's names.

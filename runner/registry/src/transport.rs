@@ -108,7 +108,7 @@ impl Http {
         for _ in 0..=MAX_REDIRECTS {
             let client = self.client(request.url(), led_by)?;
             let mut sent = client.execute(copy(&request)?).await;
-            // The registry closed a kept connection before it answered: send the request again.
+            // The registry closed a reused connection before it answered: send the request again.
             if sent.as_ref().is_err_and(was_closed) {
                 sent = client.execute(copy(&request)?).await;
             }
@@ -118,8 +118,9 @@ impl Http {
             if request.url().scheme() == "https" && next.scheme() == "http" && !self.is_insecure(&next) {
                 return Err(log("a redirect from HTTPS to plain HTTP", RegistryError::Unreachable));
             }
-            // The sender of the redirect chose the target, so the next class follows from the
-            // sender's.
+            // The sender of the redirect chose the target. A public sender may lead only to public
+            // addresses. Any other sender does not change the class of the registry that started
+            // the chain.
             let sender = self.class_of(&response);
             led_by = Some(led_by.filter(|_| sender != AddressClass::Public).unwrap_or(sender));
             if !same_origin(&next, request.url()) {
@@ -183,7 +184,8 @@ fn redirect_target(response: &Response) -> Option<Url> {
         return None;
     }
     let mut url = response.url().join(response.headers().get(LOCATION)?.to_str().ok()?).ok()?;
-    // A user in the URL must not be sent. The setters fail only for a URL without a host.
+    // User and password in the target URL must not be sent. The setters fail only for a URL without
+    // a host.
     let _ = url.set_username("").and_then(|()| url.set_password(None));
     Some(url)
 }
@@ -192,8 +194,8 @@ pub(crate) fn same_origin(one: &Url, other: &Url) -> bool {
     one.origin() == other.origin()
 }
 
-/// Reads a body of at most `limit` bytes. A longer body closes the connection, because the response
-/// is dropped.
+/// Reads a body of at most `limit` bytes. If the body is longer, drops the response, which cancels
+/// the transfer.
 pub(crate) async fn read_body(
     mut response: Response,
     what: &'static str,

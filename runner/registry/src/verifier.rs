@@ -1,9 +1,9 @@
 //! Checks a registry's certificate with webpki, with one exception.
 //!
-//! `openssl req -x509` makes certificates that are their own CA. Users give such a certificate to a
-//! registry, and the same file to us as the CA. Go and curl accept such a certificate, but webpki
-//! rejects a CA as a server's certificate. So this verifier accepts a certificate from the user's
-//! CA file for its own names, while it is valid.
+//! `openssl req -x509` makes certificates that are their own CA. Users configure such a certificate
+//! in a registry, and give the same file to the runner as the CA. Go and curl accept such a
+//! certificate, but webpki rejects a CA as a server's certificate. So this verifier accepts a
+//! certificate from the user's CA file for its own names, while it is valid.
 
 use std::sync::Arc;
 

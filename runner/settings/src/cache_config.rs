@@ -15,7 +15,7 @@ use crate::field::quoted;
 use crate::source::Limits;
 use crate::{quantity, yaml};
 
-/// The file's content. `Default` is for no file.
+/// The file's content. `Default` is the content without a file: no entries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CacheConfig {
     /// Entries of a list are in the file's order, entries of a map are sorted by name. The first

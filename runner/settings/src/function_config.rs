@@ -26,8 +26,8 @@ pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
 /// The annotation for the maximum number of pods. It wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
 
-/// The path of a `binaryExecutor` that only Porch uses: it makes porch-server send an image's calls
-/// to its `--function-runner`. The runner treats it as no `binaryExecutor`.
+/// A path of `binaryExecutor` with a meaning for porch-server only: porch-server then sends the
+/// image's calls to its `--function-runner`. The runner ignores a `binaryExecutor` with this path.
 pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 
 /// Maximum number of prefixes of one object.
@@ -58,8 +58,8 @@ pub struct FunctionConfig {
 pub struct PodExecutor {
     /// The tags of the image that this executor is for.
     pub tags: Tags,
-    /// `timeToLive`. The object's schema has a default, so an object in a cluster always has a
-    /// value.
+    /// `timeToLive`. The schema of FunctionConfigs sets a default, so an object in a cluster always
+    /// has a value.
     #[serde(rename = "timeToLive", deserialize_with = "time_to_live")]
     pub ttl: Option<Duration>,
     /// `maxParallelExecutions`.
@@ -235,7 +235,8 @@ fn executors(
     Ok((spec.pod_executor, spec.binary_executor))
 }
 
-/// Without prefixes, the image is used alone, like with an empty prefix.
+/// Returns the canonical repositories of the object. Without prefixes, the image is read alone, as
+/// with the single prefix `""`.
 fn repositories(spec: &WrittenSpec, default_prefix: &str) -> Result<Vec<String>, FieldError> {
     let WrittenSpec { image, prefixes, .. } = spec;
     let wrong_image = |reason: String| FieldError::new("spec.image", reason);

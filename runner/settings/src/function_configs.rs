@@ -1,10 +1,11 @@
-//! All FunctionConfigs of the cluster, and the rules for which of them wins for an image.
+//! All FunctionConfigs of the cluster, and the rules that select one of them for an image.
 //!
 //! For one image and one executor, one object wins, with all fields of that executor. An object
-//! that names the tag wins over one for all tags, then the older object wins, then the one whose
-//! name sorts first. The status of an object names the first image that another object wins. An
-//! object for all tags loses images by design, so its status does not name them. A request that is
-//! itself a version constraint runs the executable with the highest listed version.
+//! that names the tag wins over an object for all tags. Between equals, the older object wins, then
+//! the one with the first name in sort order. The status of an object names the first image that it
+//! loses to another object. It does not name images that an object for all tags loses to objects
+//! that name the tag: such losses are intended. If a request is itself a version constraint, the
+//! object that lists the highest satisfying version wins.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -18,10 +19,10 @@ use crate::tags::{Asked, TagSemantics, Tags};
 
 /// Maximum number of objects that are used. The oldest ones are used.
 const MAX_FUNCTION_CONFIGS: usize = 10_000;
-/// Maximum number of objects for one repository. A lookup reads all of them.
+/// Maximum number of objects that are used for one repository. Each lookup reads all of them.
 const MAX_PER_REPOSITORY: usize = 100;
-/// Maximum number of comparisons of two tags for [`FunctionConfigs::problem`]. They only find
-/// conflicts to report, and do not decide which object wins.
+/// Maximum number of tag comparisons for [`FunctionConfigs::problem`]. The comparisons only find
+/// conflicts to report. They do not decide which object wins.
 const MAX_COMPARISONS: u64 = 10_000_000;
 
 /// An executor's field, and its tags.
@@ -111,8 +112,9 @@ impl FunctionConfigs {
         self.of_repository(image).filter(is_none)
     }
 
-    /// The objects with an executable for `image`. The first one wins. With `field`, a version
-    /// constraint, the image's own tag does not count. No executable matches a digest.
+    /// The objects with an executable for `image`. The first one wins. `field` is the request's
+    /// version constraint; if it is given, the image's own tag is ignored. No executable matches a
+    /// digest.
     pub fn binary(&self, image: &Image, field: Option<&str>) -> Vec<(&FunctionConfig, &BinaryExecutor)> {
         if image.digest().is_some() {
             return Vec::new();
@@ -133,13 +135,15 @@ impl FunctionConfigs {
     }
 }
 
-/// Sorts older objects first. An object without a creation time is not in the cluster yet.
+/// Sorts older objects first. An object without a creation time comes last: it is not in the
+/// cluster yet.
 fn precedence(a: &FunctionConfig, b: &FunctionConfig) -> Ordering {
     let age = |config: &FunctionConfig| (config.created.is_none(), config.created);
     age(a).cmp(&age(b)).then_with(|| a.name.cmp(&b.name))
 }
 
-/// Describes what `loser` loses to `winner`, an object that comes before it, if they overlap.
+/// Describes the first executor and tag for which `winner` is used instead of `loser`; `None` if
+/// there is no such tag. `winner` comes first by [`precedence`].
 fn conflict(
     repository: &str,
     loser: &FunctionConfig,

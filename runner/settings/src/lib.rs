@@ -4,9 +4,10 @@
 //! Porch's users configure the function runner in four places: flags, `--config` (executables),
 //! `--pod-cache-config` (limits of images) and FunctionConfig objects. This crate reads each of
 //! them into its own type, and [`Settings`] combines them: [`Settings::of`] returns the values for
-//! an image, each with its source. Field by field, a FunctionConfig wins over `--pod-cache-config`,
-//! that file over a flag that the user set, and the flag over its default. For executables, a
-//! FunctionConfig with an executable that exists wins over `--config`.
+//! an image, each with its source. For each field, the order is: FunctionConfig,
+//! `--pod-cache-config`, a flag that the user set, the flag's default. The first source with a
+//! value wins. For executables, a FunctionConfig with an executable that exists wins over
+//! `--config`.
 
 mod cache_config;
 mod exec_config;

@@ -21,14 +21,16 @@ pub struct PodOverrides {
     /// `securityContext` of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_context: Option<PodSecurityContext>,
-    /// The template's first container.
+    /// For the template's first container; in the built-in template, for the container that runs
+    /// the function.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub container: ContainerOverrides,
-    /// Whether the resources of `container` are for the container that runs the function, wherever
-    /// it is in the template. This is so for resources from `--pod-cache-config`.
+    /// If true, the resources of `container` apply to the container that runs the function, which
+    /// need not be the first one. True for resources from `--pod-cache-config`.
     #[serde(skip)]
     pub resources_of_function: bool,
-    /// The template's first init container.
+    /// For the template's first init container; in the built-in template, for the container with
+    /// the wrapper-server.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub init_container: ContainerOverrides,
 }

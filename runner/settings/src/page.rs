@@ -82,7 +82,7 @@ pub fn page(settings: &Settings, image: &Image) -> Value {
         }
     }
     let page = Page { image: image.to_string(), settings: rows, notes: settings.notes(image) };
-    // Texts and numbers only: serialising cannot fail.
+    // The page has only texts and JSON values, so serialising cannot fail.
     serde_json::to_value(&page).unwrap_or_default()
 }
 

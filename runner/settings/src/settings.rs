@@ -19,7 +19,7 @@ use crate::source::{Limits, Setting, Source};
 
 pub use warm::{Range, Resolved};
 
-/// The flags for all images, each with whether the user set it.
+/// The flags that apply to all images. The source of a value shows whether the user set the flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
     /// `--pod-ttl`.
@@ -77,9 +77,9 @@ pub struct Effective {
 // === impl Settings ===
 
 impl Settings {
-    /// A snapshot of these sources. If `exists` is false for an executable that a FunctionConfig
-    /// names, that executable is ignored and its image runs in pods. Executables of `--config` are
-    /// used in any case.
+    /// A snapshot of these sources. If a FunctionConfig names an executable for which `exists` is
+    /// false, that executable is ignored: the image uses its next executable, or pods if it has
+    /// none. Executables of `--config` are used even if they do not exist.
     pub fn new(
         flags: Flags,
         cache: Arc<CacheConfig>,
@@ -134,13 +134,14 @@ impl Settings {
         effective
     }
 
-    /// The executable for a request's `image`, as sent, and its `tag` field. `parsed` is the
-    /// image's reference, if it is one. Whether the call is allowed is not checked here.
+    /// The executable for a request's `image`, as sent, and its `tag` field. `parsed` is `image` as
+    /// a reference, or `None` if it is not a valid reference. Whether the call is allowed is not
+    /// checked here.
     ///
-    /// A version or constraint in `tag` replaces the image's own tag. A FunctionConfig offers the
-    /// versions that it lists. `--config` lists no versions: a version is looked up as a tag, and a
-    /// constraint selects the sent image if its tag satisfies the constraint. Any other text is
-    /// ignored. With a digest, any text is ignored.
+    /// A version or constraint in `tag` replaces the image's own tag. It selects from the tags that
+    /// FunctionConfigs list. `--config` lists no tags: there a version is looked up as a tag, and a
+    /// constraint selects the sent image if its own tag satisfies the constraint. Any other text in
+    /// `tag` is ignored. If the image has a digest, `tag` is always ignored.
     pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
         let Some(parsed) = parsed else {
@@ -158,7 +159,7 @@ impl Settings {
         })
     }
 
-    /// Whether the same executables of FunctionConfigs exist as in this snapshot.
+    /// Whether the set of missing executables is still the same as in this snapshot.
     pub fn has_same_executables(&self, exists: impl Fn(&Path) -> bool) -> bool {
         missing(&self.flags, &self.functions, exists) == self.missing
     }

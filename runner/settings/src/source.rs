@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Setting<T> {
     /// The value.
     pub value: T,
-    /// Where it is written.
+    /// Where the value is set.
     pub source: Source,
 }
 

@@ -4,8 +4,8 @@
 //! caller passes one meaning ([`TagSemantics`]) for all objects of a cluster.
 //!
 //! [`TagSemantics::Exact`], Porch 1.6:
-//! - `podExecutor`: the list does not select. The object is for every tag and digest, and no entry
-//!   is an error. The list only names the tags to warm up.
+//! - `podExecutor`: the list does not select images. The object is for every tag and digest, and
+//!   every entry is valid. The list only names the tags to warm up.
 //! - `binaryExecutor`: an entry is the image's tag, character by character. A request's tag field
 //!   is a version constraint: it selects the highest listed version that satisfies it. An entry
 //!   that cannot be a tag is reported, since it has no effect.
@@ -14,16 +14,16 @@
 //! [`TagSemantics::Constraint`], Porch since its pull request 1186: in all three lists an entry is
 //! a version constraint of Masterminds/semver.
 //! - An empty list matches nothing, and `*` everything, digests included.
-//! - A tag that is no version matches an entry of the same text only. The empty entry matches an
-//!   image without a tag, which here is the same as `latest`.
+//! - A tag that is no version matches only `*` and an entry of the same text. The empty entry
+//!   matches an image without a tag, which here is the same as `latest`.
 //! - A plain version is a constraint as well: `v0.2` matches any `0.2.x`, and `v0.4.5` also matches
 //!   `0.4.5`.
-//! - An executable also matches a request that is itself a constraint, if an entry has the same
-//!   text or a listed version satisfies it. The highest version wins.
+//! - If a request is itself a constraint, an executable matches it if an entry has the same text or
+//!   a listed version satisfies it. The same text wins, then the highest version.
 //! - `podExecutor` may also list the empty text and `latest`, the other two only `latest`. Any
 //!   other text that is not a constraint makes the whole object invalid.
 //!
-//! An executable never stands for an image with a digest, whatever is listed: unlike in Porch, a
+//! An executable never replaces an image with a digest, whatever its list has. Unlike in Porch, a
 //! digest is exact. Earlier versions of this project had a third meaning (empty for all,
 //! constraints for pods, the more specific object wins). `Exact` keeps only one part of it: the
 //! warm-up of every literal tag.
@@ -155,7 +155,7 @@ impl Tags {
         self.checked(rule, &[LATEST])
     }
 
-    /// `words` are allowed although they are no constraints.
+    /// Checks the list for `rule`. `words` are valid entries although they are no constraints.
     fn checked(self, rule: Rule, words: &[&str]) -> Result<Self, (usize, String)> {
         if self.list.len() > MAX_TAGS {
             return Err((MAX_TAGS, format!("more than the {MAX_TAGS} tags that are read")));
@@ -204,7 +204,7 @@ impl Tags {
         found.map(|tag| tag.text.as_str())
     }
 
-    /// The first entry that is matched as a tag although no image can have it.
+    /// The first entry that never matches: it is compared as a tag, but no image can have this tag.
     pub(crate) fn first_impossible(&self) -> Option<(usize, &str)> {
         let found = self.list.iter().position(|tag| self.rule == Rule::Text && !is_tag(&tag.text));
         found.and_then(|index| Some((index, self.list.get(index)?.text.as_str())))
@@ -229,8 +229,9 @@ impl Tags {
         versions.filter(|version| constraint.matches(version)).max().map(Match::Version)
     }
 
-    /// Returns an entry of one list that the other list matches, from this list first. Two
-    /// constraints are compared only by their texts. Comparison stops when `budget` is used up.
+    /// Returns an entry of one list that the other list matches; entries of this list come first.
+    /// Two constraints are compared only by their texts. Stops when `budget` comparisons are used
+    /// up.
     pub(crate) fn overlap<'a>(&'a self, other: &'a Self, budget: &mut u64) -> Option<&'a str> {
         let mut common = |these: &'a Self, those: &Self| {
             these.list.iter().find(|this| {

@@ -1,4 +1,4 @@
-//! Wires function pods on Kubernetes.
+//! Creates the parts for function pods on Kubernetes and connects them.
 
 use std::sync::Arc;
 use std::time::Duration;

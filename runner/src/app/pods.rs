@@ -72,8 +72,8 @@ impl Wiring<'_> {
         Ok((owned, Some(ring)))
     }
 
-    /// Starts the pod runtime that the flags choose, with the settings of `sources`. With `shared`
-    /// pods, an enabled runtime uses them instead.
+    /// Starts the pod runtime that the flags choose, with the settings of `sources`. If there are
+    /// `shared` pods and the flags enable pods, the runtime uses the shared ones.
     pub(super) async fn pods(
         &mut self,
         shared: Option<LocalCluster>,
@@ -105,8 +105,8 @@ impl Wiring<'_> {
         self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())
     }
 
-    /// Creates the runtime over `backend`, and starts the tasks that drive it and keep its
-    /// configuration up to date. `scope` identifies its set of pods.
+    /// Creates the runtime for the pods of `backend`. Starts the tasks that run the pool and keep
+    /// its configuration up to date. `scope` identifies the set of pods.
     pub(super) fn runtime(
         &mut self,
         mut desired: Desired<impl Origins>,
@@ -145,7 +145,8 @@ impl Wiring<'_> {
     }
 }
 
-/// Creates the pool's event channel. The first event says that this runner owns no image yet.
+/// Creates the pool's event channel. Its first event reports to the pool that this runner owns no
+/// image yet.
 pub(super) fn events() -> Events {
     let (sender, receiver) = mpsc::unbounded_channel();
     // Cannot fail: the receiver is here.

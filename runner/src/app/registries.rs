@@ -76,7 +76,7 @@ fn check_insecure(items: &[String]) -> Result<(), String> {
 }
 
 /// Whether an image reference could have `item` as its registry. A reference needs a dot or a port
-/// to mark a host; an item needs neither.
+/// to mark a host. An item needs neither, so this adds a port.
 fn is_registry(item: &str) -> bool {
     let has_port = item.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
     let registry = if has_port { item.to_owned() } else { format!("{item}:80") };

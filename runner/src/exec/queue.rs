@@ -1,7 +1,8 @@
 //! The queue of the exec runtime: a bounded number of calls run at once, and images take turns.
 //!
 //! With a single queue, a thousand calls of one image would delay all other images. Here only the
-//! first call of each image waits for a place, and places are granted in the order of the requests.
+//! first call of each image waits for a place. Places go to these calls in the order in which they
+//! began to wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ pub(crate) struct Queue {
 /// waits for a place. The others wait for the lock.
 type Line = Arc<AsyncMutex<()>>;
 
-/// The most allowed calls of the image already wait.
+/// The image's line is full: `max_waiting` calls already wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
 impl Queue {
-    /// A queue for `parallel` places, in which `max_waiting` calls of each image may wait.
+    /// A queue with `parallel` places. Up to `max_waiting` calls of each image may wait.
     pub(crate) fn new(parallel: usize, max_waiting: usize) -> Self {
         let places = Semaphore::new(parallel.min(Semaphore::MAX_PERMITS));
         Self { places, parallel, max_waiting, lines: Mutex::default() }

@@ -1,5 +1,6 @@
 //! The pool's desired configuration: settings, the recipes of pods, and the images that this runner
-//! owns.
+//! owns. A recipe ([`PodRecipe`]) identifies the configuration and the image content of a pod. The
+//! pool replaces pods whose recipe is outdated.
 //!
 //! One task sends the configuration, and only when it is complete. With an incomplete configuration
 //! the pool would replace, collect and start the wrong pods.
@@ -26,9 +27,10 @@ pub(crate) trait Origins: Send + 'static {
     /// Returns the recipes of pods under these complete settings.
     fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
 
-    /// Waits until recipes change for another reason than the settings. Returns the image if only
-    /// its recipe changes: the last answer of [`origins`](Self::origins) then has the new recipe.
-    /// Returns `None` if all recipes may change, which needs a new answer.
+    /// Waits until recipes change for a reason other than the settings. If only one image's recipe
+    /// has changed, returns this image: the function that [`origins`](Self::origins) returned last
+    /// already gives the new recipe. Returns `None` if all recipes may have changed: call
+    /// [`origins`](Self::origins) again.
     fn changed(&mut self) -> impl Future<Output = Option<ImageKey>> + Send;
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Desired<O> {
     pub(crate) catalog: Arc<dyn Catalog>,
     /// Whether images get a pod before the first call (`--warm-up-pod-cache`), each once.
     pub(crate) warm_up: bool,
-    /// The images that [`new_images`](Self::new_images) knew at its last call.
+    /// The images to warm up as of the last call of [`new_images`](Self::new_images).
     pub(crate) warmed_up: HashSet<Image>,
 }
 

@@ -1,5 +1,6 @@
 //! The actor around the pool, which has no I/O. One task owns the pool, passes it events and the
 //! time, and executes its actions. Calls reach the task through [`Handle`].
+//! `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -265,7 +266,7 @@ impl<B: Backend> Driver<B> {
     }
 
     fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
-        // If there is no entry, the caller has cancelled, and the pool processes its `Cancel`.
+        // If there is no entry, the caller has cancelled, and the pool gets its `Cancel`.
         let answer = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
             let _ = answer.send(Err(PodError::Vanished));

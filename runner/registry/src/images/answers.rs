@@ -1,9 +1,9 @@
 //! The last answer to each question, in a bounded cache, and a lock that allows one lookup per
 //! question.
 //!
-//! moka limits the entries by weight and evicts the least recently used. Its clock cannot be paused
-//! in tests, it keeps neither errors nor expired values, and a cancelled caller ends its lookup. So
-//! each entry holds its age, its last failure and the lookup's lock.
+//! moka limits the entries by weight and evicts the least recently used. It cannot cache errors,
+//! keep expired values, or finish a lookup after its caller is cancelled, and tests cannot pause
+//! its clock. So each entry itself holds its age, its last failure and a lock for the lookup.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const MAX_ENTRIES: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
 /// How long a failure is cached.
 pub(super) const NEGATIVE_TTL: Duration = Duration::from_secs(10);
-/// Like [`NEGATIVE_TTL`], for a failure that may end soon.
+/// How long a failure is cached if it may end soon and there is no previous answer.
 const TRANSIENT_TTL: Duration = Duration::from_secs(1);
 /// Largest number of changes that are kept for a slow receiver.
 const MAX_CHANGES: usize = 1024;
@@ -117,7 +117,8 @@ impl<V: Question> Answers<V> {
                 *last = LastAnswer { known: Some(Arc::clone(new)), confirmed, failed: None };
             }
             Err(error) => {
-                // With a previous answer, no caller needs the registry to recover soon.
+                // If there is a previous answer, callers get that one and a longer pause does no
+                // harm.
                 let is_short = last.known.is_none() && is_transient(error);
                 let pause = if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL };
                 last.failed = Some((error.clone(), Instant::now() + pause));

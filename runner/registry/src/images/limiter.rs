@@ -1,7 +1,8 @@
-//! Limits concurrent lookups. Callers choose the registries, and some registries hang. So each
-//! registry and each domain has a limit, and half of all places are reserved for registries that
-//! have answered before. A lookup takes a place of its registry first. While it waits for that
-//! place, it holds no place that another registry needs.
+//! Limits concurrent lookups. A place is the right to run one lookup. Callers choose the
+//! registries, and some registries hang. So each registry and each domain has a limited number of
+//! places. Half of all places are reserved for registries that have answered before. A lookup takes
+//! a place of its registry first. While it waits for that place, it holds no place that another
+//! registry needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,8 @@ use crate::lru;
 pub(super) const MAX_LOOKUPS: usize = 64;
 /// Largest number of concurrent lookups, for registries that have never answered.
 const MAX_UNPROVEN: usize = MAX_LOOKUPS / 2;
-/// Largest number of concurrent lookups per domain, because its owner can create any number of host
-/// names.
+/// Largest number of concurrent lookups per domain. A limit per registry is not enough, because the
+/// domain's owner can create any number of host names.
 pub(super) const MAX_PER_DOMAIN: usize = 8;
 /// Largest number of concurrent lookups per registry.
 pub(super) const MAX_PER_REGISTRY: usize = 4;
@@ -27,7 +28,7 @@ pub(super) const MAX_PER_REGISTRY: usize = 4;
 const MAX_REMEMBERED: u64 = 1024;
 /// A failed lookup that took this long counts as a timeout, not as a refused connection.
 const HANGING: Duration = Duration::from_secs(4);
-/// How long no lookup is sent to a registry after a timeout.
+/// How long the runner sends no lookup to a registry after a timeout.
 const COOLDOWN: Duration = Duration::from_secs(3);
 
 /// Limits the lookups per registry, per domain, for registries that never answered, and in total.
@@ -74,8 +75,9 @@ impl LookupLimiter {
             ran_out_of_time: Mutex::default(),
         };
         let limit = self.registries.get_with_by_ref(registry, || Arc::new(new()));
-        // Nothing closes the semaphores. While the registry is cooling down, nobody waits here for
-        // long: the lookup that timed out has freed its place, and the waiting lookups end below.
+        // Nothing closes the semaphores. While the registry is cooling down, no lookup waits here
+        // for long: the lookup that timed out has freed its place, and each waiting lookup returns
+        // below.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
         if limit.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN) {
             return None;

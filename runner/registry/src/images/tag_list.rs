@@ -1,4 +1,5 @@
-//! The version tags of one repository, sorted once, because warm calls resolve constraints too.
+//! The version tags of one repository. The list is sorted once, because every call with a tag
+//! constraint searches it, also if a pod is ready.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The images whose pods are started and kept before the first call. A FunctionConfig may name them
-//! by a constraint. Then the caller must ask a registry.
+//! The images that get pods before their first call. A FunctionConfig may name an image by a
+//! version constraint. Then the caller of this module must ask a registry for the image.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use porch_fn_image::Image;
 use super::Settings;
 use crate::function_config::FunctionConfig;
 
-/// Stands for the image with the highest tag of a repository that satisfies a constraint. Only a
+/// Stands for one image: the highest tag of a repository that satisfies a constraint. Only a
 /// registry can resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Range {
@@ -37,8 +37,9 @@ impl Settings {
         allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
-    /// The ranges of FunctionConfigs. A pod of each image is started as well, once a registry has
-    /// resolved it. Without `warm_up`, only objects that keep pods count.
+    /// The ranges of FunctionConfigs. Once a registry has resolved a range, its image gets a pod as
+    /// well. Without `warm_up`, returns only ranges of objects that keep pods
+    /// ([`MIN_REPLICAS`](crate::MIN_REPLICAS)).
     pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
         let allowed = |range: &Range| {
             self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()
@@ -48,8 +49,9 @@ impl Settings {
         wanted.filter_map(range).filter(allowed).collect()
     }
 
-    /// The images of [`warm`](Self::warm) of which pods are kept. An object for all tags also keeps
-    /// pods of any image of its repository, but such an image is known only after its first call.
+    /// The images of [`warm`](Self::warm) with a minimum number of pods. An object for all tags
+    /// also keeps pods of any image of its repository, but such an image is known only after its
+    /// first call.
     pub fn kept(&self, resolved: &Resolved) -> Vec<Image> {
         let is_kept = |image: &Image| self.of(image).min_pods.value > 0;
         self.warm(resolved).into_iter().filter(is_kept).collect()
@@ -67,7 +69,8 @@ fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
     })
 }
 
-/// The first constraint of an object's pods, under its first prefix, as in Porch.
+/// The first constraint in the tags of the object's podExecutor, with the object's first prefix, as
+/// in Porch.
 fn range(config: &FunctionConfig) -> Option<Range> {
     let constraint = config.pod.as_ref()?.tags.first_constraint()?.to_owned();
     let repository = Image::parse(config.repositories.first()?, "").ok()?;

@@ -1,4 +1,4 @@
-//! Detects the meaning of `tags` that the schema of FunctionConfigs describes.
+//! Detects the meaning of `tags` from the schema of FunctionConfigs in the cluster.
 //!
 //! The schemas of Porch's two meanings have the same types, patterns and fields. (Porch dropped a
 //! status field, but earlier and with another change.) Only the descriptions of `tags`, generated

@@ -29,12 +29,12 @@ const MAX_REQUESTS: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
-/// How long an answer is valid. The next request gets the cached list and starts a refresh in the
-/// background, so a new version may be warmed up one request later.
+/// How long an answer is valid. The next request gets the cached list of tags and starts a refresh
+/// in the background. So a new version may be warmed up one request later.
 const VALID_FOR: Duration = Duration::from_hours(1);
 
 /// Keeps `resolved` up to date until its receivers are gone. Without `warm_up`, it resolves only
-/// ranges with kept pods.
+/// ranges of FunctionConfigs with a minimum number of pods.
 pub(crate) async fn follow(
     mut current: watch::Receiver<CurrentSettings>,
     catalog: Arc<dyn Catalog>,
@@ -46,7 +46,7 @@ pub(crate) async fn follow(
     let mut following = FuturesUnordered::new();
     loop {
         let now = current.borrow_and_update().clone();
-        // Incomplete settings have no ranges.
+        // Ranges of incomplete settings are not resolved.
         let wanted = if now.complete { now.settings.ranges(warm_up) } else { Vec::new() };
         let wanted: HashSet<_> = wanted.into_iter().collect();
         if wanted != ranges {
@@ -56,7 +56,9 @@ pub(crate) async fn follow(
                 known.retain(|range, _| ranges.contains(range));
                 known.len() != before
             });
-            // The answers for remaining ranges are cached, so this does not query a registry again.
+            // This restarts all ranges. The catalog caches answers, so a resolved range gets its
+            // answer without a wait for a registry. A range in a pause after a failure is tried
+            // again at once.
             let follow = |range: &Range| follow_one(range.clone(), &*catalog, &permits, &resolved);
             following = ranges.iter().map(follow).collect();
         }

@@ -1,8 +1,8 @@
 //! Translates answers of the API server into results for the pool.
 //!
 //! A request counts as refused only if the server clearly refused it. Any other failed request may
-//! have been executed; the watch then reports the result. An unclear answer affects one image; a
-//! missing answer affects all images.
+//! have been executed; the watch then reports the result. Meanwhile the pool delays the collection
+//! of pods: of one image after an unclear answer, of all images after a missing answer.
 
 #[cfg(test)]
 mod tests;
@@ -75,7 +75,8 @@ const FORBIDDEN: [(&str, Refusal); 6] = [
 
 /// The reason that the kube crate sets if the body of an answer is not a Status.
 const NO_STATUS: &str = "Failed to parse error data";
-/// The pool waits a minute for an answer, attempts and permits included.
+/// Longest pause after an answer that asks clients to wait. The pool waits one minute for the
+/// result, and this includes all attempts, pauses and waits for permits.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Classifies a failed create.
@@ -106,14 +107,15 @@ pub(super) fn deletion(error: &RequestError) -> WriteOutcome {
     }
 }
 
-/// Classifies a failed patch of reclaim-after.
+/// Classifies a failed push: a patch of a pod's `reclaim-after`, the time until which the owner does
+/// not delete the pod.
 pub(super) fn pushing(error: &RequestError) -> WriteOutcome {
     // Some servers report a different UID as a conflict, others as an invalid change.
     if reason_of(error) == reason::INVALID { WriteOutcome::Conflict } else { deletion(error) }
 }
 
-/// How long the server asks clients to wait after this answer. Its flow control sends the time in a
-/// header that the kube crate drops; it is always one second
+/// How long the server asks clients to wait after this answer. Its flow control (429) sends the
+/// time in a header that the kube crate drops. This time is always one second
 /// (`k8s.io/apiserver/pkg/endpoints/filters`).
 pub(super) fn retry_after(error: &RequestError) -> Option<Duration> {
     let status = status(error)?;
@@ -142,8 +144,8 @@ fn status(error: &RequestError) -> Option<&Status> {
     }
 }
 
-/// The reason in the server's answer. The code is ignored: an answer without a Kubernetes reason
-/// comes from a proxy, which knows nothing about pods.
+/// The reason in the server's answer, or an empty text. The HTTP code is ignored: an answer without
+/// a Kubernetes reason comes from a proxy, which knows nothing about pods.
 fn reason_of(error: &RequestError) -> &str {
     status(error).map_or("", |status| &status.reason)
 }

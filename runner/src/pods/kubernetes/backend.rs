@@ -1,5 +1,6 @@
-//! A runner's access to the pods of the cluster: executes each action in its own task, and probes
-//! pods.
+//! A runner's access to the pods of the cluster: executes each action of the pool in its own task,
+//! and probes pods. `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push and
+//! reclaim-after.
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +34,8 @@ use super::times::format_time;
 use crate::pods::backend::Backend;
 use crate::pods::probe::{Probes, answers};
 
-/// Attempts to create one pod. A busy API server may refuse one attempt, and an old pod with the
-/// name may be gone at the next attempt.
+/// Maximum number of attempts to create one pod. A later attempt can succeed: the API server was
+/// busy, or an old pod still had the name.
 const CREATE_ATTEMPTS: u32 = 5;
 /// The pause before the second attempt. Each further pause is longer by this much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
@@ -62,7 +63,7 @@ pub(crate) struct KubernetesBackend {
     writes: Mutex<JoinSet<()>>,
 }
 
-/// What the tasks share.
+/// State that the tasks of all actions share.
 pub(crate) struct Shared {
     pub(crate) cluster: Cluster,
     pub(crate) store: Store,
@@ -171,15 +172,16 @@ impl Shared {
         timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
-    /// Waits a short time for new credentials in the pull secret. The node may be able to pull the
-    /// image without them.
+    /// Waits up to [`PULL_SECRET_TIMEOUT`] for new credentials in the pull secret. After that, the
+    /// pod is created anyway: the node may be able to pull the image without them.
     async fn pull_secret_written(&self) {
         let Some(settled) = &self.pull_secret else { return };
         let mut settled = settled.clone();
         let _ = timeout(PULL_SECRET_TIMEOUT, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// Waits a short time if the template has not been read yet.
+    /// Returns the current blueprint. Waits up to [`TEMPLATE_TIMEOUT`] if the template has not been
+    /// read yet.
     pub(super) async fn current_blueprint(&self) -> Arc<Blueprint> {
         let mut blueprint = self.blueprint.clone();
         let _ = timeout(TEMPLATE_TIMEOUT, blueprint.wait_for(|blueprint| blueprint.has_read())).await;
@@ -196,8 +198,8 @@ impl Shared {
             };
             let answer = creation(&error);
             let is_unclear = matches!(answer, Creation::Unknown | Creation::Unreachable);
-            // The API server checks quotas and permissions before the name. Another runner may have
-            // created the pod.
+            // The API server checks quotas and permissions before the name. So even after a
+            // refusal, the pod may exist because another runner has created it.
             let is_ours = if is_unclear { None } else { self.is_holder_ours(object_name, name).await };
             match (&answer, is_ours) {
                 (_, Some(true)) => return Creation::Exists,
@@ -218,7 +220,7 @@ impl Shared {
         }
     }
 
-    /// Records a created pod, so that the store knows it before the pool asks for it.
+    /// Records a created pod, so that the store knows the pod before the pool gets its UID.
     async fn created(&self, pod: &Pod) -> Creation {
         if let Some(uid) = self.store.record_pod(pod).map(|recorded| recorded.uid) {
             return Creation::Ok(uid);
@@ -301,8 +303,8 @@ impl Shared {
     }
 
     /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage:
-    /// these are no warnings. A refusal usually applies to all pods and is repeated: only the first
-    /// one is a warning.
+    /// these are not logged as warnings. A refusal usually applies to all pods and is repeated:
+    /// only the first one is logged as a warning.
     fn log_failure(&self, what: &'static str, pod: &str, error: &RequestError) {
         let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
         let error = Causes(error);

@@ -1,5 +1,6 @@
 //! The current input for new pods and Services: one template for all images, and the settings and
-//! content of each image. The pool compares it with existing pods; see [`Blueprint::recipe`].
+//! content of each image. The pool compares the recipe of this input with the recipes of existing
+//! pods; see [`Blueprint::recipe`].
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use super::template::Template;
 use crate::pods::configure::{OriginOf, Origins};
 use crate::settings::CurrentSettings;
 
-/// Public images, as in Porch 1.6 and 1.5. Their pods get no pull secret.
+/// Prefixes of public images, as in Porch 1.6 and 1.5. Pods of these images get no pull secret.
 const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
 
 /// The template, or the reason why there is none.
@@ -82,8 +83,9 @@ pub(crate) struct Blueprints {
 // === impl Blueprint ===
 
 impl Blueprint {
-    /// `started` is when this process read its flags. `settings_time` is when another source of
-    /// `settings` last changed. If two runners disagree, the later configuration wins.
+    /// `started` is when this process read its flags. `settings_time` is when a source of
+    /// `settings` other than the flags last changed. If two runners disagree, the later
+    /// configuration wins.
     pub(crate) fn new(
         template: TemplateState,
         flags: PodFlags,
@@ -92,8 +94,8 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // One time for all images: removing the settings of one image also creates a newer
-        // configuration.
+        // There is one time for all images, because a removal of one image's settings must also
+        // give a later time.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
     }
@@ -164,8 +166,8 @@ impl Origins for Blueprints {
         tokio::select! {
             Ok(()) = self.templates.changed() => None,
             image = self.image_changes.recv() => match image {
-                // A changed image affects only its own pods. After a start, thousands of images
-                // become known one by one.
+                // A changed image affects only its own recipe, so only this image is reported.
+                // After a start, thousands of images become known one by one.
                 Ok(image) => Some(ImageKey::from(image.as_str())),
                 Err(RecvError::Lagged(_)) => None,
                 Err(RecvError::Closed) => std::future::pending().await,

@@ -15,13 +15,14 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Limits of concurrent requests; each request uses a connection. Pushes have their own permits,
-/// because calls may wait for a push. Lookups of probed or terminating pods have their own permits,
-/// because hundreds may come at once.
+/// Limits of concurrent requests; each request uses a connection. Pushes (patches of a pod's
+/// reclaim-after time) have their own permits, because calls may wait for a push. Lookups of probed
+/// or terminating pods have their own permits, because hundreds may come at once.
 const MAX_PUSHES: usize = 16;
 const MAX_LOOKS: usize = 4;
 const MAX_OTHERS: usize = 32;
-/// How long a request waits for its permit. The pool waits a minute for an answer.
+/// How long a request waits for its permit. The pool waits one minute for the result of the
+/// request.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Pods and Services of the function namespace.
@@ -109,8 +110,9 @@ fn deletion(uid: &str, resource_version: Option<&str>) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version })
 }
 
-/// Whether the cluster reports that it has no kind with this plural. Every account may list the
-/// kinds. A list of objects does not show it: without permission it gives 403 for any kind.
+/// Whether the cluster reports that it has no kind with this plural. This lists the kinds, which
+/// every account may do. A request for objects is no test: without permission, the API server
+/// answers 403 for any kind, also for one that does not exist.
 pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural: &str) -> bool {
     match bounded(client.list_api_group_resources(api_version)).await {
         Ok(list) => !list.resources.iter().any(|resource| resource.name == plural),
