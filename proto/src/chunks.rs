@@ -49,7 +49,7 @@ impl Chunks {
         &self.parts
     }
 
-    /// Returns the bytes of `range` up to the end of the message. Shares the payload.
+    /// Returns the bytes of `range`, cut at the end of the message. Shares the payload.
     pub fn slice(&self, range: Range<usize>) -> Chunks {
         let mut out = Chunks::default();
         let mut start = 0;

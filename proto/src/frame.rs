@@ -7,7 +7,7 @@ use crate::Chunks;
 /// Bytes before a message: one flag byte and a big-endian length of four.
 pub const PREFIX_LEN: usize = 5;
 
-/// This many slices of a body, of any size, are stored as they arrive.
+/// The first slices of a body, up to this number, are stored as they arrive, whatever their size.
 const FREE_PARTS: usize = 64;
 /// Later slices are joined until they have this many bytes. The memory limits count only the bytes
 /// of a slice, not its overhead: without joining, a body sent byte by byte would take forty times

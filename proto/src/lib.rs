@@ -2,8 +2,8 @@
 //!
 //! A package may be several MiB and crosses three hops, so no hop decodes it. [`Chunks`] holds a
 //! message as the slices in which it arrived, [`FrameReader`] reads it from the HTTP/2 body, and
-//! [`peek`] reads the few bytes that routing needs. A hop forwards the same bytes, so unknown fields
-//! are kept.
+//! [`peek`] reads the few bytes that routing needs. A hop forwards the same bytes, so unknown
+//! fields are kept.
 
 mod chunks;
 mod frame;

@@ -64,7 +64,7 @@ impl From<prost::DecodeError> for PeekError {
 /// A known field of another wire type is skipped like an unknown one, as in Go's protobuf.
 ///
 /// # Errors
-/// A [`PeekError`], which does not depend on the slices of the message.
+/// A [`PeekError`]. The same bytes give the same error, however they are cut into slices.
 pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
     let mut found = Peek::default();
     let mut rest = message.reader();
@@ -164,8 +164,8 @@ mod tests {
             (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], PeekError::Truncated),
             (&[0xff; 11], PeekError::Malformed),
             (&[0x02, 0], PeekError::Malformed),
-            // Groups: cut off, without a start, ended by another field, nested too deep. Last: an
-            // unknown wire type.
+            // Groups: cut off, without a start, ended by another field, nested too deep. Then an
+            // unknown wire type, and a text that is not UTF-8.
             (&[0x23], PeekError::Malformed),
             (&[0x24], PeekError::Malformed),
             (&[0x23, 0x1c], PeekError::Malformed),

@@ -32,8 +32,8 @@
 //! # Ok::<(), porch_fn_flags::FlagError>(())
 //! ```
 //!
-//! A `Vec` field collects all occurrences of the flag, like in clap. A [`CommaList`] is the last
-//! one.
+//! A `Vec` field collects all occurrences of the flag, like in clap. A [`CommaList`] keeps only the
+//! last one.
 
 mod duration;
 mod normalise;
@@ -170,7 +170,7 @@ fn go_bool(arg: Arg) -> Arg {
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
     }
-    // clap adds this default to `SetTrue` itself, but not to `Set`.
+    // For `SetTrue`, clap itself adds the default `false`; for `Set` it does not.
     let default_needed = arg.get_default_values().is_empty();
     let arg = arg
         .action(ArgAction::Set)
@@ -185,8 +185,8 @@ fn go_bool(arg: Arg) -> Arg {
 // === impl FlagError ===
 
 impl FlagError {
-    /// Creates a usage error that is found after parsing, such as a missing file. `message` is one
-    /// line that begins with the flag and names its accepted values.
+    /// Creates a usage error that the program finds after parsing, such as a missing file.
+    /// `message` is one line that begins with the flag and names its accepted values.
     pub fn usage(program: &str, message: impl Display) -> Self {
         Self { text: format!("{program}: {message}"), exit_code: EXIT_USAGE }
     }

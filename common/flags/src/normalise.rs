@@ -17,10 +17,10 @@ use super::values::{QUOTE_LIMIT, one_line, quote};
 /// Rewrites `args` (without the program's name) for `command`, which must have been built.
 ///
 /// Known flags become `--name` or `--name=value`. Positional arguments, unknown flags and
-/// everything after `--` stay, so that clap checks them. An unknown flag gets two dashes, since
-/// clap would read one dash as several one-letter flags. With `ignored`, positional arguments and
-/// unknown flags before `--` are recorded there instead. Fails for an argument with dashes that
-/// cannot be a flag, such as `--=x`.
+/// everything after `--` stay, so that clap checks them. An unknown flag of several letters gets
+/// two dashes, since clap would read `-abc` as three one-letter flags. With `ignored`, positional
+/// arguments and unknown flags before `--` are recorded there instead. Fails for an argument with
+/// dashes that cannot be a flag, such as `--=x`.
 pub(super) fn normalise(
     command: &Command,
     args: impl IntoIterator<Item = OsString>,

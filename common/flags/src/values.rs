@@ -1,4 +1,4 @@
-//! Booleans, lists, and quotes for errors.
+//! Booleans, lists, and quoted texts for errors.
 
 use std::{convert::Infallible, ops::Deref, str::FromStr};
 
@@ -29,8 +29,8 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A comma-separated list. Spaces around items and empty items are removed, so the empty text is an
-/// empty list.
+/// A comma-separated list. Empty items are removed, and spaces around items. So the empty text is
+/// an empty list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommaList(pub Vec<String>);
 

@@ -1,8 +1,8 @@
 //! One HTTP/2 connection to one peer. It is dialled on demand and shared by all calls to the peer.
 //!
 //! A router must know whether a request was sent before the connection failed, and when the
-//! connection was lost. hyper-util's pooling client hides both, so this module uses hyper's handle of
-//! the connection.
+//! connection was lost. hyper-util's pooling client hides both, so this module uses hyper's handle
+//! of the connection.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use tracing::Instrument;
 
-/// Flow-control windows for answers. A whole answer is held in memory.
+/// Flow-control windows for answers. A whole answer is held in memory anyway, so smaller windows
+/// would only add round trips.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// Maximum number of streams that this side has reset but on which the peer may still send.
@@ -39,14 +40,15 @@ const MAX_RESET_STREAMS: usize = 4096;
 pub struct Options {
     /// Timeout for lookup, connect and handshake together.
     pub connect_timeout: Duration,
-    /// HTTP/2 ping interval, and how long the answer may take. `None` sends none: a grpc-go server
-    /// closes connections that ping it more often than every five minutes.
+    /// HTTP/2 ping interval, and how long the peer may take to answer a ping. `None` sends no
+    /// pings: a grpc-go server closes a connection whose client pings more often than every five
+    /// minutes.
     pub ping: Option<(Duration, Duration)>,
     /// How long sent bytes may stay unacknowledged (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration,
     /// TCP keepalive: the idle time before the first keepalive packet, and the time between
     /// packets. The kernel gives up after `user_timeout`. The server program does not see the
-    /// packets. `None` sends none.
+    /// packets. `None` sends no packets.
     pub keepalive: Option<(Duration, Duration)>,
 }
 
@@ -82,8 +84,8 @@ pub struct Connection {
     origin: Uri,
     options: Options,
     tls: Option<Connector>,
-    /// The TLS error that was logged last. The peer is dialled repeatedly; the same error is logged
-    /// once.
+    /// The TLS error that was logged last, without digits. The peer is dialled repeatedly, and a
+    /// repeated error is logged once.
     logged: Mutex<Option<String>>,
     state: Mutex<State>,
 }
@@ -217,7 +219,8 @@ impl Connection {
             Err(_) => return,
             Ok(_) => None,
         };
-        // The text of an expired certificate contains the time.
+        // The error text for an expired certificate contains the current time. Without digits, the
+        // texts of repeated errors are equal.
         let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
         let mut logged = self.logged.lock();
         if let Some(error) = error.filter(|_| *logged != reason) {

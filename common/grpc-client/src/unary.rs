@@ -1,8 +1,8 @@
 //! One unary call over a [`Connection`]: sends the raw frame and receives the whole answer.
 //!
 //! The answer is held until its trailers have arrived. If the peer dies halfway, the caller can
-//! still send the request elsewhere. The error states whether the peer may have begun, which
-//! decides about a retry.
+//! still send the request elsewhere. The error states whether the peer may have begun to process
+//! the request. The caller uses this to decide about a retry.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -64,8 +64,8 @@ pub enum Lost {
     Stream,
     /// The connection: the peer closed it, or ended.
     Connection,
-    /// The connection, in silence: a ping or sent bytes were not answered in time, or the network
-    /// reports the peer as unreachable. The call did not cause this.
+    /// The connection, without a message from the peer: the peer did not acknowledge a ping or sent
+    /// bytes in time, or the network reports it as unreachable. The call did not cause this.
     Silence,
 }
 
@@ -106,8 +106,8 @@ impl CallError {
     }
 }
 
-/// Sends `framed` to `EvaluateFunction` and receives an answer of at most `limit` bytes. The answer
-/// is charged in addition to `charge`, which is the call's own.
+/// Sends `framed` to `EvaluateFunction` and receives an answer of at most `limit` bytes. `charge`
+/// is the charge of the call. The answer gets a separate charge, in [`Reply::charge`].
 pub async fn call(
     connection: &Connection,
     headers: HeaderMap,

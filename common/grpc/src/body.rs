@@ -34,8 +34,8 @@ pub struct Message {
     last_sent: Option<oneshot::Receiver<()>>,
 }
 
-/// The end of answers up to this size, in bytes, does not wait. Most answers are that small, and
-/// their unread part needs little memory.
+/// Answers up to this size, in bytes, end without waiting for `last_sent`. Most answers
+/// are that small, and their unread part needs little memory.
 const SMALL: usize = 16 * 1024;
 
 impl Body {

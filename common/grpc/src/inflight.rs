@@ -3,9 +3,13 @@
 //!
 //! Calls differ by orders of magnitude in size, so their number does not bound memory. A hop counts
 //! the size that a message announces, before it reads the message. A call that does not fit is
-//! refused at once and holds no bytes. Requests, answers, and calls that have sent only headers each
-//! have their own account with the same limit. So all messages together stay below twice the limit.
-//! No image can use the whole limit for requests.
+//! refused at once and holds no bytes. Requests, answers, and calls that have sent only headers
+//! each have their own account with the same limit. So all messages together hold at most twice the
+//! limit, and calls that have sent only headers at most once the limit. No image can use the whole
+//! limit for requests.
+//!
+//! Until its message is complete, a call has only a *place*: an entry in the ledger with its bytes.
+//! The ledger may evict the call, which then loses its place, to make room for another call.
 
 mod ledger;
 #[cfg(feature = "metrics")]
@@ -49,7 +53,7 @@ enum Why {
     Share,
     /// The limit of all answers.
     Answer,
-    /// The message arrived too slowly, and another call needed its room.
+    /// The message arrived too slowly or not at all, and another call needed its room.
     Slow,
 }
 
@@ -95,8 +99,8 @@ pub struct Charge {
 /// `max_message` bytes.
 ///
 /// # Errors
-/// A text for the user when two messages would not fit. Then one call of an image could block all
-/// others.
+/// A text for the user when two messages would not fit. With such a limit, one call of an image
+/// could block all other calls.
 pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, String> {
     let least = max_message.saturating_add(CALL_OVERHEAD).saturating_mul(2);
     match asked {
@@ -160,8 +164,8 @@ impl Inflight {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
     }
 
-    /// Charges a call for its headers of `headers` bytes, before its message has announced its size.
-    /// Until [`Charge::received`], the call may lose its place.
+    /// Charges a call for its headers of `headers` bytes, before its message has announced its
+    /// size. Until [`Charge::received`], the call may lose its place.
     ///
     /// # Errors
     /// When the headers alone exceed the limit.
@@ -272,8 +276,8 @@ impl Charge {
         Ok(answer)
     }
 
-    /// Releases the charge when the last copy of `bytes` is dropped. What is charged beyond their
-    /// length is released now.
+    /// Releases the charge when the last copy of `bytes` is dropped. If the charge is larger than
+    /// `bytes`, the difference is released now.
     pub(super) fn release_with(mut self, bytes: Bytes) -> Bytes {
         self.shrink(self.bytes.saturating_sub(bytes.len()));
         if self.bytes == 0 { bytes } else { hold(bytes, self) }
@@ -282,7 +286,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // If the place was lost, only the bytes below are released.
+        // If the call has lost its place, the ledger has released the bytes of the place already.
         let _ = self.received();
         self.shrink(self.bytes);
     }

@@ -1,7 +1,8 @@
 //! Accepts HTTP/2 connections and drains them.
 //!
-//! Porch never closes its connection, so connections have a maximum age. A GOAWAY makes the caller
-//! dial again, which spreads callers over routers. Calls in flight continue.
+//! Porch never closes its connection, so connections have a maximum age. At that age the server
+//! sends GOAWAY. The caller dials again, which spreads callers over routers. Calls in flight
+//! continue.
 
 mod connections;
 #[cfg(test)]
@@ -37,14 +38,16 @@ use crate::streams::{Activity, Streams};
 use crate::{Body, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection. Porch and routers send all of their calls over one
-/// connection. Calls above this limit wait at the sender, where no rule of this server orders them.
-/// So it is as high as the default limit of bytes in flight allows: 512 MiB, 16 KiB or more per call.
+/// connection. Calls above this limit wait at the sender, where this server cannot order or refuse
+/// them. So the limit is as high as the default limit of bytes in flight allows: 512 MiB, with
+/// 16 KiB or more per call.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window
 /// would only add round trips. The connection has its own window, which limits all of its streams.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// A peer that is lost, or that never sends anything, is noticed after this long.
+/// HTTP/2 ping interval. A lost peer is noticed after this time plus hyper's ping timeout, 20
+/// seconds. A new peer that sends nothing is disconnected after this time.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// Length of the HTTP/2 client preface in bytes (RFC 9113, section 3.4).
 const PREFACE_LEN: u64 = 24;
@@ -54,7 +57,7 @@ const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
 /// reasons.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_LOGGED: usize = 10;
-/// Pause after accept fails, for example because file descriptors are missing.
+/// Pause after accept fails, for example because the process has no free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Limits of connections.
@@ -75,9 +78,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// The handshake of a connection before HTTP/2 begins, such as TLS.
 pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
 
-/// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on
-/// each and returns when the last has finished. Without `accept`, connections are plain text.
-/// Dropping the future ends them at once.
+/// Serves connections of `listener` with `handler` until the drain begins. Then sends GOAWAY on
+/// each connection, and returns when the last connection has finished. Without `accept`,
+/// connections are plain text. Dropping the future ends them at once.
 pub async fn serve<H, F>(
     listener: TcpListener,
     accept: Option<Acceptor>,
@@ -106,7 +109,8 @@ pub async fn serve<H, F>(
                     continue;
                 }
                 let span = tracing::debug_span!("connection", %peer);
-                // Connections that were opened together do not end together.
+                // The age is random, so that connections that were opened together do not end
+                // together.
                 let age = options.max_age.map(|age| spread(age, 0.9..1.1));
                 let activity = Activity::new();
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
@@ -132,13 +136,14 @@ pub async fn serve<H, F>(
     while connections.join_next().await.is_some() {}
 }
 
-/// Why connections were refused in the last [`LOG_INTERVAL`], and when each reason was logged.
+/// The reasons for refused connections that were logged in the last [`LOG_INTERVAL`], and when.
 #[derive(Debug, Default)]
 struct Refusals(Mutex<BTreeMap<String, Instant>>);
 
 impl Refusals {
     fn log_tls(&self, peer: SocketAddr, error: &io::Error) {
-        // The text of an expired certificate contains the time.
+        // The error text for an expired certificate contains the current time. Without digits, the
+        // texts of repeated errors are equal.
         if self.may_log(error.to_string().replace(|letter: char| letter.is_ascii_digit(), "")) {
             tracing::warn!(%peer, %error, "refused a connection: TLS failed; check --tls-client-ca and the peer's certificate");
         } else {
@@ -164,7 +169,8 @@ async fn admit(
     accept: Option<Acceptor>,
     mut drain: drain::Watch,
 ) -> io::Result<Option<Box<dyn Stream>>> {
-    // A small frame follows a large one in every answer. Nagle's algorithm would delay the trailers.
+    // In every answer, a small frame with the trailers follows a large one. Nagle's algorithm would
+    // delay the small frame.
     let _ = stream.set_nodelay(true);
     // A peer that closes without sending a byte (a TCP probe) is not counted as a TLS failure.
     let mut first = [0];

@@ -37,15 +37,18 @@ pub struct Call {
     pub message: Chunks,
     /// When the caller stops waiting for the answer.
     pub deadline: Instant,
-    /// The bytes that are charged for the call. The hop that reads the image assigns them to it.
+    /// The bytes that are charged for the call. The hop assigns them to the image by
+    /// [`Charge::claim`] when it has read the image.
     pub charge: Charge,
     /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
-    /// The call's place if [`Options::places`] is set. Keep it until all work of the call has ended.
+    /// The call's place if [`Options::places`] is set. Keep it until all work of the call has
+    /// ended.
     pub place: Option<Place>,
 }
 
-/// One of the [`Places`] of a server.
+/// One of the [`Places`] of a server: the right to one call at once. It is not the place of a call
+/// in [`Inflight`].
 pub type Place = OwnedSemaphorePermit;
 
 /// How many calls a server takes at once. Further calls are refused before their messages are read.
@@ -56,8 +59,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Creates `count` places (zero counts as one). `refusal` is the error text for a call that gets
-    /// no place. The previous hop may send such a call elsewhere.
+    /// Creates `count` places (zero counts as one). `refusal` is the error text for a call that
+    /// gets no place. The previous hop may send such a call elsewhere.
     pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
@@ -191,7 +194,7 @@ impl<E: Evaluate> Server<E> {
             };
             let mut headers = head.headers;
             if message.is_empty() {
-                // An empty message is a router's probe, which is not counted.
+                // An empty message is a router's probe, which the observer does not record.
                 record.observer = None;
             } else {
                 record.request = Some(message.len());
@@ -302,7 +305,8 @@ fn refuse_inflated(error: InflateError) -> Reply {
 }
 
 fn too_large(size: Option<usize>, limit: usize) -> Reply {
-    // The first words are grpc-go's. An inflated size is not known: reading stops at the limit.
+    // The first words are grpc-go's. The inflated size is unknown, because inflation stops at the
+    // limit.
     let size = size.map_or_else(|| "inflated, more".to_owned(), |size| size.to_string());
     let text = format!(
         "grpc: received message larger than max ({size} vs. {limit}): raise --max-request-body-size on router \

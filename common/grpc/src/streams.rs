@@ -16,7 +16,8 @@ use pin_project_lite::pin_project;
 use tokio::task_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long a caller may read nothing of its answer. hyper takes parts of about 16 KiB.
+/// How long a caller may read nothing of its answer. Progress is recorded for each part that hyper
+/// takes, usually of about 16 KiB.
 const UNREAD: Duration = Duration::from_mins(1);
 
 task_local! {

@@ -28,8 +28,9 @@ pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// Sets the remaining time, which must be below 10,000 years. Rounds down, so that a hop never waits
-/// longer than its caller. Zero becomes one nanosecond, because some servers reject a zero timeout.
+/// Sets the remaining time, which must be below 10,000 years. Rounds down, so that a hop never
+/// waits longer than its caller. Zero becomes one nanosecond, because some servers reject a zero
+/// timeout.
 pub fn format_timeout(headers: &mut HeaderMap, remaining: Duration) {
     let mut request = Request::new(());
     request.set_timeout(remaining.max(Duration::from_nanos(1)));

@@ -1,7 +1,8 @@
 //! Which images may run: `--allowed-images`.
 //!
-//! Router and runner must give the same answer with the same text, before a lookup or a start.
-//! Therefore the patterns are parsed here, and the answer depends on the call alone.
+//! Router and runner must refuse the same calls, with the same text. They check a call before a
+//! runner looks up a tag or starts a pod. Therefore both use this module, and the result depends
+//! only on the call and the flags.
 
 use crate::glob::glob_matches;
 use crate::reference::{looks_like_host, repository, split, split_registry, with_prefix};
@@ -29,7 +30,8 @@ pub enum PatternError {
          and ** for any text"
     )]
     Malformed { pattern: String },
-    /// It may mean names on Docker Hub. As a registry, it would allow registries of anybody.
+    /// The first part may mean a name on Docker Hub or a registry. As a registry, it would match
+    /// registries of anybody.
     #[error(
         "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
          registry with a * in it needs a . or a :, and no **"
@@ -37,7 +39,7 @@ pub enum PatternError {
     Unclear { pattern: String, first: String },
 }
 
-/// Why a call's image may not run. The messages are the same for the same call and patterns.
+/// Why a call's image may not run. The same call and patterns always give the same message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are the parts that the message names")]
 pub enum NotAllowed {
@@ -89,7 +91,7 @@ impl AllowedImages {
     /// Parses patterns; an empty list allows every image.
     ///
     /// # Errors
-    /// A [`PatternError`] for a pattern that no image can match.
+    /// A [`PatternError`] for a pattern that is malformed or unclear, or for too many patterns.
     pub fn parse<P: AsRef<str>>(patterns: &[P], default_prefix: &str) -> Result<Self, PatternError> {
         if patterns.len() > MAX_PATTERNS {
             return Err(PatternError::TooMany { count: patterns.len() });
@@ -106,7 +108,7 @@ impl AllowedImages {
 
     /// Whether a call for `image` with this text in its `tag` field may run. As for the
     /// [shard key](crate::shard_key), a version is a literal tag. A constraint may mean any tag.
-    /// Other texts are ignored, and with a digest every text.
+    /// Other texts are ignored. If `image` has a digest, every text is ignored.
     ///
     /// # Errors
     /// A [`NotAllowed`], whose message is for the caller.
@@ -140,7 +142,8 @@ impl Pattern {
         }
         let (name, tag, digest) = split(pattern);
         let prefix = if name.starts_with("**") { "" } else { default_prefix };
-        // A `*` may match a digit. So with digits, a valid pattern is a valid reference.
+        // A `*` may match a digit. So a pattern is valid if it is a valid reference with a digit in
+        // place of each `*`.
         let without_digest = pattern.split('@').next().unwrap_or_default();
         let in_digest = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+._-*".contains(c);
         if Image::parse(&without_digest.replace('*', "1"), prefix).is_err()

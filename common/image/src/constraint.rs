@@ -1,9 +1,9 @@
 //! Version constraints as Porch's callers write them in the `tag` field.
 //!
-//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language
-//! (`||`, hyphen ranges, `!=`, a leading `v`, `=1.2` for `1.2.x`), so this module parses it. It uses
-//! the crate's versions. All corner cases match v3.5.0, with one difference: a hyphen range may
-//! follow a space or a bare `||`, which the library misreads.
+//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not support that syntax
+//! (`||`, hyphen ranges, `!=`, a leading `v`, `=1.2` for `1.2.x`). So this module parses it, and
+//! uses only the crate's versions. All corner cases match v3.5.0, with one difference: a hyphen
+//! range may follow a space or a bare `||`, which the library misreads.
 
 use semver::{BuildMetadata, Prerelease, Version};
 
@@ -16,7 +16,7 @@ const MAX_LEN: usize = 512;
 /// tag that [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
-    /// All comparisons of one of these lists must hold.
+    /// A version matches if all comparisons of at least one of these lists hold.
     alternatives: Vec<Vec<Comparison>>,
 }
 

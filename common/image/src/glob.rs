@@ -8,8 +8,8 @@ pub fn glob_matches(glob: &str, text: &str) -> bool {
     text.ends_with(suffix) && find_match(glob.as_bytes(), text.as_bytes())
 }
 
-/// Each wildcard matches as little as possible. On a mismatch, the last wildcard of each kind
-/// matches one byte more. Earlier wildcards need not be extended.
+/// Each wildcard matches as little as possible. On a mismatch, the last `*` matches one byte more;
+/// if it cannot, the last `**` does. Earlier wildcards need not be extended.
 fn find_match(mut glob: &[u8], mut text: &[u8]) -> bool {
     // The glob after the wildcard, and the text whose first byte the wildcard may take next.
     let (mut last_star, mut last_double) = (None, None);

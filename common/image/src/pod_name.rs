@@ -1,11 +1,12 @@
 //! Names of function pods.
 //!
-//! A pod's name depends on (canonical image, slot) alone. If runners race to create the same pod,
-//! they collide on the name, and the API server decides. The pod's Service has the same name, which
-//! must therefore be a DNS-1035 label: letters, digits and `-`, a letter first, at most 63 bytes.
+//! A pod's usual name depends only on the canonical image and the slot. A slot is the pod's number
+//! among the pods of its image. If runners race to create the same pod, they collide on the name,
+//! and the API server accepts only one of them. The pod's Service has the same name. So the name
+//! must be a DNS-1035 label: letters, digits and `-`, a letter first, at most 63 bytes.
 //!
-//! All versions must use the same names: with others, a new version would not find the pods of the
-//! old one.
+//! All versions of this crate must compute the same names. Otherwise a new runner would not find
+//! the pods of an old one.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -8,9 +8,9 @@ use crate::{Constraint, Image, parse_version};
 /// * A tag field that is a version is a literal tag, as in kpt: the reference with that tag.
 /// * With any other tag constraint, the repository alone. The runner resolves the constraint, and
 ///   the result may change; one runner then resolves it for all callers.
-/// * Any other tag field is ignored, and with a digest every tag field.
-/// * An `image` that is not a reference is returned as it was sent. Routing never rejects; the
-///   runner does, and gives the reason. The length of such a key is not limited here.
+/// * Any other tag field is ignored. If `image` has a digest, every tag field is ignored.
+/// * An `image` that is not a reference is returned as it was sent. This function never rejects;
+///   the runner does, and gives the reason. The length of such a key is not limited here.
 pub fn shard_key(image: &str, tag_field: &str, default_prefix: &str) -> String {
     let Ok(parsed) = Image::parse(image, default_prefix) else { return image.to_owned() };
     if parsed.digest().is_some() {

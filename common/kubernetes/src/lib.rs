@@ -19,11 +19,11 @@ pub use self::proxy::choose_proxy;
 /// Timeout of one request, including the time in the client's queue.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one watch request lasts. A connection that was lost in silence is noticed after about
-/// this time.
+/// How long one watch request lasts, in seconds. If the connection is lost without an error, the
+/// client notices it after [`READ_TIMEOUT`], which is slightly longer.
 pub const WATCH_SECONDS: u32 = 60;
-/// A connection that is silent for this long is lost. A watch sends something sooner, at least its
-/// end.
+/// A connection on which nothing arrives for this long counts as lost. A watch receives something
+/// sooner, at least its end.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
 /// Why no client for the API server could be created.

@@ -1,7 +1,7 @@
 //! Chooses the proxy for a kubeconfig's API server. kube reads `HTTPS_PROXY` too, but looks in
 //! `NO_PROXY` for the proxy's host instead of the API server's (kube-client 5,
-//! `ConfigLoader::proxy_url`). Most users with a proxy exclude the API server by `NO_PROXY`, and kube
-//! would ignore that.
+//! `ConfigLoader::proxy_url`). Most users with a proxy exclude the API server by `NO_PROXY`, and
+//! kube would ignore that.
 
 use std::env;
 
@@ -12,8 +12,9 @@ use kube::Config;
 const PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Sets the proxy in `config`, which was read from a kubeconfig, like kubectl does. It is the
-/// kubeconfig's `proxy-url`, else `HTTPS_PROXY` unless `NO_PROXY` excludes the API server.
+/// Sets the proxy like kubectl, in a `config` that was read from a kubeconfig. The proxy is the
+/// kubeconfig's `proxy-url`. Without one, it is `HTTPS_PROXY`, unless `NO_PROXY` excludes the API
+/// server.
 pub fn choose_proxy(config: &mut Config) {
     let variable = |name: &str| env::var(name).ok();
     // kube has put the variable's value into `proxy_url` if the kubeconfig names no proxy.

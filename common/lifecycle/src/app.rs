@@ -55,8 +55,8 @@ impl App {
         self.admin_address.unwrap_or(self.address)
     }
 
-    /// Drains the server: it becomes unready, stops accepting, finishes calls until the deadline, and
-    /// ends all tasks. Returns whether all calls have finished in time.
+    /// Drains the server: it becomes unready, stops accepting, finishes calls until the deadline,
+    /// and ends all tasks. Returns whether all calls have finished in time.
     pub async fn drain(mut self) -> bool {
         let times = self.drain_times;
         tracing::info!(delay = ?times.delay, timeout = ?times.timeout, "draining");

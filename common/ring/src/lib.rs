@@ -8,8 +8,8 @@
 //! * [`spill`] computes how many runners of that order share a busy image, and which one gets a
 //!   request.
 //!
-//! Agreement is only an optimisation: any runner serves any image. While two views differ, calls
-//! are less local but still correct.
+//! Agreement is only an optimisation: any runner serves any image. While two routers know different
+//! sets of runners, calls are less local but still correct.
 
 mod ring;
 pub mod spill;

@@ -11,19 +11,19 @@ use std::sync::Arc;
 use hashring::HashRing;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Version of the mapping from (runners, key) to a preference order. Raise it and write the golden
-/// vectors anew on a change of the hashed bytes, the hash, [`VIRTUAL_NODES`] or the tie rule: each
-/// such change moves every image.
+/// Version of the mapping from (runners, key) to a preference order. If you change the hashed
+/// bytes, the hash, [`VIRTUAL_NODES`] or the tie rule, raise it and regenerate the golden vectors:
+/// each such change moves every image.
 pub const HASH_SCHEME: u32 = 1;
 
-/// Positions per runner. It does not depend on the number of runners: otherwise each membership
-/// change would move every image.
+/// Positions per runner. This number does not depend on the number of runners: otherwise each
+/// membership change would move every image.
 pub const VIRTUAL_NODES: u16 = 256;
 
 /// Up to this many runners, a preference order lists all of them.
 pub const FULL_LIST_NODES: usize = 50;
 
-/// Length of a preference order past [`FULL_LIST_NODES`] runners.
+/// Length of a preference order with more than [`FULL_LIST_NODES`] runners.
 pub const SUCCESSORS: usize = 16;
 
 /// Largest number of runners on one ring: a preference order holds 16-bit indices.
@@ -31,7 +31,7 @@ pub const MAX_NODES: usize = u16::MAX as usize;
 
 /// An immutable hash ring over a set of runners. A membership change builds a new ring.
 ///
-/// Memory is about 14 MB at 1,000 runners and 1.6 MB at 50, at most.
+/// It needs at most about 14 MB of memory with 1,000 runners, and 1.6 MB with 50.
 #[derive(Debug)]
 pub struct Ring {
     nodes: Vec<Arc<str>>,
@@ -56,7 +56,7 @@ struct PositionHasher(u64);
 impl Ring {
     /// Builds the ring of these runners. Their names are the addresses from discovery: `host:port`,
     /// IPv6 in brackets. Duplicates count once, and the order of the input does not matter. Two
-    /// spellings of one address are two runners. Runners past [`MAX_NODES`] are left out.
+    /// spellings of one address are two runners. Runners above [`MAX_NODES`] are left out.
     pub fn new(nodes: impl IntoIterator<Item: Into<Arc<str>>>) -> Self {
         let mut nodes: Vec<Arc<str>> = nodes.into_iter().map(Into::into).collect();
         nodes.sort_unstable();
@@ -77,12 +77,12 @@ impl Ring {
         &self.nodes
     }
 
-    /// Returns the runners for `key`, best first, as indices into [`nodes`](Self::nodes). These are
-    /// all runners up to [`FULL_LIST_NODES`] runners, and else the first [`SUCCESSORS`]. Empty only
-    /// if the ring is empty.
+    /// Returns the runners for `key`, best first, as indices into [`nodes`](Self::nodes). With at
+    /// most [`FULL_LIST_NODES`] runners, the list has all of them. With more, it has the first
+    /// [`SUCCESSORS`]. It is empty only if the ring is empty.
     ///
-    /// Without some of its runners, the order is that of a ring without those runners. So a caller
-    /// skips an unhealthy runner and keeps the ring.
+    /// If a caller skips some runners, the others are in the same order as on a ring without the
+    /// skipped runners. So a caller skips an unhealthy runner and keeps the ring.
     pub fn preference(&self, key: &str) -> &[u16] {
         let Some(point) = self.points.get(&xxh3_64(key.as_bytes())) else { return &[] };
         let start = point.row as usize * self.row_len;
@@ -90,9 +90,9 @@ impl Ring {
     }
 
     /// Returns each point's position, in order, and its runner as an index into
-    /// [`nodes`](Self::nodes), to draw the ring. Each point owns the hashes after the previous point up to its own; the first
-    /// point also owns those after the last. Computed on each call, in about 20 ms at 1,000
-    /// runners.
+    /// [`nodes`](Self::nodes), to draw the ring. Each point owns the hashes after the previous
+    /// point up to its own; the first point also owns those after the last. Computed on each call,
+    /// in about 20 ms at 1,000 runners.
     pub fn points(&self) -> Vec<(u64, u16)> {
         positions(&self.nodes)
     }
@@ -133,8 +133,8 @@ fn positions(nodes: &[Arc<str>]) -> Vec<(u64, u16)> {
 
 /// The first `row_len` distinct nodes from each position on, one row per position.
 ///
-/// A row differs from the next one only by its own node moved to the front, so walking backwards
-/// costs one move per row instead of a search around the ring.
+/// A row is the next row with the row's own node moved to the front. So the rows are computed
+/// backwards: each row costs one move instead of a search around the ring.
 fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
     if row_len == 0 {
         return Vec::new();

@@ -30,8 +30,8 @@ pub use crate::otel::Otel;
 /// How long a server that ends waits until the collector has accepted its last spans.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Reads OpenTelemetry's environment variables, and logs a warning for each request that cannot be
-/// met. Registers the metric with the server's name and version. Starts spans in the current
+/// Reads OpenTelemetry's environment variables, and logs a warning for each value that is not
+/// supported. Registers the metric with the server's name and version. Starts spans in the current
 /// runtime if a variable requests them. `name` is used when no variable names the service.
 pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
     // A value that is not UTF-8 is ignored: no known value is like that.
@@ -76,8 +76,8 @@ impl Spans {
     pub async fn flush(self) {
         let provider = self.provider.clone();
         let (done, ended) = oneshot::channel();
-        // `shutdown_with_timeout` blocks. A thread of its own does not delay the exit of the process
-        // after a second signal.
+        // `shutdown_with_timeout` blocks. A thread of its own does not delay the exit of the
+        // process after a second signal.
         let flush = move || done.send(provider.shutdown_with_timeout(FLUSH_WITHIN).is_ok());
         let started = std::thread::Builder::new().name("flush-spans".to_owned()).spawn(flush);
         let sent = started.is_ok() && matches!(timeout(FLUSH_WITHIN, ended).await, Ok(Ok(true)));
@@ -89,8 +89,8 @@ impl Spans {
 
 impl Drop for Spans {
     fn drop(&mut self) {
-        // Without this call the provider waits for several seconds. It fails after a flush, because
-        // the provider is then shut down already.
+        // Without this call, dropping the provider may wait for several seconds. The call fails
+        // after a flush, because the provider is then shut down already.
         drop(self.provider.shutdown_with_timeout(Duration::ZERO));
     }
 }

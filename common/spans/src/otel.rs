@@ -1,5 +1,5 @@
 //! OpenTelemetry's environment variables. Porch's manifests set them on the function runner that
-//! this project replaces. The log has a warning for each request that is not met.
+//! this project replaces. The log has a warning for each value that is not supported.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -12,7 +12,7 @@ const MAX_QUOTED: usize = 100;
 /// How long a collector may take to answer. OpenTelemetry's default.
 const TRACES_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the variables request.
+/// The settings that the variables request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Otel {
     /// `OTEL_METRICS_EXPORTER`: whether metrics are served. Only `none` turns them off.
@@ -27,7 +27,7 @@ pub struct Otel {
     pub traces_timeout: Duration,
     /// `OTEL_SERVICE_NAME`.
     pub service_name: Option<String>,
-    /// Requests that are not met, for the log.
+    /// Warnings for the log, about values that are not supported.
     pub warnings: Vec<String>,
 }
 

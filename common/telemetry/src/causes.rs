@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 /// Displays an error with all its causes. The outermost error of a failed connection alone does not
-/// tell why it failed.
+/// explain why it failed.
 #[derive(Debug)]
 pub struct Causes<'a>(pub &'a dyn Error);
 

@@ -19,8 +19,9 @@ pub use self::causes::Causes;
 /// Installs the global subscriber, and logs panics to it. A second call is ignored, so that several
 /// servers can run in one process.
 ///
-/// `level` is `--log-level`, from 0 to 5 like in Porch's runner: 0 errors, 1 warnings, 2 and 3 events,
-/// 4 details of calls, 5 everything including HTTP/2. No level logs package contents or environments.
+/// `level` is `--log-level`, from 0 to 5 like in Porch's runner: 0 errors, 1 warnings, 2 and 3
+/// events, 4 details of calls, 5 everything including HTTP/2. No level logs package contents or
+/// environments.
 pub fn init(level: u8) {
     let (ours, theirs) = match level {
         0 => (LevelFilter::ERROR, LevelFilter::ERROR),

@@ -1,9 +1,9 @@
-//! Spans of calls, with the names and attributes of OpenTelemetry's gRPC instrumentation, which Porch
-//! uses.
+//! Spans of calls, with the names and attributes of OpenTelemetry's gRPC instrumentation, which
+//! Porch uses.
 //!
-//! This module needs only OpenTelemetry's API. The wrapper-server does not use the SDK, because every
-//! function pod gets a copy of that binary. `tracing`'s spans are not used, because they would also
-//! be created for the log.
+//! This module needs only OpenTelemetry's API. The wrapper-server does not use the SDK, because
+//! every function pod gets a copy of that binary. `tracing`'s spans are not used, because they
+//! would also be created for the log.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -160,8 +160,8 @@ fn remote_parent(headers: &HeaderMap) -> Option<SpanContext> {
     parent.is_valid().then_some(parent)
 }
 
-/// Whether a call with this code counts as failed, by OpenTelemetry's conventions for gRPC. A server
-/// is responsible only for some codes.
+/// Whether a call with this code counts as failed, by OpenTelemetry's conventions for gRPC. In a
+/// server's span, only codes for which the server is responsible count.
 fn is_error(kind: &SpanKind, code: Code) -> bool {
     match code {
         Code::Ok => false,

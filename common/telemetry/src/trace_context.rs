@@ -55,7 +55,8 @@ pub fn is_traced(headers: &HeaderMap) -> bool {
     parent && parents.next().is_none()
 }
 
-/// `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal. Later versions may append a dash and more.
+/// `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal. Versions after 00 may append a dash and
+/// more.
 fn is_traceparent(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b'-');
     let mut next_is = |length| {

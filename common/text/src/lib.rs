@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Cuts `text` between two characters and appends `ellipsis`, so that the result has at most `limit`
-/// bytes. Returns a text within the limit unchanged.
+/// Cuts `text` between two characters and appends `ellipsis`, so that the result has at most
+/// `limit` bytes. Returns a text within the limit unchanged.
 pub fn cut<'a>(text: &'a str, limit: usize, ellipsis: &str) -> Cow<'a, str> {
     if text.len() <= limit {
         return text.into();

@@ -1,9 +1,9 @@
-//! TLS between the hops, and optionally on listeners. Files are read again when they change, such
-//! as the files of a mounted Secret. Open connections stay.
+//! TLS between the hops, and optionally on listeners. Files, for example of a mounted Secret, are
+//! read again when they change. Open connections stay.
 //!
 //! Between router and runner TLS is mutual: each side sends a certificate, and both trust one CA. A
-//! runner's certificate must also contain the Service's name. From a router, any certificate of the
-//! CA is accepted.
+//! runner's certificate must also contain the name that the router expects, such as the Service's
+//! name. A runner accepts any client certificate that this CA signed.
 
 mod files;
 mod gauges;

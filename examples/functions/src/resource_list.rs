@@ -48,7 +48,7 @@ impl ResourceList {
         list.as_array_mut()
     }
 
-    /// The `data` of the functionConfig if that is a ConfigMap.
+    /// The `data` of the functionConfig, as in a ConfigMap. The kind is not checked.
     pub(crate) fn config_data(&self) -> Option<&Map<String, Value>> {
         self.0["functionConfig"]["data"].as_object()
     }

@@ -1,10 +1,10 @@
 //! The accounts of admission control: bytes held per account and per image. Pure: time is an
 //! argument.
 //!
-//! A call may lose its place until its message is complete. So clients that never send their
-//! messages do not block other calls. Calls that have sent only headers have their own account;
-//! when it is full, the oldest of them is evicted. A message that arrives too slowly is evicted
-//! when another call needs the room.
+//! A call may lose its place (its entry in `pending`) until its message is complete. So clients
+//! that never send their messages do not block other calls. Calls that have sent only headers have
+//! their own account; when it is full, the oldest of them is evicted. A message that arrives too
+//! slowly is evicted when another call needs the room.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -19,8 +19,8 @@ use super::Why;
 /// If a message makes no progress for this long, its call may lose its place.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A call whose message is not complete: when it becomes overdue, and a unique number. The time is
-/// `None` while the call has sent only headers.
+/// The key of a call whose message is not complete: the time when it becomes overdue, and a unique
+/// number. The time is `None` while the call has sent only headers.
 pub(super) type Place = (Option<Instant>, u64);
 
 /// Bytes held. Calls and answers have separate accounts, each with the same limit. So calls do not
@@ -32,10 +32,10 @@ pub(super) struct Ledger {
     answers: usize,
     /// Bytes of calls that have sent only headers; not included in `calls`.
     waiting: usize,
-    /// Calls whose message is not complete: their bytes, and the notification that the call has lost
-    /// its place.
+    /// Calls whose message is not complete: their bytes, and the notification that the call has
+    /// lost its place.
     pending: BTreeMap<Place, (usize, Arc<Notify>)>,
-    /// Places given so far.
+    /// Number of places given so far; the number in a [`Place`] is taken from it.
     places: u64,
     /// Bytes of calls, by image. Images without calls are removed.
     images: HashMap<Arc<str>, usize>,
@@ -62,7 +62,8 @@ impl Ledger {
         Ok(self.insert(None, bytes, lost))
     }
 
-    /// Records the announced size of the call's message. On success its bytes move to `calls`.
+    /// Records the announced size of the call's message. On success the call's bytes move from
+    /// `waiting` to `calls`. On failure they are released.
     pub(super) fn announce(&mut self, place: Place, size: usize, now: Instant) -> Result<Place, Why> {
         let (bytes, lost) = self.remove(place).ok_or(Why::Slow)?;
         let bytes = bytes.saturating_add(size);
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![0]));
         assert_eq!((ledger.received(silent), ledger.progress(silent, at(501))), (None, Err(Why::Slow)));
         assert_eq!(ledger.take(400, None, at(998)), Err(Why::Limit));
-        // Both others become overdue, but one of them is complete before.
+        // Both other messages would become overdue, but one of them is complete before that.
         assert_eq!(ledger.received(arriving), Some(300));
         assert_eq!(ledger.take(701, None, at(5000)), Err(Why::Limit));
         assert_eq!((ledger.received(third), evicted(&calls)), (None, vec![3]));
