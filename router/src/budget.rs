@@ -13,7 +13,7 @@ const PER_SECOND: f64 = 10.0;
 /// Retries per call.
 const PER_CALL: f64 = 0.2;
 
-/// How long a reservation for a lost runner is valid. All of its calls notice the loss at about the
+/// How long a reservation for a lost runner is valid. All calls on the runner fail at about the
 /// same time.
 const RESERVED_FOR: Duration = Duration::from_secs(10);
 

@@ -24,15 +24,16 @@ pub struct Flags {
     /// The flags that runners have too.
     #[command(flatten)]
     pub server: ServerFlags,
-    /// The runners: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT (its
-    /// EndpointSlices), static:///A:PORT,B:PORT (a list), or HOST:PORT (the same as dns:///HOST:PORT)
+    /// The runners: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT
+    /// (its EndpointSlices), static:///A:PORT,B:PORT (a list), or HOST:PORT (the same as
+    /// dns:///HOST:PORT)
     // These texts appear in --help, which does not render Markdown.
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_PORT))]
     pub runners: Target,
-    /// Mutual TLS with the runners: the name that the runners' certificates must contain; if not set,
-    /// HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's address for
-    /// static:///
+    /// Mutual TLS with the runners: the name that the runners' certificates must contain; if not
+    /// set, HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's address
+    /// for static:///
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "NAME")]
     pub tls_server_name: Option<String>,
@@ -44,8 +45,8 @@ pub struct Flags {
     /// --keepalive-time and this together
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub keepalive_timeout: GoDuration,
-    /// How long connecting to a runner may take, including the name lookup; if not set, 250ms, or 1s
-    /// with mutual TLS
+    /// How long connecting to a runner may take, including the name lookup; if not set, 250ms, or
+    /// 1s with mutual TLS
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     pub connect_timeout: Option<GoDuration>,
     /// Age at which the router asks a caller to open a new connection, so that callers spread over

@@ -18,7 +18,7 @@ pub enum RouteError {
     /// The image may not run.
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
-    /// The image holds more than its share of bytes in flight.
+    /// With this call, the image would hold more than its share of the bytes in flight.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// No runner was available in time. Contains the view's summary.

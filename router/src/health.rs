@@ -2,20 +2,27 @@
 //! of health checks and calls.
 //!
 //! ```text
-//!            serving                    draining, unreachable
-//!   Starting ───────────► Healthy ◄───────────┬────────────────────┐
-//!    │                    │ │                 │ (cooldown over)    │ (ejection over, probe answered)
-//!    │ unavailable        │ └──────────────────────────────► Ejected
-//!    ▼                    ▼      serving      │  its calls fail
-//!   Unavailable ◄───── Unavailable ───► CoolingDown ──► Unavailable
+//!              serving                       calls fail
+//!   Starting ───────────► Healthy ────────────────────────────► Ejected
+//!                         ▲     ▲                                │   ▲
+//!                         │     └────────────────────────────────┘   │
+//!           cooldown over │       ejection over, probe answered      │
+//!                         │                                          │
+//!   Unavailable ──────► CoolingDown ─────────────────────────────────┘
+//!               serving                       calls fail
+//!
+//!   any state ── draining, unreachable ──► Unavailable (Draining or Unreachable)
 //! ```
 //!
-//! A runner leaves at once but returns only after a cooldown. Without the cooldown, a flapping
-//! runner would move its images back and forth, each time onto cold pods. A runner that has never
-//! been healthy (a new runner, or every runner when the router starts) needs no cooldown.
+//! A runner that becomes unavailable is not picked from that moment on. When it is back, it is
+//! healthy only after a cooldown. Without the cooldown, a flapping runner would move its images
+//! back and forth, each time onto cold pods. A runner that has never been healthy (a new runner, or
+//! every runner when the router starts) needs no cooldown, unless discovery has listed it before.
 //!
 //! Health checks are not sufficient: a runner may report SERVING while its calls fail or stall.
-//! Such a runner is ejected, each time for longer, and comes back only when it answers a probe.
+//! Such a runner is ejected, each time for longer. It is healthy again when the ejection is over
+//! and it answers a probe. If it becomes unavailable meanwhile, it cools down instead, at least
+//! until the end of the ejection.
 
 use std::time::Duration;
 
@@ -25,7 +32,7 @@ use strum::{IntoStaticStr, VariantArray};
 const COOLDOWN: Duration = Duration::from_secs(30);
 /// The longest ejection. The first ejection lasts [`COOLDOWN`].
 const MAX_EJECTION: Duration = Duration::from_mins(5);
-/// After a runner was healthy for this long, its earlier ejections no longer count.
+/// This long after a runner last became healthy, its earlier ejections no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 /// Consecutive failures after which a runner is ejected.
 const MAX_FAILURES: u32 = 5;
@@ -39,9 +46,10 @@ const MAX_FAILED_PROBES: u32 = 2;
 pub(crate) enum HealthState {
     /// May be picked.
     Healthy,
-    /// May be picked only when no runner is healthy.
+    /// Usually picked only when no healthy runner can take the call. Picked like a healthy runner
+    /// when many runners cool down (see `View::usable`).
     CoolingDown,
-    /// Its calls fail. May be picked only when all other runners are unavailable.
+    /// Its calls fail. May be picked only when every runner is ejected or unavailable.
     Ejected,
     /// Unavailable: it has not answered a first health check yet.
     #[default]
@@ -59,7 +67,7 @@ pub(crate) enum Observation {
     Serving,
     /// A health check reported something else.
     Draining,
-    /// A health check failed, or a call found no connection.
+    /// A health check failed, or a call found that the connection is lost.
     Unreachable,
     /// The runner's calls fail or get no answer, although its health checks succeed.
     Failing,
@@ -96,7 +104,8 @@ pub(crate) struct RunnerHealth {
     /// before.
     is_known: bool,
     cooldown_until: Duration,
-    /// Number of ejections since it was last healthy for [`FORGIVEN_AFTER`].
+    /// Number of ejections. An ejection that begins [`FORGIVEN_AFTER`] or longer after the runner
+    /// last became healthy is counted as the first.
     ejections: u32,
     /// End of the ejection. An outage in between does not shorten the ejection.
     ejected_until: Duration,
@@ -135,8 +144,8 @@ impl HealthState {
 // === impl RunnerHealth ===
 
 impl RunnerHealth {
-    /// A runner before its first observation. A runner that was listed before (`is_known`) cools down
-    /// first.
+    /// A runner before its first observation. A runner that was listed before (`is_known`) cools
+    /// down first.
     pub(crate) fn new(is_known: bool) -> Self {
         Self { is_known, ..Self::default() }
     }

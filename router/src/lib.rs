@@ -2,9 +2,9 @@
 //! function's pods warm.
 //!
 //! The router reads a call's image from the raw frame. The image's hash gives the order in which
-//! runners are preferred. The first runner that is healthy and not overloaded gets the same bytes. If
-//! the connection is lost, the call moves to the next runner. `app.rs` connects the parts. The decisions are in small
-//! pure modules: `health`, `budget` and the ring crate.
+//! runners are preferred. The first runner that is healthy and not overloaded gets the same bytes.
+//! If the connection is lost, the call moves to the next runner. `app.rs` connects the parts. The
+//! decisions are in small pure modules: `health`, `budget` and the ring crate.
 
 mod app;
 mod budget;

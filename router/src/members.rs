@@ -1,10 +1,12 @@
-//! Applies discovery's changes to the snapshot that calls read, and runs one prober for each runner.
+//! Applies discovery's changes to the snapshot that calls read, and runs one prober for each
+//! runner.
 //!
 //! Discovery's [`LiveMembership`] decides when an address joins, so that a rollout does not rebuild
-//! the ring for every pod. A runner leaves at once when discovery no longer lists it. If its health
-//! stream reports SERVING, it stays for a while, because discovery may be wrong. Health never changes
-//! the ring; it only decides whether a member may be picked. A runner cools down when discovery lists
-//! it again, or when it becomes healthy again. The view counts both kinds together.
+//! the ring for every pod. When discovery no longer lists a runner, the runner leaves at once,
+//! unless its health stream reports SERVING. Then it stays for a while, because discovery may be
+//! wrong. Health never changes the ring; it only decides whether a member may be picked. A runner
+//! cools down when discovery lists it again, or when it becomes healthy again. The view counts both
+//! kinds of cooldown together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,7 +57,8 @@ impl Members {
             let runners = &self.runners;
             tokio::select! {
                 () = self.membership.changed(|name| is_serving(runners, name)) => {
-                    // Readiness waits for the first answer, even an empty one.
+                    // The router is ready after discovery's first answer, even if that lists no
+                    // runner.
                     self.health.set("", true);
                     self.metrics.ready.set(1);
                     self.publish();

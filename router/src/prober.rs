@@ -1,14 +1,15 @@
 //! Checks the health of one runner for as long as the runner is a member.
 //!
-//! A gRPC health `Watch` stream needs no traffic while nothing changes, and reports a drain as soon as
-//! it begins. It uses the connection of the calls, so a broken connection ends the stream too.
+//! A gRPC health `Watch` stream needs no traffic while nothing changes, and reports a drain as soon
+//! as it begins. The stream uses the same connection as the calls, so a lost connection ends the
+//! stream too.
 //!
-//! A health stream that ends on an open connection is opened again at once, because a proxy may limit
-//! how long streams last. The runner counts as unreachable only if the next stream fails too.
+//! A health stream that ends on an open connection is opened again at once, because a proxy may
+//! limit how long streams last. The runner counts as unreachable only if the next stream fails too.
 //!
-//! Health checks do not detect a runner that accepts calls and never answers. A runner that has calls
-//! but sends nothing is probed with an empty call. Every runner answers an empty call at once, with
-//! an error.
+//! Health checks do not detect a runner that accepts calls and never answers. A runner that has
+//! calls but sends nothing is probed with an empty call. Every runner answers an empty call at
+//! once, with an error.
 
 use std::time::Duration;
 
@@ -80,8 +81,8 @@ async fn watch(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
         runner.observe(observed(message.status()));
         next = tokio::select! {
             next = statuses.message() => next?,
-            // A call got no answer, but the stream may not report a change. A new stream reports the
-            // current state.
+            // A call has marked the runner unreachable. The runner sends nothing on this stream
+            // until its state changes, so open a new stream, which reports the current state.
             () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
         };
     }

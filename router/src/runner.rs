@@ -51,7 +51,7 @@ struct Record {
     calls: usize,
     failures: usize,
     /// Calls that were in flight on the runner when it was lost. Reset when the retry budget
-    /// reserves them.
+    /// reserves retries for them.
     lost: usize,
     /// When the runner last reported its load. Older versions never report it.
     reported_at: Option<Instant>,
@@ -86,7 +86,8 @@ impl Runner {
         })
     }
 
-    /// Whether discovery lists the runner. An unlisted runner stays for a while if it is healthy.
+    /// Whether discovery lists the runner. An unlisted runner stays for a while if it reports
+    /// SERVING.
     pub(crate) fn is_listed(&self) -> bool {
         self.record.lock().listed
     }
@@ -101,8 +102,8 @@ impl Runner {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All routers' calls in flight on the runner. Without a recent report, this assumes that each of
-    /// the `routers` has as many calls in flight as this router.
+    /// All routers' calls in flight on the runner. Without a recent report, this assumes that each
+    /// of the `routers` has as many calls in flight as this router.
     pub(crate) fn load(&self, routers: usize) -> usize {
         let own = self.in_flight();
         match self.others.load(Ordering::Relaxed) {
@@ -111,7 +112,7 @@ impl Runner {
         }
     }
 
-    /// Calls sent to the runner so far, and how many of them were interrupted or not sent.
+    /// Attempts at the runner so far, and how many of them were interrupted or not sent.
     pub(crate) fn totals(&self) -> (usize, usize) {
         let record = self.record.lock();
         (record.calls, record.failures)
@@ -200,7 +201,7 @@ impl Runner {
         (quiet && self.in_flight() > 0) || record.health.is_probe_due(self.origin.elapsed())
     }
 
-    /// Records an answered probe. The probe proves nothing about the calls that wait, so earlier
+    /// Records an answered probe. An answered probe does not prove that calls succeed, so earlier
     /// failures still count.
     pub(crate) fn probe_answered(&self) {
         self.answered(None);
@@ -239,7 +240,7 @@ impl Runner {
         if state.is_unavailable() {
             // The runner may restart with another version.
             record.reported_at = None;
-            // The call that noticed the loss is no longer in `in_flight`.
+            // If a call noticed the loss, it is no longer in `in_flight`, so one is added.
             record.lost = self.in_flight() + 1;
         }
         // Stored while the lock is held, so that the copy always has the last change.

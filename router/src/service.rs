@@ -55,8 +55,8 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) options: Options,
-    /// Recent failures of this router: its own errors, and failed attempts after which a call moved to
-    /// another runner. Runners report their own failures.
+    /// Recent failures of this router: its own errors, and failed attempts after which a call moved
+    /// to another runner. Runners report their own failures.
     pub(crate) failures: Failures,
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
@@ -105,7 +105,7 @@ impl Router {
     }
 
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
-        // Takes the message out of the call, which frees the memory of an inflated message.
+        // Takes the message out of the call, so that the memory of a decompressed message is freed.
         let key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
         call.span.text(span::IMAGE, &key);
         self.route_to(&key, call).await.inspect_err(|error| self.note(&key, error))

@@ -20,11 +20,12 @@ use crate::runner::Runner;
 
 /// How many times a call may be sent. A call that crashes runners must not reach all of them.
 const MAX_SENT: usize = 2;
-/// Additional attempts after runners were lost in silence. The call did not cause such a loss: a lost
-/// node or zone takes several runners with it.
+/// Additional attempts after runners were lost in silence: a ping or sent bytes were not
+/// acknowledged in time ([`Lost::Silence`]). The cause is a node, a zone or the network, not the
+/// call, and it may affect several runners.
 const MAX_SILENT: usize = 2;
 
-/// Pauses after a lost connection, because the same cause may take other runners too. Connections
+/// Pauses after a lost connection, because the same cause may affect other runners too. Connections
 /// that are lost in silence are detected one after the other, within a ping interval.
 const AFTER_CONNECTION: Duration = Duration::from_millis(100);
 const AFTER_SILENCE: Duration = Duration::from_millis(500);
@@ -37,7 +38,7 @@ pub(super) struct Attempts<'a> {
     /// The image's demand before this call.
     demand: f64,
     total: usize,
-    /// Attempts that were interrupted after the request was sent.
+    /// Attempts that were interrupted after the request was sent, without those in `silent`.
     sent: usize,
     /// Attempts whose runner was lost in silence, up to [`MAX_SILENT`].
     silent: usize,
@@ -120,8 +121,8 @@ impl<'a> Attempts<'a> {
                     if reply.code() == Code::Unavailable {
                         self.record_failure(&runner);
                     }
-                    // The runner did no work, so another attempt is allowed. A second refusal is the
-                    // answer.
+                    // The runner did no work, so another attempt is allowed. A second refusal is
+                    // the answer.
                     if self.refused.replace(reply).is_some() {
                         return self.take_refusal();
                     }
@@ -135,7 +136,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Picks the best runner that is not in `asked`. Also returns why that runner is not the owner.
-    /// The call keeps no other part of the view alive.
+    /// Returns only that runner, so that a long call does not keep an old view in memory.
     fn pick(&self, asked: &[Arc<Runner>]) -> Option<(Arc<Runner>, Option<Spill>)> {
         let view = self.router.view.load();
         let (states, usable) = view.usable();
@@ -251,8 +252,8 @@ impl<'a> Attempts<'a> {
         Ok(())
     }
 
-    /// Returns the refusal as the answer, if there was one. A refusal means that no work was done. If
-    /// another attempt was interrupted, that is not true, and the result is an error.
+    /// Returns the refusal as the answer, if there was one. A refusal tells the caller that no work
+    /// was done. That is not true if another attempt was interrupted; the result is then an error.
     fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
         match self.refused.take() {
             Some(_) if self.sent + self.silent > 0 => Err(RouteError::Broken),

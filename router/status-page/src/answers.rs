@@ -1,4 +1,5 @@
-//! Merges the runners' reports one by one. Memory is bounded for any number of runners. Pure.
+//! Merges the runners' reports one by one. Images and failures are limited in total, and the other
+//! data for each runner. Pure.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -29,8 +30,8 @@ pub(crate) struct ImageReport {
 /// The answers of all runners.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The reports by address, without images and failures. `None` means that the runner's version is
-    /// too old to report.
+    /// The reports by address, without images and failures. `None` means that the runner's version
+    /// is too old to report.
     pub(crate) runners: HashMap<String, Option<DescribeResponse>>,
     pub(crate) images: HashMap<String, ImageReport>,
     pub(crate) failures: Vec<Failure>,
@@ -83,8 +84,8 @@ impl Answers {
         let image = self.images.entry(name).or_default();
         image.in_flight += u64::from(reported.in_flight);
         image.waiting += u64::from(reported.waiting);
-        // Runners with the same scope report the same pods. Only the report with the most ready pods
-        // is counted: a runner that does not use a pod does not know that it is ready.
+        // Runners with the same scope report the same pods. Only the report with the most ready
+        // pods is counted: a runner that does not use a pod does not know that it is ready.
         let pods = image.pods.entry(Arc::clone(scope)).or_default();
         *pods = (*pods).max([reported.ready, reported.starting, reported.terminating].map(u64::from));
     }

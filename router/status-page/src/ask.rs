@@ -14,7 +14,7 @@ use crate::answers::Answers;
 
 /// How long one runner may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long all requests together may take. Runners that were not asked by then are left out.
+/// How long all requests together may take. Runners that have not answered by then are left out.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
 /// Number of runners that are asked at once.
 const AT_ONCE: usize = 16;

@@ -41,8 +41,8 @@ const SCRIPT: &str = concat!(
     include_str!("page.js")
 );
 
-/// The page's Content-Security-Policy: its own files and data, nothing else. Image names are callers'
-/// input. If a browser took one for HTML, it would run nothing.
+/// The page's Content-Security-Policy: its own files and data, nothing else. Callers choose the
+/// image names. If a browser parsed an image name as HTML, this policy would stop any script in it.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

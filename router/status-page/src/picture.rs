@@ -1,10 +1,11 @@
-//! The data for the drawing of the ring: the share of each runner, and the owner of each slice. Pure.
+//! The data for the drawing of the ring: the share of each runner, and the owner of each slice.
+//! Pure.
 
 /// Number of slices that the ring is cut into. A drawing cannot show more.
 const SLICES: u16 = 720;
 
-/// The share of all keys that each of the `nodes` runners owns, in the order of the ring's nodes. The
-/// sum of the shares is 1.
+/// The share of all keys that each of the `nodes` runners owns, in the order of the ring's nodes.
+/// The sum of the shares is 1.
 pub(crate) fn shares(points: &[(u64, u16)], nodes: usize) -> Vec<f64> {
     let mut widths = vec![0_u128; nodes];
     let mut before = points.last().map_or(0, |&(position, _)| position);

@@ -47,8 +47,8 @@ pub struct RingStatus {
     /// How images are hashed.
     #[serde(flatten)]
     pub info: RingInfo,
-    /// The owners of the slices around the ring: the index of a runner, and the number of consecutive
-    /// slices that it owns.
+    /// The owners of the slices around the ring: the index of a runner, and the number of
+    /// consecutive slices that it owns.
     pub slices: Vec<(u16, u16)>,
 }
 
@@ -66,8 +66,8 @@ pub struct ShardStatus {
     pub told: String,
     /// The runner's version; empty if it sent no report.
     pub version: String,
-    /// A hash of the exec runtime's map from image to executable. Empty if the exec runtime is off or
-    /// the runner sent no report.
+    /// A hash of the exec runtime's map from image to executable. Empty if the exec runtime is off
+    /// or the runner sent no report.
     pub exec_hash: String,
 }
 

@@ -3,9 +3,10 @@
 //!
 //! A call gets the least loaded ready pod with room. Pods with equal load take turns.
 //!
-//! A pod that is about to expire or retire comes after all other pods, whatever their load. So it
-//! can end without affecting calls. It gets no calls at all if a newer pod can take over. A pod too
-//! close to its `reclaim_after` gets no call before a push was answered.
+//! A pod that expires or retires soon gets a call only if no other pod has room, whatever the
+//! loads. So it can end without affecting calls. It gets no calls at all if a newer pod can take
+//! over. A pod too close to its `reclaim_after` must be pushed (see `lib.rs`) before it gets a
+//! call, unless the API server does not answer.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use crate::shared::{Call, Shared};
 use crate::tracked::Tracked;
 use crate::types::{Phase, Reason, RequestId, Time, Uid};
 
-/// How long a pod that refused a call gets no more calls from this runner than it had. Other
-/// runners may need its room meanwhile.
+/// After a pod refused a call, this runner sends it no more calls at once than it has now, for this
+/// long. Other runners may need the pod's remaining room.
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// The error for callers while the runner has not listed the pods yet. Without a list, it creates
 /// no pod.
@@ -27,7 +28,7 @@ pub(crate) const NOT_LISTED: &str = "the runner could not list the pods of the f
 // === impl Function ===
 
 impl Function {
-    /// Takes in a call.
+    /// Grants a new call a pod, queues it, or rejects it.
     pub(crate) fn request(&mut self, id: RequestId, deadline: Time, shared: &mut Shared) {
         if deadline <= shared.now {
             shared.reject(id, Rejection::DeadlineExceeded);
@@ -121,8 +122,8 @@ impl Function {
             return;
         }
         let unready_since = *self.unready_since.get_or_insert(shared.now);
-        // A pod that had served is lost. The waiting calls wait for the next pod until their
-        // deadlines.
+        // If a pod of the image has served, the image can start. That pod is now gone or does not
+        // answer. The calls wait for a pod until their deadlines.
         if shared.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served)) {
             return;
         }
@@ -177,8 +178,8 @@ impl Function {
             && tracked.calls.len() < tracked.room(self.settings.limits.per_pod as usize, shared)
     }
 
-    /// Whether the pod is ready, and neither evicted nor superseded. An evicted pod's place is for
-    /// another image, whose calls have waited longer.
+    /// Whether the pod is ready, and neither being evicted nor superseded. The place of a pod that
+    /// is being evicted is needed for another image, or exceeds the capacity.
     fn takes_calls(&self, tracked: &Tracked, shared: &Shared) -> bool {
         tracked.ready() && !tracked.evicting() && !self.is_superseded(tracked, shared)
     }

@@ -1,11 +1,11 @@
-//! The limit for the pods of all images together: `--max-pods`, or the number that a quota last
-//! allowed.
+//! The limit for the pods of all images together (the capacity): `--max-pods`, or the number that a
+//! quota last allowed. A place is the room for one pod within this limit.
 //!
 //! Every runner counts the pods that it sees. Two runners may take the last place at once, so only
 //! a quota is a hard limit. When no place is left, calls wait, and the pod that was unused for
-//! longest is evicted. Its owner gives a short notice, during which the pod gets no new calls. A
-//! runner that owns no idle pod asks the owner of another one, by an annotation on the pod. Free
-//! places go to the images that have waited for longest.
+//! longest is evicted. Its owner gives a short notice (see `lib.rs`), and sends the pod no more
+//! calls. A runner that owns no idle pod asks the owner of one to evict it, by an annotation on
+//! that pod. Free places go to the images that have waited for longest.
 
 use std::time::Duration;
 
@@ -24,12 +24,13 @@ const MOST_REFUSALS: u32 = 5;
 const EVICT_PAUSE: Duration = Duration::from_millis(100);
 /// How often to look for a pod to evict while no call waits, but there are too many pods.
 const EVICT_SURPLUS_PAUSE: Duration = Duration::from_secs(1);
-/// The owner gives up an eviction if it could not delete the pod this long after the notice.
+/// The owner gives up an eviction if it could not delete the pod this long after the end of the
+/// notice.
 const DELETED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a pod is not evicted again after its eviction was cancelled.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// How soon an ending pod is expected to free its place. Also counts from asking another runner to
-/// evict.
+/// How soon a pod that ends is expected to free its place. The same time holds for a pod that
+/// another runner was asked to evict.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The pause before another runner is asked again to evict the same pod.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -69,8 +70,8 @@ impl Function {
         self.all_pods(shared) + ahead < capacity
     }
 
-    /// Places that all images take. This image's part is counted anew, as its entry in the totals
-    /// may be old.
+    /// Places that all images take. This image's part is counted anew, because its entry in the
+    /// totals may be outdated.
     fn all_pods(&self, shared: &Shared) -> usize {
         shared.totals.pods - self.part.pods + self.totals(shared).pods
     }
@@ -130,8 +131,8 @@ impl Function {
         }
     }
 
-    /// The image's first pod to evict, after its rank among the candidates of all images. The
-    /// lowest rank is evicted first.
+    /// Returns the image's pod that should be evicted first, with its rank among the candidates of
+    /// all images. The lowest rank is evicted first.
     fn eviction_candidate(&self, owned_only: bool, shared: &Shared) -> Option<(impl Ord + use<>, Uid)> {
         if !self.queue.is_empty() || !self.may_collect(shared) {
             return None;
@@ -166,7 +167,7 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Whether its place is expected to be free soon.
+    /// Whether the pod's place is expected to be free soon.
     fn ends_soon(&self, shared: &Shared) -> bool {
         let recent = |at: Option<Time>| at.is_some_and(|at| !shared.reached(at + GONE_WITHIN));
         let ends = !self.stays() || self.delete.is_some();
@@ -191,7 +192,8 @@ impl Tracked {
         (self.retiring, self.noticed) = (Some(DeleteReason::Evicted), None);
     }
 
-    /// Cancels its eviction if the pod is in use, here or elsewhere, or could not be deleted.
+    /// Cancels the pod's eviction if this or another runner uses the pod, if the pod could not be
+    /// deleted in time, or if this runner's view may be outdated.
     pub(crate) fn reconsider_eviction(&mut self, may_collect: bool, shared: &Shared) {
         if !self.evicting() {
             return;

@@ -1,10 +1,11 @@
 //! The owner's periodic scan for pods that nobody needs any more.
 //!
-//! The owner deletes a healthy pod only after its `reclaim_after`, unused here, and in exactly the
-//! resource version that it judged. To delete a pod early (replaced, evicted or above the limit),
-//! the owner gives notice: it sets `reclaim_after` to a near time and stops using the pod. A runner
-//! with a call on the pod objects by a push, like for any pod about to expire. The owner gives
-//! notice again one scan later.
+//! The owner deletes a healthy pod only after its `reclaim_after`, only if it has no call on the
+//! pod, and only if the pod's resource version has not changed since the decision. To delete a pod
+//! early (replaced, evicted or above the limit), the owner gives notice: it sets `reclaim_after` to
+//! a near time, and prefers other pods. If another runner has a call on the pod, it pushes
+//! `reclaim_after` forward again, like for any pod that expires soon. The owner then cancels an
+//! eviction. For the other reasons, it gives notice again one scan later.
 
 use std::time::Duration;
 
@@ -46,9 +47,9 @@ impl Function {
     }
 
     /// The API server did not answer a request about this image, or answered with an error, such as
-    /// a webhook's. Other users of its pods may see the same problem. No pod of the image is
-    /// collected until they could push again. If the API server is `unreachable`, this holds for
-    /// all images.
+    /// an error of a webhook. Other runners that use the image's pods may have the same problem. No
+    /// pod of the image is collected until they have had time to push again. If the API server is
+    /// `unreachable`, this holds for all images.
     pub(crate) fn delay_collection(&mut self, unreachable: bool, shared: &mut Shared) {
         let from = shared.now + shared.config.scan_interval;
         match &mut shared.watch {

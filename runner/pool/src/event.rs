@@ -46,7 +46,7 @@ pub enum Event {
     Gone(Uid),
     /// The full list of pods. It replaces everything known: a pod that is not in the list is gone.
     Synced(Vec<Pod>),
-    /// The watch broke. The next `Synced` ends the gap.
+    /// The watch was interrupted. The next `Synced` ends the gap.
     WatchLost,
     /// The answer to `Create`.
     Created {
@@ -69,7 +69,7 @@ pub enum Event {
         /// The answer.
         result: WriteOutcome,
     },
-    /// This runner's own probe succeeded: the pod's wrapper serves.
+    /// This runner's own probe succeeded: the wrapper-server in the pod serves.
     Ready(Uid),
     /// The answer to `Check`.
     Checked {
@@ -77,7 +77,7 @@ pub enum Event {
         uid: Uid,
         /// As requested.
         number: u64,
-        /// Whether the pod's wrapper answered in time, whatever the answer.
+        /// Whether the wrapper-server in the pod answered in time, whatever the answer.
         answered: bool,
     },
     /// The pod cannot start or has died.
@@ -120,7 +120,7 @@ pub enum Verdict {
     /// The pod refused the call because all runners together already use its whole capacity. This
     /// runner sends it fewer calls for a while.
     Full,
-    /// The pod sent nothing back, and the driver gave up its connection. The pod does not count
+    /// The pod sent nothing back, and the driver closed the connection. The pod does not count
     /// towards the limit until a probe succeeds.
     Silent,
     /// The deadline passed. The function or the pod may be the cause.
@@ -278,7 +278,8 @@ pub enum Action {
 pub enum DeleteReason {
     /// The pod failed to start, died, or was not ready in time.
     Failed,
-    /// All calls on the pod reach their deadlines. Its running calls may still finish.
+    /// Several calls in a row on the pod reached their deadlines (see `liveness`). The pod's other
+    /// calls may still finish.
     Hung,
     /// The pod is unused, and its `reclaim_after` has passed.
     Expired,

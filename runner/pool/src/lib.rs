@@ -1,9 +1,10 @@
 //! The pool of function pods as a pure state machine: events in, actions out, time as an argument.
 //!
 //! Several runners share one set of pods through the API server, without leases, locks or a leader.
-//! Each runs a [`Pool`] and knows the others only by what they write into the pods. Everything here
-//! is deterministic and without I/O, so that several pools and the faults between them run as a
-//! property test. A driver carries out the [`Action`]s and reports [`Event`]s.
+//! Each runner has a [`Pool`], and learns about the other runners only from what they write into
+//! the pod objects. Everything here is deterministic and without I/O, so that a property test can
+//! run several pools with faults between them. A driver carries out the [`Action`]s and reports
+//! [`Event`]s.
 //!
 //! ```text
 //!               Create                   probe succeeds
@@ -21,11 +22,11 @@
 //!
 //! The rules, each with its module:
 //!
-//! - **Names arbitrate** (`scale`). A pod's name follows from image and slot. Runners that start a
-//!   pod at the same time collide on the name, and the loser uses the winner's pod. Slots
+//! - **Names arbitrate** (`scale`). A pod's name is derived from image and slot. Runners that start
+//!   a pod at the same time collide on the name, and the loser uses the winner's pod. Slots
 //!   `0..max_pods` are the limit of all runners together. One extra slot, the surge slot, is for
-//!   replacing a pod, and for starting one while all others terminate or do not answer. If a pod is
-//!   stuck in termination, the new pod gets another name.
+//!   replacing a pod, and for starting one while all others terminate, have failed or do not
+//!   answer. If a pod is stuck in termination, the new pod gets another name.
 //! - **Any ready pod serves** (`calls`). A pod with room takes a call at once, whatever it was
 //!   created from and whichever runner owns it. If no pod has room, the call waits in a bounded
 //!   FIFO queue.
@@ -34,23 +35,24 @@
 //! - **A failed start is reported at once** (`scale`, `liveness`) to the waiting calls that no
 //!   other pod can serve. The pause before the next start grows.
 //! - **A pod in use is not deleted** (`reclaim`, `collect`). Every runner that uses a pod pushes
-//!   its `reclaim_after` forward, early enough for any clock skew. Only the owner deletes the pod,
-//!   only after `reclaim_after`, and only in the resource version that it judged. To delete a pod
-//!   early, the owner gives notice: it sets `reclaim_after` to a near time. A runner that uses the
-//!   pod objects by pushing it forward again.
+//!   the pod: it writes a later `reclaim_after`, early enough for a clock skew of up to
+//!   [`Config::skew`]. Only the owner deletes the pod, only after `reclaim_after`, and only if the
+//!   resource version is still the one that the owner based its decision on. To delete a pod early,
+//!   the owner gives notice: it sets `reclaim_after` to a near time. If another runner uses the
+//!   pod, that runner pushes the pod again, and the owner does not delete it yet.
 //! - **Outdated pods are replaced, not evicted** (`replace`). The owner replaces one pod at a time
 //!   and starts the new pod first. A pod is outdated if its configuration or image content differs,
 //!   unless the differing part is newer ([`PodRecipe`]).
 //! - **A pod that does not answer is replaced** (`liveness`). It stops counting towards the limit
 //!   at once. The runner probes it until it serves again, or gives up.
 //! - **A minimum is kept** (`min_pods`). The owner starts `min_pods` pods of an image and pushes
-//!   them as if they were in use. It always pushes the same pods. The other ones expire: their
+//!   them as if they were in use. It always pushes the same pods. Other unused pods expire: their
 //!   `reclaim_after` passes.
 //! - **All images share a capacity** (`capacity`). When it is used up, the pod that was unused for
 //!   longest gets notice, and calls wait for its place.
 //! - **The watch is late** (`watch`). No decision relies on a current view. Writes carry the
-//!   resource version that the runner judged. After a gap, the owner waits until other runners
-//!   could have pushed.
+//!   resource version that the decision was based on. After a gap in the watch, the owner deletes
+//!   no unused pod until other runners have had time to push.
 //!
 //! The owner of an image collects, replaces, keeps and warms up its pods. Any runner may serve a
 //! call or start a pod for one. A change of the owner starts and deletes nothing.

@@ -7,10 +7,11 @@
 //! pod that does not answer is silent. Its calls move to other pods. It does not count towards the
 //! limit, so that another pod starts at once. The runner probes it until it serves again.
 //!
-//! A pod's wrapper may answer checks although no call in the pod finishes. So a runner also gives
-//! up a pod after two calls in a row, of different packages, ran for a while and ended by their
-//! deadlines. Another pod of the image must have served in between. Only the owner or creator of
-//! the pod decides this, since only they may delete it. The pod may finish its other calls.
+//! The wrapper-server in a pod may answer checks although no call in the pod finishes. So a pod is
+//! also given up when two calls in a row, of different packages, ran for at least 10 s until their
+//! deadlines. Another pod of the image must have served a call in between. Only the owner or
+//! creator of the pod decides this, because only they may delete it. The pod may finish its other
+//! calls.
 
 use std::time::Duration;
 
@@ -204,7 +205,7 @@ impl Tracked {
         self.liveness.silent_from.or(never_reached).is_some_and(|at| shared.reached(at))
     }
 
-    /// Checks whether the pod answers, unless a check under way ends as early.
+    /// Checks whether the pod answers, unless a check under way ends no later.
     fn check(&mut self, within: Duration, shared: &mut Shared) {
         let due = shared.now + within;
         if self.liveness.check.is_some_and(|check| check.due <= due) {

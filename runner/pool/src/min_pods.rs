@@ -1,11 +1,11 @@
 //! Pods that are kept although nobody uses them: `min_pods` of each image in the configuration's
 //! `kept_images`.
 //!
-//! Only the owner keeps pods. It starts missing pods, and pushes the `reclaim_after` of the kept
-//! pods as if they were in use, so that other runners treat them like any pod and need no push
-//! before a call. Pods beyond the minimum should expire, so the owner always pushes the same pods.
-//! A runner that no longer owns the image stops pushing, and the new owner finds the pods with most
-//! of their lifetime left.
+//! Only the owner keeps pods. It starts missing pods, and pushes the kept pods (writes a later
+//! `reclaim_after`) as if they were in use. So other runners treat them like any pod, and need no
+//! push before a call. Pods beyond the minimum should expire, so the owner always pushes the same
+//! pods. A runner that no longer owns the image stops pushing, and the new owner finds the pods
+//! with most of their lifetime left.
 
 use crate::function::Function;
 use crate::scale::NotCreated;

@@ -1,11 +1,11 @@
 //! Several pools against a model of the API server: the test of the rules that hold between
 //! runners.
 //!
-//! A history follows from one seed. It draws a configuration and runs about ten minutes of requests
-//! with many faults: late and lost watches, lost answers, outages, skewed clocks, changes of owners
-//! and versions. Pods start slowly, fail, die, hang in termination, or are deleted by others. Then
-//! the faults end. The model checks that every image works and that no pod or call is left. It
-//! checks the invariants at every step.
+//! One seed determines a whole test run (a history). The history draws a random configuration and
+//! runs about ten minutes of requests with many faults: late and lost watches, lost answers,
+//! outages, skewed clocks, changes of owners and versions. Pods start slowly, fail, die, hang in
+//! termination, or are deleted by others. Then the faults end. The model checks that every image
+//! works and that no pod or call is left. It checks the invariants at every step.
 
 mod actions;
 mod faults;

@@ -104,7 +104,8 @@ impl Pool {
 
     fn synced(&mut self, pods: Vec<Pod>) {
         if !matches!(self.shared.watch, Watch::Current { .. }) {
-            // Other users of a pod may have been unable to push it, too. Give them one scan interval.
+            // Other users of a pod may have been unable to push it, too. Give them one scan
+            // interval.
             let collect_from = self.shared.now + self.shared.config.scan_interval;
             self.shared.watch = Watch::Current { collect_from };
         }

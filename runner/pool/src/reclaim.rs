@@ -1,10 +1,11 @@
-//! `reclaim_after`: before this time the owner does not delete a pod that another runner uses. A
-//! pod expires when this time passes.
+//! `reclaim_after`: before this time, the owner does not delete a healthy pod, because another
+//! runner may use it. A pod expires when this time passes.
 //!
 //! Every runner that uses the pod pushes `reclaim_after` forward. While calls are in flight, the
 //! runner pushes well before the pod expires. If the pod may already have expired by the owner's
-//! clock, the push comes *before* the use. The owner deletes only an expired pod, and only in the
-//! resource version that it judged. So if a push and a delete race, only one can succeed.
+//! clock, the push comes *before* the use. The owner deletes only an expired pod, and only if its
+//! resource version has not changed since the decision. So if a push and a delete race, only one
+//! can succeed.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::types::Time;
 const LONGEST_RESERVATION: Duration = Duration::from_hours(1);
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_THROTTLE: Duration = Duration::from_mins(1);
-/// It suffices for a watch event and a push, and is short because calls wait.
+/// The longest notice of an eviction. It suffices for a watch event and a push, and is short
+/// because calls wait.
 const EVICTION_NOTICE: Duration = Duration::from_secs(3);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -32,7 +34,8 @@ impl Config {
         ttl.max(self.skew.saturating_mul(4)).max(SHORTEST_LIFETIME)
     }
 
-    /// How long before its end a pod's end is announced. It suffices for a late watch and a push.
+    /// How long before a pod's end the owner gives notice of it. It suffices for a late watch and a
+    /// push.
     pub(crate) fn notice(&self) -> Duration {
         self.skew.saturating_mul(2)
     }
@@ -43,14 +46,15 @@ impl Config {
     }
 
     /// A pod that expires within this time gets calls only if no other pod can take them. It is
-    /// longer than the notice by any clock, and shorter than the time that a pod in regular use has
-    /// left. That is three quarters of its lifetime.
+    /// longer than the notice by any runner's clock. It is not longer than the time that a pod in
+    /// regular use has left: at least three quarters of its lifetime.
     pub(crate) fn leaving(&self) -> Duration {
         self.skew.saturating_mul(3)
     }
 
     /// The pause after a conflict or a missing answer. It is well below the scan interval. After an
-    /// outage, the owner waits one scan interval, so that every user has pushed.
+    /// outage, the owner waits one scan interval before it deletes unused pods. By then, every
+    /// runner must have pushed the pods that it uses.
     pub(crate) fn retry_interval(&self) -> Duration {
         (self.scan_interval / 4).clamp(Duration::from_millis(100), LONGEST_RETRY)
     }

@@ -1,10 +1,11 @@
 //! Replaces outdated pods, one at a time. The new pod is ready before the old pod is retired.
 //!
 //! Any ready pod serves, whatever it was created from, so a replacement is never urgent. Only the
-//! owner replaces, only after a while of undisturbed ownership, and never a pod whose configuration
-//! or content is newer than its own. A rolling upgrade of the runners, where neighbours disagree on
-//! the version for a while, therefore does not replace pods back and forth. A runner replaces at
-//! most one in twenty of the pods that it owns at a time.
+//! owner replaces a pod, and only after it has owned the pod for a minute without interruption. It
+//! never replaces a pod that has a newer configuration or content than the owner's recipe.
+//! Therefore runners of different versions, as during a rolling upgrade, do not replace pods back
+//! and forth. A runner replaces at most one in twenty of the pods that it owns at a time, but at
+//! least one.
 
 use crate::event::DeleteReason;
 use crate::function::{Function, Replacement};

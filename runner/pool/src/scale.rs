@@ -1,9 +1,9 @@
 //! When one more pod is started, under which name, and the outcome of each create.
 //!
-//! The load of a pod is its calls in flight plus its share of the waiting calls. A starting pod has
-//! the share that it was started for. One more pod is started when the least loaded pod has a load
-//! of `--max-waitlist-length`. No call is reserved for a particular pod. The shares follow from the
-//! totals, so they shrink when a caller leaves.
+//! The load of a pod is its calls in flight plus its share of the waiting calls. A starting pod
+//! counts as a pod with room for `--max-waitlist-length` calls. One more pod is started when the
+//! least loaded pod has a load of `--max-waitlist-length`. No call is reserved for a particular
+//! pod. The shares are computed from the totals, so they shrink when a caller leaves.
 
 use crate::event::{Action, Creation, OwnedShards, Rejection};
 use crate::function::Function;
@@ -182,8 +182,8 @@ impl Function {
         self.backoff.take_if(|backoff| shared.reached(backoff.forget_at()));
     }
 
-    /// A start failed. The waiting calls are rejected at once if no other pod can serve them.
-    /// Without an error, they wait for the next start. The pod `except` is not expected to serve.
+    /// A start failed. The waiting calls are rejected at once if no other pod can serve them. If
+    /// `error` is `None`, they wait for the next start. The pod `except` is not expected to serve.
     pub(crate) fn start_failed(
         &mut self,
         error: Option<Rejection>,

@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) timers: BTreeSet<(Time, ImageKey)>,
     pub(crate) totals: Totals,
     pub(crate) quota: Option<Quota>,
-    /// Images whose calls wait for a place for a pod, after the start of the wait.
+    /// Images whose calls wait for a place for a pod, sorted by the start of the wait.
     pub(crate) wanting: BTreeSet<(Time, ImageKey)>,
     /// When to try again after no pod could be evicted.
     pub(crate) evict_at: Option<Time>,
@@ -52,8 +52,8 @@ pub(crate) struct Totals {
 pub(crate) struct Quota {
     pub(crate) pods: usize,
     pub(crate) until: Time,
-    /// The quota then refused a smaller number of pods. The place of a pod that just ended becomes
-    /// free only a moment later.
+    /// The quota has refused a pod although fewer than `pods` exist. `pods` stays the same until
+    /// this happens again, because a quota counts a pod that has ended for a moment longer.
     pub(crate) doubted: bool,
 }
 

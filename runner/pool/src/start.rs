@@ -10,7 +10,8 @@ use crate::types::{PodName, Time, Uid};
 
 /// Without an answer after this time, the request counts as lost.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long the watch may take to show a pod that may exist, before it is created again.
+/// If a pod may exist after a create, how long the watch may take to show it before the pod is
+/// created again.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
@@ -23,8 +24,8 @@ pub(crate) struct Start {
     pub(crate) name: PodName,
     /// The create was answered without a uid. The watch should show the pod.
     pub(crate) answered: bool,
-    /// The create is not answered yet, but the watch shows this pod. Until then the start is counted
-    /// in its place.
+    /// The pod that the watch shows although the create is not answered yet. While this is `None`,
+    /// the start counts in place of the pod.
     pub(crate) shown: Option<Uid>,
     pub(crate) expires_at: Time,
 }

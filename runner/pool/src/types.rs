@@ -137,7 +137,8 @@ pub struct PodName {
     pub image: ImageKey,
     /// `0..max_pods`. Slot `max_pods` is the surge slot.
     pub slot: u32,
-    /// A pod stuck in termination that holds this slot's name. This name avoids the collision.
+    /// A pod that is stuck in termination and holds a name of this slot. Its uid makes this name a
+    /// different one.
     pub past: Option<Uid>,
 }
 

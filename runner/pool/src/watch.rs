@@ -24,7 +24,8 @@ impl Function {
             // After a conflict, retry now that the new version is known.
             tracked.push_after = tracked.push_after.min(shared.now);
             tracked.delete_after = tracked.delete_after.min(shared.now);
-            // The change is the result of the push under way, or the reason why this push will fail.
+            // The change is the result of the push under way, or the reason why this push will
+            // fail.
             tracked.push = None;
         }
         if pod.phase == Phase::Running {
@@ -37,8 +38,8 @@ impl Function {
             }
         }
         if pod.reclaim_after < tracked.pod.reclaim_after && pod.reclaim_after != tracked.pushed {
-            // Another runner that considers itself the owner has given notice. Users get their time
-            // to object by this runner's clock, too.
+            // Another runner that considers itself the owner has given notice. This runner delays
+            // its own delete, so that other runners have time to push the pod.
             tracked.delete_after = shared.now + shared.config.eviction_notice();
         }
         let place_wanted = pod.place_wanted.is_some() && pod.place_wanted != tracked.pod.place_wanted;

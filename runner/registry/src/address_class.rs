@@ -19,7 +19,8 @@ pub(crate) enum AddressClass {
 impl AddressClass {
     pub(crate) const ALL: [Self; 4] = [Self::Public, Self::Loopback, Self::LinkLocal, Self::Cluster];
 
-    /// Whether a registry of this class may lead to addresses of the class `target`.
+    /// Whether a registry of this class may send the runner to addresses of the class `target`, by
+    /// a redirect or a token realm.
     pub(crate) fn leads_to(self, target: Self) -> bool {
         target == Self::Public || target == self
     }
@@ -31,7 +32,7 @@ impl AddressClass {
         }
     }
 
-    /// The class of a URL's host by its text alone. Most names count as public until they are
+    /// The class of a URL's host, without a DNS lookup. Most names count as public until they are
     /// resolved.
     pub(crate) fn of_host(host: &str) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches([']', '.']);

@@ -1,5 +1,5 @@
-//! The real [`Registry`]: bounded HTTP requests by the OCI distribution specification.
-//! ARCHITECTURE.md explains why oci-client is not used.
+//! The real [`Registry`]: HTTP requests according to the OCI distribution specification, with
+//! limits on time and size. ARCHITECTURE.md explains why oci-client is not used.
 
 mod session;
 
@@ -56,7 +56,8 @@ pub struct Options {
     pub report: Report,
 }
 
-/// Asks registries over HTTPS, through the proxies of the environment.
+/// Sends requests to registries over HTTPS, or plain HTTP for `--insecure-registries`. Uses the
+/// proxies that the environment variables set.
 pub struct Client {
     options: Options,
     /// The last challenge of each registry.

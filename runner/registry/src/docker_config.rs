@@ -1,7 +1,8 @@
 //! Docker's `config.json`: finds the credentials for an image. No I/O.
 //!
-//! Many tools write the keys, in many spellings. They are parsed like in the kubelet, which pulls
-//! images with the same file. An error quotes only keys of the file, never values.
+//! Many tools write this file, and they spell its keys in many ways. The keys are parsed like in
+//! the kubelet, which pulls images with the same file. An error quotes only keys of the file, never
+//! values.
 
 #[cfg(test)]
 mod tests;

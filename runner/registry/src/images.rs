@@ -1,10 +1,11 @@
 //! A cache of image metadata. It saves registry requests, and calls continue while a registry is
 //! unavailable.
 //!
-//! The cache answers without a lookup until an entry is older than its time to live. Then a pod's
-//! creation waits for a new lookup, because starting a pod is slow anyway. A constraint is looked
-//! up in the background, because a call waits for it. A failed lookup keeps the cached answer. Each
-//! question has at most one lookup at a time, in its own task, because the first caller may cancel.
+//! The cache answers without a lookup until an entry is older than its time to live. Then the
+//! creation of a pod waits up to two seconds for a new lookup, because starting a pod is slow
+//! anyway. A call with a tag constraint gets the cached answer, and the lookup runs in the
+//! background. A failed lookup keeps the cached answer. Each question has at most one lookup at a
+//! time. The lookup is a task of its own, because the first caller may cancel.
 
 mod answers;
 mod limiter;
@@ -109,13 +110,13 @@ impl Images {
             let _ = self.fresh(&self.lists, image, self.ttl).now_or_never();
             return Ok(chosen);
         }
-        // A list without a matching tag expires as soon as a failure does.
+        // A list without a matching tag expires after the same time as a failure.
         let list = self.fresh(&self.lists, image, NEGATIVE_TTL).await?;
         list.highest(image, constraint).ok_or(ResolveError::NoMatch)
     }
 
-    /// Caches metadata that another runner has found, like an answer that a registry gives now.
-    /// Does nothing if the cache has newer metadata.
+    /// Caches metadata that another runner has found, as if the registry had just returned it. Does
+    /// nothing if the cache has newer metadata.
     pub fn learn(&self, image: &Image, found: Metadata) {
         let entry = self.known.entry(image);
         // A lookup in progress will return something newer.
