@@ -100,7 +100,7 @@ pub(crate) enum Health {
     Overdue,
     /// The pod failed and never recovers.
     Failed,
-    /// All calls on the pod reach their deadlines.
+    /// Several calls in a row on the pod reached their deadlines.
     Hung,
 }
 
