@@ -1,8 +1,8 @@
 //! Annotations that record which file an item came from, and its position in that file.
 //!
 //! kpt (kyaml) defines them. Path and index exist twice: with the current internal prefix, and with
-//! the older public prefix that existing functions still read. They are added when a package is
-//! read, and removed before its files are written.
+//! the older public prefix that existing functions still read. All annotations are added when a
+//! package is read, and removed before its files are written.
 
 use crate::yaml::{Entry, Node, Yaml, rewrite, same, sequence_indent};
 

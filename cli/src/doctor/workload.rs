@@ -133,7 +133,8 @@ impl<'a> Program<'a> {
             let value = match known.iter().find(|(name, _)| *name == variable) {
                 Some((_, value)) => value,
                 // The value is not in the Deployment. A flag without a default gets the placeholder
-                // if another object may set the variable. Otherwise the default is the best guess.
+                // if another object may set its variable. For the namespace and all other flags,
+                // the default is the best guess.
                 None if default.is_empty() && variable != OWN_NAMESPACE && is_elsewhere() => ELSEWHERE,
                 None => default,
             };

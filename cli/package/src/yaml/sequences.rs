@@ -3,7 +3,7 @@
 //! Go's YAML library, and so most functions, does not indent a sequence below its key. If a
 //! document indents its sequences, kpt records `wide` in an annotation, and indents the sequences
 //! again when it writes the function's text. Without this, a function that adds a comment would
-//! change the layout of the whole document.
+//! change the indentation of all sequences in the document.
 
 use std::collections::HashMap;
 use std::ops::Range;

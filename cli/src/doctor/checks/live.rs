@@ -131,8 +131,8 @@ fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix:
     }
 }
 
-/// Warns if programs have different versions. This is no problem, since adjacent versions work
-/// together: somebody has to finish an upgrade.
+/// Warns if programs have different versions. It is only a warning, since adjacent versions work
+/// together: an upgrade is unfinished.
 pub(super) fn versions(facts: &Facts, report: &mut Report) {
     let pages = || answers(&facts.routers).map(|(_, answer)| &answer.page);
     let runners = pages().flat_map(|page| &page.shards).map(|shard| shard.version.as_str());
