@@ -65,7 +65,8 @@ pub(crate) struct Cluster {
 
 /// How to find a port of a container.
 pub(crate) struct Port {
-    /// The Service's port. Also the container's port, unless the Service or a name says otherwise.
+    /// The Service's port. The container's port is the same, unless the Service's target port or a
+    /// port name gives another.
     number: u16,
     /// Names that the container port may have.
     names: &'static [&'static str],
@@ -110,8 +111,8 @@ impl ClusterArgs {
         choose_proxy(&mut config);
         set_user_agent(&mut config, "porch-fn");
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // A forwarded port carries no bytes while a function runs. Requests have their own
-        // timeouts.
+        // No read timeout: a forwarded port carries no bytes while a function runs. Requests have
+        // their own timeouts.
         config.read_timeout = None;
         let client = Client::try_from(config)
             .map_err(|error| Failure::new(format!("cannot create a client for the API server: {error}")))?;

@@ -1,4 +1,4 @@
-//! `porch-fn config`: shows a runner's settings for an image, and the source of each setting.
+//! `porch-fn config`: prints a runner's settings for an image, and the source of each setting.
 
 use std::process::ExitCode;
 

@@ -95,8 +95,8 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the package, unless `--package` is standard input. Also returns the ResourceList for the
-/// function.
+/// Returns the package and the ResourceList for the function. There is no package if `--package` is
+/// standard input.
 fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Package>, Bytes), Failure> {
     let limit = args.max_request_body_size;
     if args.package != Path::new(STDIN) {

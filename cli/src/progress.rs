@@ -1,4 +1,4 @@
-//! Tells the user what a slow operation waits for.
+//! Displays what a slow operation waits for.
 
 use std::io::IsTerminal;
 use std::pin::pin;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// How long an operation may take before the user is told what it waits for.
+/// How long an operation may take before the message is displayed.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// Waits for `work`. After a second, prints `what` on standard error if that is a terminal.
+/// Waits for `work`. After [`SILENT`], prints `what` on standard error if that is a terminal.
 pub(crate) async fn report_if_slow<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Ok(done) = timeout(SILENT, &mut work).await {

@@ -1,8 +1,8 @@
 //! Annotations that record which file an item came from, and its position in that file.
 //!
 //! kpt (kyaml) defines them. Path and index exist twice: with the current internal prefix, and with
-//! the older public prefix that existing functions still read. The annotations are added when a
-//! package is read and removed before it is written.
+//! the older public prefix that existing functions still read. All annotations are added when a
+//! package is read, and removed before its files are written.
 
 use crate::yaml::{Entry, Node, Yaml, rewrite, same, sequence_indent};
 
@@ -18,13 +18,13 @@ pub(super) fn get<'a>(item: &'a Node, key: &str) -> Option<&'a str> {
     item.get("metadata")?.get("annotations")?.get(key)?.text()
 }
 
-/// Adds the annotations after the existing ones. [`remove`] must have removed older ones. `path` is
-/// relative to the package, with slashes. `index` is the document's position in the file, from 0.
-/// `Ok(None)`: the document cannot be serialized.
+/// Adds the annotations after the document's other annotations. Call [`remove`] first: it removes
+/// annotations of an earlier call. `path` is relative to the package, with slashes. `index` is the
+/// document's position in the file, from 0. `Ok(None)`: the document cannot be serialized.
 ///
 /// # Errors
 ///
-/// The name of the value that must be a mapping and is not.
+/// Returns the name of a value that is not a mapping, but must be one.
 pub(super) fn add(document: &Yaml, path: &str, index: usize) -> Result<Option<Yaml>, &'static str> {
     let mut wanted = document.root.clone();
     let top = wanted.entries_mut().ok_or("the document")?;
@@ -42,8 +42,8 @@ pub(super) fn remove(document: Yaml) -> Option<Yaml> {
     if same(&wanted, &document.root) { Some(document) } else { rewrite(&document, &wanted) }
 }
 
-/// Returns the tree without the annotations. Like kyaml, then removes empty `annotations` and
-/// `metadata`.
+/// Returns the tree without the annotations. Then removes empty `annotations` and `metadata`, like
+/// kyaml.
 pub(super) fn bare(root: &Node) -> Node {
     let is_ours = |(key, _): &Entry| key.text().is_some_and(|key| ALL.contains(&key));
     let mut wanted = root.clone();
@@ -64,8 +64,8 @@ fn remove_if_empty(entries: &mut Vec<Entry>, key: &str) {
     entries.retain(|(k, value)| k.text() != Some(key) || !is_empty(value));
 }
 
-/// Returns the entries of the mapping at `key`. Clears the key's span, so that the entry is
-/// serialized again if an edit of its lines is not enough.
+/// Returns the entries of the mapping at `key`. Clears the key's span: if the patch cannot edit the
+/// entry's lines, it then serializes the entry instead of copying its old lines.
 fn existing<'a>(entries: &'a mut [Entry], key: &str) -> Option<&'a mut Vec<Entry>> {
     let (key, value) = entries.iter_mut().find(|(k, _)| k.text() == Some(key))?;
     key.span = 0..0;

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use crate::yaml::{Node, ParseError, Style, Yaml};
 
-/// Kustomization files may lack kind and apiVersion; kpt accepts them.
+/// Files that may lack kind and apiVersion, like in kpt.
 const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
 /// Fails with the name of the first required field of a KRM resource that is missing.
 pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
-    // The type is not checked: the function must reject `apiVersion: 1`.
+    // The type is not checked: a function must itself reject `apiVersion: 1`.
     let is_missing = |field: &&str| root.get(field).and_then(Node::text).is_none_or(str::is_empty);
     ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
 }
@@ -19,8 +19,8 @@ pub(super) fn is_kustomization(path: &Path) -> bool {
     KUSTOMIZATIONS.iter().any(|name| path.ends_with(name))
 }
 
-/// Parses `text` and adds a newline at its end. The value of a literal block at the end must not
-/// gain this newline, so the block's header becomes `|-`.
+/// Parses `text` and adds a newline at its end. This newline must not become part of the value of a
+/// block scalar at the end, so the block's header becomes `|-` or `>-`.
 pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseError> {
     if text.ends_with('\n') {
         return Yaml::parse(text);
@@ -29,8 +29,8 @@ pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseErr
     Ok(document.map(|document| without_last_newline(&document).unwrap_or(document)))
 }
 
-/// Removes the last newline from the value of the block at the end of `document`. `None`: there is
-/// no such block.
+/// Removes the last newline from the value of the block scalar at the end of `document`. `None`: no
+/// block scalar is there.
 fn without_last_newline(document: &Yaml) -> Option<Yaml> {
     let (block, scalar) = document.root.last_scalar()?;
     let is_block = scalar.style == Style::Block && block.span.end == document.text.len();

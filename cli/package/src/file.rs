@@ -46,13 +46,13 @@ impl Package {
         self.files.iter().map(|file| file.documents.len()).sum()
     }
 
-    /// Returns the files in the order of reading, relative to the package.
+    /// Returns the paths of the files, relative to the package, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| file.path.as_path())
     }
 
-    /// Returns the package as a ResourceList in YAML. Items are in the order of their paths. Each
-    /// is its document's text with path and index annotations.
+    /// Returns the package as a ResourceList in YAML. Items are in the order of their files' paths.
+    /// An item is its document's text, with annotations that record its path and index.
     pub fn to_resource_list(&self, function_config: Option<&FunctionConfig>) -> String {
         let items = self.files.iter().flat_map(|file| &file.documents).map(|document| document.item.as_str());
         let mut list = String::from("apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:");
@@ -85,7 +85,7 @@ impl File {
     }
 }
 
-/// Parses the document in `range`. `None`: it is empty. The error describes the fault.
+/// Parses the document in `range`. `None`: it is empty.
 fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result<Option<Document>, String> {
     let text = file[range.clone()].replace("\r\n", "\n");
     let syntax = |ParseError { line, message }: ParseError| {

@@ -83,12 +83,12 @@ impl FunctionConfig {
         }
     }
 
-    /// Returns `list`, a ResourceList in YAML or JSON, with this config instead of its own. The
-    /// rest of a YAML list keeps its text; a JSON list becomes YAML.
+    /// Replaces the functionConfig of `list`, a ResourceList in YAML or JSON, by this config. The
+    /// rest of a list in block style keeps its text. A list in JSON becomes YAML.
     ///
     /// # Errors
     ///
-    /// When `list` is not a ResourceList.
+    /// When `list` is not a ResourceList, or this config cannot be set in it.
     pub fn set_in(&self, list: &[u8]) -> Result<String, String> {
         let text = std::str::from_utf8(list).map_err(|_| "the input is not UTF-8; convert it")?;
         let mut text = text.to_owned();

@@ -22,13 +22,13 @@
 //! - yamlpatch 1.25 (later versions need Rust 1.97) cannot replace a list (84 of 84), loses the
 //!   other fields of a flow mapping, writes the string "1" as a number in flow style, and leaves
 //!   `metadata:` null after its last field was removed (22 documents).
-//! - noyalib 0.0.58 cannot replace a block list or writes another value (82 of 84). It cannot add
-//!   to flow style and empty mappings.
+//! - noyalib 0.0.58 fails to replace a block list, or writes a wrong value (82 of 84). It cannot
+//!   add to flow style and empty mappings.
 //! - rust-yaml 1.1 changes every document; 26 lose comments.
-//! - yaml-edit 0.3.6 makes all changes but one correctly: it changes an anchored value, and so the
-//!   aliases. It would replace only the edits in `yaml/patch.rs`, and add a second parser with its
-//!   own tree. It does not compare values in different spellings. It does not copy new lines with
-//!   their comments from the function's text.
+//! - yaml-edit 0.3.6 makes all changes correctly but one: it changes an anchored value in place,
+//!   and so its aliases. It could replace only the edits in `yaml/patch.rs`, and would add a second
+//!   parser with its own tree. It does not compare values in different spellings. It does not copy
+//!   new lines with their comments from the function's text.
 //! - yaml-rust2, saphyr and serde-saphyr serialize the whole document again, without comments. They
 //!   were not tried.
 

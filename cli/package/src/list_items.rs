@@ -1,12 +1,12 @@
 //! Cuts the items of a ResourceList out of its text, comments included.
 //!
-//! A comment line between two items belongs to the item above if it is indented like that item's
-//! keys, else to the item below. kpt's libraries and people place comments like this.
+//! A comment line between two items belongs to the item above if it is indented at least as far as
+//! that item's keys, else to the item below. kpt's libraries and people place comments like this.
 
 use crate::yaml::{Body, Node, Yaml, column, dedent, line_end};
 
-/// Returns each item of `list`, with its text if it has its own lines. `None`: `items` is not a
-/// list.
+/// Returns each item of `list`, and its text. An item of a list in flow style has no text of its
+/// own. `None`: `items` is not a list.
 pub(super) fn list_items(list: &Yaml) -> Option<Vec<(&Node, Option<String>)>> {
     let entry = list.root.entries()?.iter().find(|(key, _)| key.text() == Some("items"));
     let Some((key, value)) = entry else { return Some(Vec::new()) };
@@ -25,7 +25,8 @@ fn item_end(text: &str, item: &Node) -> usize {
     line_end(text, item.span.end)
 }
 
-/// Returns the end of `item`, and its text. The item starts after `from`. `None`: it has no dash.
+/// Returns the end of `item`, and its text. `from` is the end of the item above, or of the key
+/// `items`. `None`: the item has no dash.
 fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
     let keys = column(text, item.span.start);
     let has_dash =
@@ -48,8 +49,8 @@ fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
     Some((end, out))
 }
 
-/// Returns the end of the lines from `from` on that are blank, or comments indented by at least
-/// `keys` spaces.
+/// Skips the lines at `from` that are blank or are comments with an indentation of at least `keys`
+/// spaces. Returns the position after them.
 fn end_with_comments(text: &str, from: usize, keys: usize) -> usize {
     let belongs = |line: &&str| {
         let content = line.trim_start_matches(' ');

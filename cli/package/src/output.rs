@@ -11,9 +11,9 @@ use crate::yaml::{Body, Node, ParseError, Yaml, document, same, widen};
 /// A function's output, grouped by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
-    /// The documents of each file by index. Each ends with a newline and has no path and index
-    /// annotations. Paths are relative to the package, without `.` and empty parts.
-    /// [`write()`](crate::write()) checks that they stay inside the package.
+    /// The documents of each file by index. A document ends with a newline, and has no annotations
+    /// that record its path and index. Paths are relative to the package, without `.` and empty
+    /// parts. [`write()`](crate::write()) checks that they stay inside the package.
     pub files: BTreeMap<PathBuf, BTreeMap<usize, String>>,
     /// The function's results, each formatted like kpt prints it.
     pub results: Vec<String>,
@@ -53,8 +53,8 @@ pub(super) fn resource_list(text: &str) -> Result<Option<Yaml>, ParseError> {
     Ok(list.filter(|list| list.root.get("kind").and_then(Node::text) == Some("ResourceList")))
 }
 
-/// Returns the path, index and text of an item. Without `cut`, the item's own text, it is
-/// serialized.
+/// Returns the path, index and text of an item. `cut` is the item's own text. The item is
+/// serialized if `cut` is missing or does not parse to `item`.
 fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
     let annotation = |keys: [&str; 2]| {
         keys.into_iter().find_map(|key| annotations::get(item, key)).filter(|value| !value.is_empty())
@@ -68,7 +68,7 @@ fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
         let number = index.parse::<u32>().map(|index| index as usize);
         number.map_err(|_| format!("has the index {index:?}; it must be a whole number"))
     });
-    // YAML treats a carriage return as a line break, but files must not contain it.
+    // YAML reads a carriage return as a line break, but `read` refuses it in a file.
     let cut = cut.filter(|text| !text.contains('\r')).and_then(Yaml::valid);
     let yaml = cut
         .filter(|cut| same(&cut.root, item))
@@ -88,7 +88,7 @@ fn default_path(item: &Node) -> PathBuf {
     clean(&format!("{}/{kind}_{name}.yaml", metadata("namespace").unwrap_or(".")))
 }
 
-/// Removes `.`, empty parts and `..` after a name, so that one file has one path. A leading `/` or
+/// Removes `.`, empty parts and each `NAME/..`, so that one file has one path. A leading `/` or
 /// `..` stays; `write` refuses it.
 fn clean(path: &str) -> PathBuf {
     let mut clean = PathBuf::new();

@@ -1,9 +1,9 @@
 //! Finds and reads the files of a package, by kpt's rules.
 //!
-//! Everything below the directory belongs to it, including subpackages. Each package (a directory
-//! with a Kptfile, and the directory that was named) may have a `.krmignore` in gitignore's syntax.
-//! Like in kpt, it applies only to that package, not to subpackages. A `.krmignore` in a plain
-//! subdirectory has no effect.
+//! A package is the directory that the user names, or a directory with a Kptfile. It includes
+//! everything below its directory, also its subpackages. It may have a `.krmignore` in gitignore's
+//! syntax. Like in kpt, a `.krmignore` applies only to its own package, not to subpackages. A
+//! `.krmignore` in a plain subdirectory has no effect.
 
 use std::fs::{self, File as FsFile};
 use std::io::{self, Read};
@@ -28,9 +28,9 @@ struct Walk<'a> {
 }
 
 /// Reads the package in `dir`: every `*.yaml`, `*.yml`, `*.json` and `Kptfile` below it, in the
-/// order of their paths. `.git` and symbolic links are skipped; other hidden files are not. The
-/// total size of the files is at most `max_bytes`, which bounds the memory. The ResourceList is
-/// about 10 % larger.
+/// order of their paths. `.git` and symbolic links are skipped; other hidden files are not.
+/// `max_bytes` limits the total size of the files, and so the memory. The ResourceList is about 10%
+/// larger than the files.
 ///
 /// # Errors
 ///

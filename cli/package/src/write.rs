@@ -15,10 +15,11 @@ use crate::yaml::{Yaml, patch};
 
 /// Writes `output` into `dir`, from which `package` was read. Returns one line per file that was
 /// created, updated or deleted, or "nothing changed". Only files with new content are written;
-/// files without remaining items are deleted. In an item that was sent, changed values are edited
-/// in the user's text, so that comments and layout stay. The function's own text is used for new
-/// items, if the order or the length of a list changes, and if the function adds comments. New
-/// files get mode 0666 minus the umask; other files keep their mode.
+/// files without remaining items are deleted. If an item was sent to the function, only its changed
+/// values are edited in the user's text, so that comments and layout stay. The function's own text
+/// is used for a new item, for an entry in which the length of a list or the order of keys changes,
+/// and for an item to which the function adds comments. New files get mode 0666 minus the umask;
+/// other files keep their mode.
 ///
 /// # Errors
 ///
@@ -96,8 +97,8 @@ fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), Str
 
 // === content ===
 
-/// Returns a file's text with new items. The text between the documents and the text of unchanged
-/// items stay.
+/// Returns a file's text with `items` as its documents. The text between the documents and the text
+/// of unchanged items stay.
 pub(super) fn rebuilt(file: &File, items: &BTreeMap<usize, String>) -> String {
     let windows_lines = file.text.contains("\r\n");
     let separator = if windows_lines { "---\r\n" } else { "---\n" };

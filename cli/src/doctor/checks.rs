@@ -49,8 +49,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     programs(facts, &mut report);
     let checks = match report.findings.first().map(|finding| finding.level) {
         None => CHECKS,
-        // Readiness matters for Porch's runner and for ours. Maybe no pod has identified itself
-        // because none is ready.
+        // The program is Porch's runner or ours. Only the check of readiness applies to both, and
+        // it may also explain why: a pod that is not ready does not identify itself.
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };
@@ -85,7 +85,8 @@ fn programs(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Checks whether routers are ready. Several runners need routers.
+/// Checks whether routers are ready, and whether they are missing although there are several
+/// runners.
 fn routers(facts: &Facts, report: &mut Report) {
     match (&facts.installed.router, &facts.installed.runner) {
         (Some(router), _) => replicas(facts, router, 2, report),
@@ -100,7 +101,7 @@ fn routers(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Checks whether runners are ready. Routers need runners.
+/// Checks whether runners are ready, and whether they are missing although there are routers.
 fn runners(facts: &Facts, report: &mut Report) {
     match (&facts.installed.router, &facts.installed.runner) {
         (router, Some(runner)) => replicas(facts, runner, if router.is_some() { 3 } else { 1 }, report),

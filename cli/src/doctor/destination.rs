@@ -28,7 +28,7 @@ pub(super) enum Destination<'a> {
     NoPort(&'a str),
     /// The address is not a Service of the namespace.
     Outside,
-    /// The Deployment refers to another object for the address.
+    /// The Deployment takes the address from another object.
     Unknown,
 }
 
@@ -102,8 +102,8 @@ pub(super) fn has_port(service: &ServiceSpec, number: i32) -> bool {
     service.ports.iter().flatten().any(|port| port.port == number)
 }
 
-/// Returns whether routers or runners resolve the runners' Service by DNS. Only then its type of
-/// address matters.
+/// Returns whether routers or runners resolve the runners' Service by DNS. Only then must the
+/// Service be headless and single-stack.
 pub(super) fn by_dns(facts: &Facts) -> bool {
     let namespace = &facts.namespace;
     let runners = facts.router_flags().map(|flags| flags.runners.clone());

@@ -1,6 +1,6 @@
-//! Recognises from a namespace's Deployments what is installed there. Pure functions without I/O.
-//! Flags are parsed with the programs' own parsers, so that doctor sees the values that the
-//! programs use.
+//! Identifies our programs and Porch's programs in a namespace from its Deployments. Pure functions
+//! without I/O. Flags are parsed with the programs' own parsers, so that doctor sees the values
+//! that the programs use.
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -13,8 +13,9 @@ use super::workload::{Program, SERVER, Workload};
 mod tests;
 
 /// Porch's own function runner is recognised by the name of its Deployment or image. Our runner may
-/// replace it under the same names. Its flags alone do not identify a Deployment, since
-/// porch-server has them as well. Within the Deployment of that name, they identify the container.
+/// replace it under the same names. The flag `pod-namespace` does not identify a Deployment, since
+/// porch-server has it as well. In a Deployment with the runner's name, the flag identifies the
+/// container.
 const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
 const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
@@ -29,7 +30,7 @@ pub(super) struct Installed<F> {
     pub(super) image: String,
     /// The container's memory limit in bytes.
     pub(super) memory: Option<u64>,
-    /// The flags, or the error with which the program refuses to start.
+    /// The flags, or the error if the program refuses to start with them.
     pub(super) flags: Result<F, String>,
 }
 
@@ -95,7 +96,8 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     found
 }
 
-/// Returns the evaluator that starts function pods, unless it is known to be ours.
+/// Returns the evaluator in a Deployment that starts function pods. `None` for programs that are
+/// known to be ours.
 pub(super) fn evaluator_of(workload: &Workload) -> Option<Evaluator> {
     match recognised(workload) {
         Some((ProgramKind::Router | ProgramKind::Runner, _)) => None,

@@ -71,9 +71,9 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
     left
 }
 
-/// Recognises Porch's pods by label and annotation. Pods with another manager are excluded. The
-/// name of a pod from warm-up equals its label. For a pod that a call started, the API server
-/// generated the name from the label.
+/// Recognises Porch's pods by label and annotation. Pods with an owner or with the label
+/// [`MANAGED_BY`] are excluded. The name of a pod from warm-up equals its label. For a pod that a
+/// call started, the API server generated the name from the label.
 fn is_legacy(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     pod.labels().get(IMAGE).is_some_and(|id| is_named_after(&pod.name_any(), id))
@@ -91,7 +91,7 @@ fn is_named_after(name: &str, id: &str) -> bool {
     !id.is_empty() && (name == id || generated)
 }
 
-/// Porch names a Service like the label value of the pods that the Service selects.
+/// Recognises Porch's Services: the name is the value of the label [`IMAGE`] in the selector.
 fn is_legacy_service(service: &Service) -> bool {
     let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let selected = selector.and_then(|selector| selector.get(IMAGE));
@@ -173,8 +173,8 @@ async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, Strin
     Ok(servers)
 }
 
-/// Fails unless our runner runs in our namespace. It may run under the name of Porch's runner. So
-/// all its pods must identify themselves as ours.
+/// Fails unless our runner runs in our namespace. A Deployment with the name of Porch's runner may
+/// run either program, so all its pods must identify themselves as our runner.
 fn require_our_runner(facts: &Facts) -> Result<(), String> {
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
         let namespace = &facts.namespace;
@@ -194,8 +194,8 @@ fn require_our_runner(facts: &Facts) -> Result<(), String> {
     Ok(())
 }
 
-/// Fails if the function runner `runner` may need the pods. A Deployment that now runs our runner
-/// may still have terminating pods of Porch's runner.
+/// Fails if the function runner `runner` may need the pods. If Porch's runner was replaced by ours
+/// in the same Deployment, terminating pods may still run Porch's.
 async fn require_unneeded(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
     let Workload { namespace, name, .. } = &runner.workload;
     let known = facts.installed.runner.as_ref().map(|runner| &runner.workload.name);

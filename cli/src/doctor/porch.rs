@@ -39,7 +39,7 @@ pub(super) struct Caller {
     pub(super) max_message: u64,
 }
 
-/// A Deployment of Porch's that starts function pods.
+/// A Deployment of Porch that starts function pods.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Evaluator {
     pub(super) workload: Workload,
@@ -72,10 +72,11 @@ pub(super) fn callers(workload: &Workload, program: &Program<'_>) -> Vec<Caller>
 }
 
 /// Returns the evaluator if `program` starts function pods. `is_runner`: the program is Porch's
-/// function runner. Its variables may come from another object, which doctor does not read.
+/// function runner. If it takes variables from another object, which doctor does not read, it
+/// counts as starting pods.
 pub(super) fn evaluator(workload: &Workload, program: &Program<'_>, is_runner: bool) -> Option<Evaluator> {
-    // A program without porch-server's flags, port and image may be an old function runner with any
-    // name.
+    // `is_server` needs evidence: a program without porch-server's flags, port and image may be an
+    // old function runner under any name.
     let mut ports = program.container.ports.iter().flatten();
     let has_port = ports.any(|port| port.container_port == POD_EVALUATOR_PORT);
     let has_flag = |flags: [&str; 2]| flags.iter().any(|flag| program.flag(flag).is_some());

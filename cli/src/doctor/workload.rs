@@ -12,7 +12,8 @@ use kube::ResourceExt;
 pub(super) const ELSEWHERE: &str = "(from elsewhere)";
 /// Variable with a program's own namespace. Default: the namespace of its pod.
 const OWN_NAMESPACE: &str = "POD_NAMESPACE";
-/// The program that Porch's images and ours run if the container has no command.
+/// The assumed program of a container without a command: doctor does not read images. Porch's
+/// images run this program.
 pub(super) const SERVER: &str = "server";
 
 /// A Deployment.
@@ -117,8 +118,8 @@ impl<'a> Program<'a> {
     }
 
     /// Parses the flags like the program does in a pod of `namespace`: the command line overrides
-    /// the environment. This process's own environment must have no effect. So each variable that a
-    /// flag falls back to is passed as a flag.
+    /// the environment. The parser would also read the environment of this process, which must have
+    /// no effect. So the value of each flag that has a variable is passed on the command line.
     pub(super) fn parse<F: Parser>(&self, namespace: &str) -> Result<F, String> {
         let env = self.container.env.as_deref().unwrap_or_default();
         let known: Vec<_> =
@@ -131,9 +132,9 @@ impl<'a> Program<'a> {
             let is_elsewhere = || self.has_env_from() || env.iter().any(|one| one.name == variable);
             let value = match known.iter().find(|(name, _)| *name == variable) {
                 Some((_, value)) => value,
-                // The value is not in the Deployment. A flag without a default gets the
-                // placeholder. For the namespace and all other flags, the default is the best
-                // guess.
+                // The value is not in the Deployment. A flag without a default gets the placeholder
+                // if another object may set its variable. For the namespace and all other flags,
+                // the default is the best guess.
                 None if default.is_empty() && variable != OWN_NAMESPACE && is_elsewhere() => ELSEWHERE,
                 None => default,
             };

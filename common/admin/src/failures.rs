@@ -18,18 +18,19 @@ const MAX_IMAGE: usize = 300;
 /// Calls that failed in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// When the last of them failed, in milliseconds since 1970, by the clock of the reporting process.
+    /// Time of the last of these failures, in milliseconds since 1970, by the clock of the
+    /// reporting process.
     pub at_ms: u64,
     /// The number of these calls.
     pub count: u64,
-    /// `router` or `runner`. Set on the status page only.
+    /// The program that recorded it, `router` or `runner`. Only the status page sets this.
     pub by: String,
     /// The runner where the call failed, if another server reports the failure.
     pub shard: String,
     /// The image, cut to a maximum length; empty when it is not known.
     pub image: String,
-    /// The name of a gRPC code; or `BROKEN`, `NOT_SENT` or `SHED` if the call was then sent to another
-    /// runner.
+    /// The name of a gRPC code. Or `BROKEN`, `NOT_SENT` or `SHED` for a failed attempt, after which
+    /// a router may send the call to another runner.
     pub code: String,
     /// The first line of the message, cut to a maximum length.
     pub text: String,

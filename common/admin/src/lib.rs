@@ -45,8 +45,8 @@ pub const JSON: &str = "application/json";
 /// Content type of pages for people.
 pub const HTML: &str = "text/html; charset=utf-8";
 
-/// The Content-Security-Policy with which a browser loads and runs nothing. A page for people has
-/// its own policy.
+/// The Content-Security-Policy that lets a browser load and run nothing. A page for people has its
+/// own policy.
 const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
 /// A page of the server. Its content is created for each request.
@@ -55,7 +55,7 @@ pub struct Page {
     pub path: &'static str,
     /// Its content type, such as [`JSON`].
     pub content_type: &'static str,
-    /// Its Content-Security-Policy. With `None` a browser loads and runs nothing.
+    /// Its Content-Security-Policy. `None`: the browser may load and run nothing.
     pub policy: Option<HeaderValue>,
     /// Creates the content for a request's query, which may be empty. An error means that the query
     /// is not valid: the server answers 400 with the error's text, in the same content type.
@@ -136,8 +136,8 @@ fn respond(
     response
 }
 
-/// Serves the admin port until the future is dropped. It continues during a drain, when probes and
-/// metrics matter most.
+/// Serves the admin port until the future is dropped. Keep it running during a drain, when probes
+/// and metrics matter most.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();
@@ -152,8 +152,8 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
                 let span = tracing::debug_span!("admin", %peer);
                 let task = connections.spawn(served.instrument(span));
                 open.push_back(Open { since: Instant::now(), requested, task });
-                // The connection's task can read a request that has arrived already, before the next
-                // connection is accepted.
+                // Lets the connection's task read a request that has already arrived, before the
+                // next connection is accepted.
                 yield_now().await;
             }
             Err(error) => {

@@ -3,11 +3,11 @@
 //! The C library blocks a thread, so this module uses hickory. A wrong answer would empty or halve
 //! the ring, so this module works around three properties of hickory:
 //! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse). A
-//!   [`Lookup`] holds the two results apart.
+//!   [`Lookup`] keeps the two results separate.
 //! - For a search list, hickory reports only the last name's error. A failure followed by "no such
-//!   name" would look like an empty answer. So this module walks the list itself. An answer is empty
-//!   only if no lookup of the list failed.
-//! - hickory's cache would hide changes until the TTL ends. It is cleared before each lookup.
+//!   name" would look like an empty answer. So this module looks up each name of the list itself.
+//!   An answer is empty only if no lookup of the list failed.
+//! - hickory's cache would hide changes until the TTL ends, so it is cleared before each lookup.
 
 #[cfg(test)]
 mod fake;
@@ -58,8 +58,8 @@ pub(crate) fn no_answer(host: &str) -> String {
 }
 
 impl DnsResolver {
-    /// A resolver that queries `server`. Without it, the resolver queries the system's servers; if
-    /// there are none, 127.0.0.1, like the C library and Go. The system's search list always
+    /// A resolver that queries `server`. `None` means the system's servers. If the system has none,
+    /// the resolver queries 127.0.0.1, like the C library and Go. The system's search list always
     /// applies.
     ///
     /// # Errors
@@ -102,8 +102,8 @@ impl DnsResolver {
     /// All IPv4 and IPv6 addresses of `host`.
     ///
     /// # Errors
-    /// A hint for the user when the addresses are unknown. If the name has no addresses or does not
-    /// exist, this is not an error but a [`Lookup`].
+    /// When lookups failed and no addresses are known; the text tells the user what to check. A
+    /// name that does not exist or has no addresses is not an error but a [`Lookup`].
     pub(crate) async fn lookup(&self, host: &str) -> Result<Lookup, String> {
         self.resolver.clear_cache();
         let (mut failure, mut name_exists) = (None, false);

@@ -1,8 +1,8 @@
-//! A Service's endpoints, by watching its EndpointSlices.
+//! Finds a Service's endpoints by watching its EndpointSlices.
 //!
-//! Each change publishes the whole set. Every few minutes the watcher lists all objects again, which
-//! repairs a change that the watch missed. If the Role does not allow EndpointSlices, the watcher
-//! follows the older `Endpoints` object: the Role of Porch's own runner allows only that.
+//! Each change publishes the whole set. Every few minutes the watcher lists all objects again, in
+//! case the watch missed a change. If the Role does not allow EndpointSlices, the watcher follows
+//! the older `Endpoints` object: the Role of Porch's own runner allows only that.
 
 mod endpoints;
 #[cfg(test)]
@@ -31,8 +31,8 @@ use crate::publish::Publisher;
 /// random, so that processes do not list at the same moment.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// After a failure, discovery counts as working when it has run without an error for this long
-/// since a list. This is longer than [`TIMEOUT`]: a watch request without an answer fails before.
+/// After a failure, discovery counts as working again if no error follows for this long after a
+/// list. This is longer than [`TIMEOUT`], so a watch request without an answer has failed by then.
 const LIVED: Duration = Duration::from_secs(12);
 
 const RIGHTS: &str =
@@ -69,7 +69,7 @@ struct Watcher {
 
 impl Watcher {
     /// Follows the endpoints until it is time to list again. Each round tries EndpointSlices first,
-    /// because the rights may have been granted meanwhile.
+    /// because somebody may have granted the rights meanwhile.
     async fn round(&mut self) -> Result<(), FollowError> {
         let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
         match self.follow(slices, of_slice).await {
@@ -135,8 +135,8 @@ impl Watcher {
         }
     }
 
-    /// Returns a hint if the Service does not exist: its endpoints look like those of a Service
-    /// without pods. Returns `None` if the Service exists or the request failed.
+    /// Returns a hint if the Service does not exist. An empty list does not prove this: the Service
+    /// may exist and have no pods. `None`: the Service exists, or the request failed.
     async fn missing(&self) -> Option<Arc<str>> {
         let Self { namespace, name, .. } = self;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);

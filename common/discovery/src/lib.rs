@@ -8,9 +8,10 @@
 //! How answers are interpreted:
 //! - A request that fails (no answer, SERVFAIL, refused, forbidden) changes nothing: the last good
 //!   set stays.
-//! - An empty answer, or "no such name", is an answer: a Service without ready pods has no other.
-//! - DNS: IPv4 and IPv6 are looked up side by side. If the lookup of one family fails, its last
-//!   good addresses stay. A server with both families is two endpoints.
+//! - An empty answer, or "no such name", empties the set: DNS and the API server answer like this
+//!   for a Service without ready pods.
+//! - DNS: IPv4 and IPv6 are looked up in parallel. If the lookup of one family fails, its last good
+//!   addresses stay. A server with both families is two endpoints.
 //! - EndpointSlices: all endpoints are of one family, IPv4 if any pod has it. So each pod is one
 //!   endpoint.
 

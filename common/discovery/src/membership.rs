@@ -1,8 +1,9 @@
 //! Decides which of the addresses from discovery are members.
 //!
-//! Each change of the members moves images between runners. So new addresses are collected for a
-//! moment and join together. An address that left and came back must first be listed for a while.
-//! Leaving is never delayed.
+//! Each change of the members moves images between runners. So new addresses are collected for
+//! [`COALESCE`] and join together. An address that left and came back must first be listed for
+//! [`COOLDOWN`]. An address that discovery no longer lists leaves at once, unless its server passes
+//! health checks.
 //!
 //! ```text
 //!             listed                    after COALESCE, with all that arrived meanwhile
@@ -17,16 +18,16 @@
 //! ```
 //! While no address has joined, new addresses join at once, because calls wait for them.
 //!
-//! The cooldown is meant for a single address that flaps. If half of all addresses cool down, there
-//! is another cause, and the other half alone would be overloaded. So addresses that cool down are
-//! then usable as well. See [`cooling_down_count`].
+//! The cooldown is meant for a single address that flaps. If half of all addresses or more cool
+//! down, there is another cause, and the rest alone would be overloaded. So addresses that cool
+//! down are then usable as well. See [`cooling_down_count`].
 //!
 //! If discovery no longer lists an address but its server passes health checks, the address stays
-//! for a while. In this case discovery is more often wrong than the server. See
+//! for a limited time. In this case the fault is more often in discovery than in the server. See
 //! [`Membership::update`].
 //!
-//! Pure: time is an argument, as a duration since any fixed moment. [`LiveMembership`] adds the
-//! clock.
+//! No I/O and no clock: time is an argument, as a duration since any fixed moment.
+//! [`LiveMembership`] adds the clock.
 
 mod live;
 #[cfg(test)]
@@ -54,8 +55,9 @@ const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 /// How long an address that passes health checks stays when discovery lists only other addresses.
 const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether servers that cool down are used like healthy servers: if there are more of them than
-/// healthy servers, or equally many and more than one. If one of two servers cools down, it may flap.
+/// Whether servers that cool down are used like healthy servers. They are if they outnumber the
+/// healthy servers. If the numbers are equal, they are used too, unless there is only one of each:
+/// that one may flap.
 pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
     healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
 }
@@ -71,8 +73,8 @@ pub struct Membership {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     presence: Presence,
-    /// Set when discovery no longer lists the address: until when it stays, if it passes health
-    /// checks.
+    /// Time at which the address leaves, although its server passes health checks. `None` while
+    /// discovery lists the address.
     unlisted_until: Option<Duration>,
 }
 
@@ -135,8 +137,9 @@ impl Membership {
         self.tick(now);
     }
 
-    /// Applies the passage of time; call it at [`Membership::next_timer`]. Unlisted members whose
-    /// time is up leave, new addresses join, and addresses that left long ago are forgotten.
+    /// Applies the passage of time; call it at [`Membership::next_timer`]. Removes unlisted members
+    /// after their time limit, adds addresses that may join, and forgets addresses that left long
+    /// ago.
     pub fn tick(&mut self, now: Duration) {
         for entry in self.entries.values_mut() {
             if entry.unlisted_until.is_some_and(|until| until <= now) {

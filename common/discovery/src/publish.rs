@@ -16,8 +16,8 @@ const RETRY_TO: Duration = Duration::from_secs(10);
 /// The servers of a target at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whether there was an answer, possibly an empty one. A router serves only after an answer.
-    /// Before the first answer, `endpoints` is empty.
+    /// Whether discovery has received an answer, possibly an empty one. Until then, `endpoints` is
+    /// empty and a router does not serve.
     pub is_answered: bool,
     /// `host:port`, with IPv6 addresses in brackets; sorted, without duplicates.
     pub endpoints: Arc<[String]>,

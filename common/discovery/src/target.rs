@@ -1,7 +1,7 @@
 //! Targets of discovery: the values of `--runners` and `--peers`.
 //!
-//! The forms are gRPC's target names, which users know. A target is checked completely here. So the
-//! process refuses to start with a misspelt target, instead of serving with an empty ring.
+//! The forms follow gRPC's target names, which users know. The syntax is checked completely here.
+//! So the process refuses to start with a malformed target, instead of serving with an empty ring.
 
 #[cfg(test)]
 mod tests;
@@ -62,8 +62,9 @@ fn wrong(part: &str, problem: &str) -> TargetError {
 }
 
 impl Target {
-    /// The name that the servers' certificates must contain: the name that is looked up, as in gRPC.
-    /// `None` means that each certificate must contain its server's address.
+    /// The name that the servers' certificates must contain. For DNS it is the name that is looked
+    /// up, as in gRPC. For a Service it is `SERVICE.NAMESPACE.svc`. `None` means that each
+    /// certificate must contain its server's address.
     pub fn server_name(&self) -> Option<String> {
         match self {
             Self::Static(_) => None,
@@ -203,7 +204,8 @@ fn parse_port(text: &str) -> Option<u16> {
 /// allowed.
 fn is_host_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
-    // A DNS name does not end in a number, so the text is a malformed address or only a port.
+    // A DNS name does not end in a number. Such a text must be an IPv4 address; a malformed address
+    // or only a port is refused.
     let last = name.rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) {
         return name.parse::<Ipv4Addr>().is_ok();

@@ -26,8 +26,8 @@ use crate::target::{HostPort, Target};
 
 /// Timeout of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause between two lookups of a name. The TTL does not count: that of cluster DNS is often 30 s,
-/// which is too long for a new runner to wait for calls.
+/// Pause between two lookups of a name. The TTL is ignored: cluster DNS often sets 30 s, which is
+/// too long for a new runner to wait for calls.
 const LOOKUP_PAUSE: Duration = Duration::from_secs(5);
 /// Pause while the name has no addresses. It is shorter, because no call can be served then.
 const EMPTY_PAUSE: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub enum SetupError {
 
 /// Watches a target. A DNS name is looked up at the target's DNS server, or at the system's. A
 /// Service is watched at the API server of `kubeconfig`, or else of the pod's service account.
-/// `program` is the client's name there.
+/// `program` is the client's name in the API server's logs.
 ///
 /// Returns the task, which the caller must spawn, and the snapshots. The receiver is notified of
 /// the first answer, even of an empty one, and then of each change of the set. A static list and an

@@ -1,8 +1,9 @@
 //! Watches files that change while a server runs: settings, credentials, certificates.
 //!
 //! Files are read whole, up to a limit. Reads run on threads that may block, because a file system
-//! may hang. A change is found by content and not by time, because a mounted ConfigMap changes by a
-//! symbolic link. A broken file never replaces a good one, and each error is logged once.
+//! may hang. A change is detected by content and not by modification time, because a mounted
+//! ConfigMap changes by a symbolic link. If a file cannot be read or parsed, the last good value
+//! stays. Repeated equal errors are logged once.
 
 #[cfg(test)]
 mod tests;
@@ -29,11 +30,11 @@ pub trait FileSource: Send + 'static {
     type Content: PartialEq + Send;
     /// The parsed value.
     type Value: Clone + Send + Sync;
-    /// Why the files cannot be used. Two errors are the same if their texts are.
+    /// Why the files cannot be used. Two errors with the same text count as the same error.
     type Error: Display;
 
-    /// This many consecutive failed reads are ignored. Several files are not replaced at the same
-    /// moment, so one read may fail.
+    /// Number of consecutive failed reads that are ignored. Several files, such as a certificate
+    /// and its key, are not replaced at the same moment, so a read between may fail.
     const TOLERATED_FAILURES: u32 = 0;
 
     /// The name of the files in the log, in the plural.
@@ -86,7 +87,7 @@ struct Reader<S: FileSource> {
 // === impl WatchedFiles ===
 
 impl<S: FileSource> WatchedFiles<S> {
-    /// Reads the files at once. Blocks.
+    /// Reads the files immediately. Blocks.
     ///
     /// # Errors
     /// When the files cannot be used.
@@ -96,7 +97,7 @@ impl<S: FileSource> WatchedFiles<S> {
         Ok(Self::new(source, Some(content), value))
     }
 
-    /// Reads nothing yet: `value` is used until the first good read.
+    /// Does not read the files yet: `value` is used until a read succeeds.
     pub fn unread(source: S, value: S::Value) -> Self {
         Self::new(source, None, value)
     }
@@ -117,7 +118,7 @@ impl<S: FileSource> WatchedFiles<S> {
         self.shared.value.subscribe()
     }
 
-    /// The error of the last read; `None` if the files can be used.
+    /// The last error that was not ignored; `None` after a read that succeeded.
     pub fn last_error(&self) -> Option<String> {
         self.shared.error.lock().clone()
     }
@@ -127,8 +128,8 @@ impl<S: FileSource> WatchedFiles<S> {
         self.load(Arc::clone(&self.shared.reader).lock_owned().await).await;
     }
 
-    /// The last good value. If `enough` rejects it, reads the files first. If a read is in progress,
-    /// waits for that read, and reads again only if `enough` still rejects the value.
+    /// Returns the last good value. If `enough` rejects it, reads the files first. If a read is in
+    /// progress, waits for that read, and reads again only if `enough` still rejects the value.
     pub async fn value_or_reload(&self, enough: impl Fn(&S::Value) -> bool) -> S::Value {
         if !enough(&self.value()) {
             let reader = Arc::clone(&self.shared.reader).lock_owned().await;
@@ -139,8 +140,8 @@ impl<S: FileSource> WatchedFiles<S> {
         self.value()
     }
 
-    /// Reads the files now and then every `interval`, for ever. Calls `report` after each read with
-    /// whether the files can be used.
+    /// Reads the files immediately, then again after each `interval`, until the future is dropped.
+    /// After each read, calls `report` with true if the files can be used.
     pub async fn follow(self, interval: Duration, report: impl Fn(bool)) {
         loop {
             self.reload().await;

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Returns the bytes of each document of `text`, from its first line that is not blank. A document
-/// with only comments is included.
+/// Returns the byte range of each document of `text`, from its first line that is not blank. A
+/// document with only comments is included if it follows a `---`.
 pub(crate) fn document_ranges(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut next_line = text.strip_prefix(BYTE_ORDER_MARK).map_or(0, |rest| text.len() - rest.len());

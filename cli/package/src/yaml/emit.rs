@@ -1,14 +1,14 @@
-//! Serializes nodes that have no text, in block style with two spaces. Sequences are not indented
-//! below their key.
+//! Serializes nodes that have no text, in block style. A level is indented by two spaces, but a
+//! sequence is not indented below its key.
 //!
-//! This is for new annotations, for the functionConfig of `key=value` arguments and for items that
-//! a function returned as JSON. Plain scalars keep their exact spelling; aliases are replaced by
-//! their values.
+//! These nodes are new annotations, a functionConfig that is set in the user's ResourceList, and
+//! items that a function returned as JSON. Plain scalars keep their exact spelling; aliases are
+//! replaced by their values.
 
 use super::lines::indent;
 use super::{Body, Entry, Node, Scalar, Style, Yaml, same};
 
-/// Serializes `root`, and checks that the text parses to `root`. `None`: a key is a collection.
+/// Serializes `root`. `None`: a key is a collection, or the text does not parse to `root`.
 pub(crate) fn document(root: &Node) -> Option<Yaml> {
     let separator = if is_block(root) && root.tag.is_some() { "\n" } else { "" };
     let text = format!("{}{separator}{}", tag_before(root), lines(root)?);

@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(crate) enum Style {
     /// Without quotes: the text decides whether it is a string, a number, a boolean or null.
     Plain,
-    /// In quotes of this kind.
+    /// In quotes, with the quote character.
     Quoted(char),
     /// A literal or folded block.
     Block,
@@ -21,7 +21,8 @@ pub(crate) struct Scalar {
     pub(crate) style: Style,
 }
 
-/// Words that are a boolean or a merge key in YAML 1.1, and a string in YAML 1.2.
+/// Words with a special meaning in YAML 1.1, such as booleans and the merge key. In YAML 1.2, they
+/// are strings.
 const YAML_1_1_WORDS: [&str; 8] = ["yes", "no", "on", "off", "y", "n", "<<", "="];
 
 impl Scalar {
@@ -35,8 +36,8 @@ impl Scalar {
         self.style != Style::Plain || self.text.contains('\n') || !may_be_special(&self.text)
     }
 
-    /// Returns whether both have the same value. Needless quotes and the spelling of a number do
-    /// not matter: libraries that use JSON's types write `0644` as 420.
+    /// Returns whether both scalars have the same value. Needless quotes and the spelling of a
+    /// number do not matter: libraries that use JSON's types write `0644` as 420.
     pub(crate) fn same(&self, other: &Self) -> bool {
         if self.text == other.text {
             return self.style == other.style || self.is_string() == other.is_string();
@@ -60,8 +61,8 @@ fn may_be_special(text: &str) -> bool {
         || special(text).is_some()
 }
 
-/// Returns the value of a plain scalar that is not a string, by the rules of Go's YAML library and
-/// so of Kubernetes: YAML 1.2 with the octal numbers of YAML 1.1.
+/// Returns the value of a plain scalar; `None` if it is a string. The rules are those of Go's YAML
+/// library, and so of Kubernetes: YAML 1.2 with the octal numbers of YAML 1.1.
 fn special(text: &str) -> Option<Value> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,

@@ -1,8 +1,9 @@
 //! Indentation of sequences below their key.
 //!
 //! Go's YAML library, and so most functions, does not indent a sequence below its key. If a
-//! document indents sequences, kpt records that in an annotation (`wide`), and indents them when it
-//! writes. Otherwise a function that adds comments would re-format half of a document.
+//! document indents its sequences, kpt records `wide` in an annotation, and indents the sequences
+//! again when it writes the function's text. Without this, a function that adds a comment would
+//! change the indentation of all sequences in the document.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +19,8 @@ struct Sequence {
     lines: Range<usize>,
 }
 
-/// Returns `compact` or `wide`. Like in kyaml, the first sequence that is either decides.
+/// Returns `compact` or `wide`. Like in kyaml, the first sequence with one of these two layouts
+/// decides.
 pub(crate) fn sequence_indent(document: &Yaml) -> &'static str {
     let found = sequences(&document.text, &document.root);
     if found.iter().map(|sequence| sequence.offset).find(|offset| matches!(offset, 0 | 2)) == Some(2) {
@@ -59,7 +61,7 @@ fn sequences(text: &str, node: &Node) -> Vec<Sequence> {
             .iter()
             .flat_map(|(key, value)| sequence(text, key, value).into_iter().chain(sequences(text, value)))
             .collect(),
-        // An alias has its lines at the anchor.
+        // The lines of an alias's value are at the anchor.
         _ => Vec::new(),
     }
 }

@@ -17,7 +17,8 @@ pub(crate) struct Node {
     pub(crate) body: Body,
     /// The full tag, such as `tag:yaml.org,2002:str` or `!local`.
     pub(crate) tag: Option<String>,
-    /// Whether this is an alias. `span` is the alias; `body` is a copy of the anchor's body.
+    /// Whether this is an alias. Then `span` is that of the alias, and `body` is a copy of the
+    /// anchored node's body.
     pub(crate) is_alias: bool,
 }
 

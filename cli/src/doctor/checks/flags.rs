@@ -24,7 +24,7 @@ struct Common<'a> {
     flags: &'a ServerFlags,
 }
 
-/// Returns the routers, then the runners. Leaves out those with invalid flags.
+/// Returns the routers, then the runners. Skips a Deployment with invalid flags.
 fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
     fn common<F>(installed: Option<&Installed<F>>, flags: fn(&F) -> &ServerFlags) -> Option<Common<'_>> {
         let installed = installed?;
@@ -50,7 +50,7 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     if hops.iter().all(|&(_, size)| size == largest) {
         return report.ok(format!("{} everywhere", shown(largest)));
     }
-    // Porch applies its own limit first, so a larger limit of ours makes no call fail.
+    // Porch applies its own limit first, so no call fails if only our limit is larger.
     let ours_are_largest = hops[callers..].iter().all(|&(_, size)| size == largest);
     let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
     report.add(
@@ -73,7 +73,8 @@ fn shown(bytes: u64) -> String {
     }
 }
 
-/// Checks that the memory limit fits --max-inflight-bytes, which responses may double.
+/// Checks that the memory limit allows for --max-inflight-bytes of requests, and as much again for
+/// responses.
 pub(super) fn memory(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
         let inflight = inflight_limit(one.flags.max_inflight_bytes, one.flags.max_request_body_size);
@@ -127,8 +128,9 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Porch cannot use TLS. Doctor cannot see a service mesh that adds TLS for Porch. A proxy that
-/// adds TLS has another address.
+/// Warns if Porch calls a program of ours that expects TLS, since Porch cannot use TLS. Doctor
+/// cannot see whether a service mesh adds TLS for Porch. If a proxy adds TLS, Porch calls the
+/// proxy's address, so there is no warning.
 fn callers_tls(facts: &Facts, report: &mut Report) {
     // Porch calls the routers, or the only runner if there are no routers.
     let called =
@@ -144,9 +146,9 @@ fn callers_tls(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Compares --router-count with the replicas. A factor of three is accepted, since the HPA of
-/// components/hpa allows up to three times the flag. With the default of 1, only one router is
-/// accepted.
+/// Compares --router-count with the replicas. The two may differ by a factor of three, since the
+/// HPA of components/hpa allows up to three times the flag. With the default of 1, only one router
+/// is accepted.
 fn router_count(facts: &Facts, report: &mut Report) {
     let (Some(router), Some(flags)) = (&facts.installed.router, facts.router_flags()) else { return };
     let (flag, name) = (flags.router_count, &router.workload.name);

@@ -13,7 +13,7 @@ use super::super::legacy;
 use super::super::workload::name_and_tag;
 use super::live;
 
-/// Reasons for which a container waits until somebody fixes the fault.
+/// Reasons in a waiting container's status that last until somebody fixes the fault.
 const STUCK: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",

@@ -9,7 +9,8 @@ use super::super::finding::{Level, Report};
 
 /// Metric that is 0 if a runner cannot use a source of its configuration.
 const VALID: &str = "porch_fn_runner_config_valid";
-/// The metric's name for the function pod template, whatever its source.
+/// The `source` label of [`VALID`] for the function pod template, from a ConfigMap or from Porch's
+/// objects.
 const TEMPLATE: &str = "function-pod-template";
 
 /// Reports the pods that doctor could not query, by error.
@@ -111,8 +112,8 @@ fn metric<'a, T>(asked: &'a [Asked<T>], name: &'static str) -> impl Iterator<Ite
     answers(asked).filter_map(move |(pod, answer)| Some((pod, value(&answer.metrics, name)?)))
 }
 
-/// Reports `ok` if all pods have the same value, else a problem with the groups of pods. Reports
-/// nothing for fewer than two pods.
+/// Reports `ok` if all pods have the same value. Otherwise reports a problem, with the pods grouped
+/// by value. Reports nothing for fewer than two pods.
 fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix: &str, report: &mut Report) {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (pod, value) in values {
@@ -130,7 +131,8 @@ fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix:
     }
 }
 
-/// Reports several versions. Adjacent versions work together, so this is an unfinished upgrade.
+/// Warns if programs have different versions. It is only a warning, since adjacent versions work
+/// together: an upgrade is unfinished.
 pub(super) fn versions(facts: &Facts, report: &mut Report) {
     let pages = || answers(&facts.routers).map(|(_, answer)| &answer.page);
     let runners = pages().flat_map(|page| &page.shards).map(|shard| shard.version.as_str());
@@ -168,7 +170,8 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
         let mut add = |level, fault| *faults.entry((level, fault)).or_default() += 1;
         // The number of FunctionConfigs with faults is a metric of its own.
         for source in invalid(metrics).filter(|source| *source != "functionconfigs") {
-            // Without --function-pod-template, the source is the objects of newer Porch versions.
+            // Without --function-pod-template, runners read the templates from objects of newer
+            // Porch versions.
             if source == TEMPLATE && of_objects {
                 add(Level::Problem, "base-pod-template or base-service-template cannot be used".to_owned());
             } else {

@@ -1,10 +1,10 @@
-//! Selects the endpoints of a Service that may be called. Pure.
+//! Selects the endpoints of a Service that may be called. Pure functions without I/O.
 //!
 //! Like kube-proxy, it selects endpoints that are ready and not terminating. If there are none, it
 //! selects endpoints that are terminating but still serving, because a draining server is better
-//! than none. In that case it also selects endpoints that were ready before: after an outage of the
-//! API server, nodes lose their leases, and all of their pods count as not ready although they serve.
-//! The caller's health checks find the pods that serve.
+//! than none. In that case it also selects endpoints that are not ready but were ready before. The
+//! reason is an outage of the API server: nodes cannot renew their leases, and all their pods are
+//! marked as not ready although they serve. The caller's health checks find the pods that serve.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub(super) enum Readiness {
     Ended,
 }
 
-/// Returns the endpoints to call, sorted. Keeps in `proven` the addresses that have been ready
+/// Returns the endpoints to call, sorted. Updates `proven`, the addresses that have been ready
 /// before and are still listed. All endpoints are of one family, because a pod of a dual-stack
 /// Service is in a slice of each family. The family is IPv4 if any IPv4 address is listed, so it
 /// does not change with readiness.
