@@ -43,8 +43,8 @@ enum Command {
     /// Check an installation in a cluster, and report how to fix each fault
     #[command(help_template = HELP, before_help = include_str!("commands/examples/doctor.txt"))]
     Doctor(doctor::DoctorArgs),
-    /// Print FunctionConfigs with which a porch-server that evaluates in pods calls the routers
-    /// instead, or FunctionConfigs that undo this
+    /// Print FunctionConfigs that make a porch-server call the routers instead of its own function
+    /// pods, or FunctionConfigs that undo this
     #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/porch-config.txt"), disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
     PorchConfig(porch_config::Action),

@@ -28,7 +28,7 @@ const MAX_OBJECTS: u32 = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Action {
-    /// Print FunctionConfigs with which porch-server calls the routers
+    /// Print FunctionConfigs that make porch-server call the routers
     #[command(help_template = HELP)]
     Generate {
         /// Functions, without tag, with or without registry; default: all functions that have a
