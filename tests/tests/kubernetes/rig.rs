@@ -27,7 +27,7 @@ pub(crate) const VERSION: &str = "fn.kpt.dev/template-version";
 pub(crate) const LONG_AGO: &str = "2001-01-01T00:00:00Z";
 /// The default name of the Secret into which a runner copies its registry credentials.
 pub(crate) const COPY: &str = "auth-secret";
-/// Every call of these tests is shorter.
+/// The deadline of calls. Every call of these tests takes less time.
 const DEADLINE: Duration = Duration::from_secs(100);
 
 /// One test's namespace and sandbox, and helpers that start runners there.
@@ -140,7 +140,7 @@ impl Setup {
         self.runner_of(&[&self.image], more).await
     }
 
-    /// Starts such a runner for other functions. Its client calls the first one.
+    /// Like [`Self::runner`], but for these functions. The client calls the first one.
     pub(crate) async fn runner_of(&self, images: &[&str], more: &[&str]) -> Runner {
         let flags: Vec<_> = ["--scan-interval=1s"].into_iter().chain(more.iter().copied()).collect();
         let server = self.namespace.runner(&self.sandbox, images, &flags).await;

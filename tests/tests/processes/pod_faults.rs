@@ -77,8 +77,8 @@ async fn calls_leave_no_processes() {
     calls_of_executables_leave_nothing(40).await;
 }
 
-/// A stopped wrapper-server answers nothing and closes no connection. Its calls reach their
-/// deadlines; another pod serves the next call.
+/// A wrapper-server that gets SIGSTOP answers nothing and closes no connection. The call with the
+/// shortest deadline fails. Another pod serves all other calls.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_hung_pod_is_replaced_after_the_first_deadline() {

@@ -82,7 +82,7 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
         let (runner, client) = runner(&sandbox, "exec cat", flags).await;
         wait_count(&runner, "ready", expected).await;
         assert_eq!(pods(&sandbox).len() as u64, expected);
-        // The call finds the pod that exists.
+        // The call uses the warm pod. Without a warm pod, it starts one.
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         assert_eq!(pods(&sandbox).len(), 1);
         let not_found = format!("function \"{unknown}\" not found");
@@ -102,7 +102,8 @@ async fn a_cache_config_that_is_written_later_warms_up_pods_and_keeps_them_past_
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}', minReplicas: 1, maxReplicas: 2}}"));
     wait_count(&runner, "ready", 1).await;
     let kept = pids(&sandbox);
-    // The owner extends the pod's life although there are no calls.
+    // Although there are no calls, the owner pushes the pod: it writes a later reclaim-after, the
+    // time after which a pod may be deleted.
     eventually("3 pushes", async || (actions(&runner, "push").await >= Some(3)).then_some(())).await;
     assert_eq!(pids(&sandbox), kept);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}'}}"));

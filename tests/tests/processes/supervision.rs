@@ -1,5 +1,6 @@
 //! A server does not continue after one of its tasks has panicked. The process drains, logs the
-//! task's name, and exits with code 1. In debug builds, an environment variable makes a task panic.
+//! task's name, and exits with code 1. In debug builds, the environment variable
+//! `PORCH_FN_TEST_PANIC` names a task and a file. The task panics as soon as the file exists.
 
 use std::ffi::OsString;
 use std::fs;

@@ -26,7 +26,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Creates an authority and its certificates `runner` and `router`.
+    /// Creates a CA and its certificates `runner` and `router`.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let runner = sandbox.executables(&[(IMAGE, "exec cat")]);
@@ -121,8 +121,8 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     router.wait_runners_healthy().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
-    // The steps are those of production: both authorities are trusted, then the certificates
-    // change, then only the new authority is trusted.
+    // The steps are those of production: both CAs are trusted, then the certificates change, then
+    // only the new CA is trusted.
     let read = |file: &str| fs::read_to_string(sandbox.path(file)).unwrap();
     let old: Vec<_> = ["router", "runner"].map(|name| read(&format!("{name}.crt"))).into();
     let next = Authority::create(sandbox, "next").await;
@@ -137,7 +137,8 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     };
     sandbox.write("authority.crt", before + &after);
     renewed(1).await;
-    // Certificate and key change at the same moment, as in a Kubernetes mount.
+    // Issue all files first, so that each key and its certificate are renamed right after each
+    // other. In a Kubernetes mount, both change at once.
     for name in ["router", "runner"] {
         next.issue(sandbox, &format!("{name}-next"), &format!("DNS:{NAME}"), 2).await;
     }
@@ -172,7 +173,8 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     figure(&format!("certificates and authority renewed under {CALLERS} callers: {report}"));
     report.assert_all_succeeded();
 
-    // The old certificate is no longer valid.
+    // The old certificate does not match the new key: a router with these files refuses to start,
+    // and the running router keeps the valid files.
     sandbox.write("router.crt", &old[0]);
     let mut late = sandbox.command(binary("porch-fn-router"));
     let refused = late.args(flags()).arg("--runners=static:///127.0.0.1:1").output().await.unwrap();

@@ -49,7 +49,7 @@ struct Collector {
     _serving: JoinSet<()>,
 }
 
-/// A router, its runner, and in each of the two runtimes a function that prints its parent span.
+/// A router and its runner. Each of the two runtimes has a function that prints its parent span.
 struct Setup {
     _sandbox: Sandbox,
     router: Server,

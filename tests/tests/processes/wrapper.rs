@@ -40,7 +40,7 @@ async fn sigterm_ends_an_idle_server_at_once_and_closed_stdin_does_not_by_defaul
     for flags in [&["--drain-timeout=1h"][..], &["--drain-timeout=1h", "--exit-with-stdin"]] {
         let sandbox = Sandbox::new();
         let (mut wrapper, client) = start(&sandbox, flags, "cat").await;
-        // In a pod, standard input is closed.
+        // In a pod on Kubernetes, standard input is closed. Only --exit-with-stdin needs it open.
         if flags.len() == 1 {
             wrapper.close_stdin();
         }

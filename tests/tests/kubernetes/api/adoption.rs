@@ -20,7 +20,7 @@ const SERVICE_NAME_TAKEN: &str = "a Service that this runner does not manage hol
 // === impl Setup ===
 
 impl Setup {
-    /// Creates a pod with this name that no runner made.
+    /// Creates a pod with this name directly, not through a runner.
     pub(super) async fn foreign_pod(&self, name: &str, labels: Value, annotations: Value) -> Pod {
         let pod = json!({
             "metadata": {"name": name, "labels": labels, "annotations": annotations},
@@ -98,8 +98,8 @@ async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
     let runner = setup.runner_of(&[&setup.image, &marker, &second], &["--pod-ready-timeout=10m"]).await;
     for (labels, annotations) in [(json!({"app": "other"}), json!({"a": "b"})), (ours, other)] {
         let foreign = setup.foreign_pod(&setup.name(0), labels, annotations).await;
-        // After a failed start the runner waits before the next one. Until then calls get the same
-        // failure.
+        // After a failed start, the runner waits before it starts another pod. Until then, calls
+        // get the same failure.
         eventually("the name is reported as taken", async || {
             let answer = runner.call(INPUT).await;
             (answer.message == failed(&setup.image, POD_NAME_TAKEN)).then_some(())

@@ -8,8 +8,9 @@ use porch_fn_tests::cluster::ApiProxy;
 
 use crate::rig::{INPUT, RECLAIM_AFTER, Setup};
 
-/// The machine's clock is behind, for example because it is not set yet. Runners with a correct
-/// clock must not collect this runner's pods at once.
+/// The machine's clock is behind, for example because it is not set yet. The runner must still
+/// write a correct reclaim-after, the time after which a pod may be deleted. Otherwise runners with
+/// a correct clock would delete this runner's pods at once.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_runner_uses_the_api_servers_clock() {

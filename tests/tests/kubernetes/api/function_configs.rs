@@ -1,6 +1,6 @@
 //! FunctionConfigs of newer Porch versions in a real API server. A runner writes their status, and
-//! users can always delete them. The kind belongs to the whole cluster; the first test that needs
-//! it installs it.
+//! users can always delete them. The kind belongs to the whole cluster. Each test applies its CRD
+//! again, which changes nothing if the kind is already installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Configs {
     api: Api<DynamicObject>,
 }
 
-/// Installs the kind FunctionConfig if it is missing.
+/// Applies the CRD of FunctionConfigs, and waits until the API server serves the kind.
 pub(crate) async fn install(setup: &Setup) {
     setup.apply_crd("functionconfigs").await;
     // The API server serves a kind a little later than it reports the kind as established.
@@ -72,7 +72,8 @@ impl Configs {
         eventually(&format!("{name}: {what}"), async || look(&self.api.get(name).await.ok()?)).await
     }
 
-    /// Waits until the status reports that the present generation is applied, without an error.
+    /// Waits until the status reports that the object's current generation is applied, without an
+    /// error.
     pub(crate) async fn wait_applied(&self, name: &str) {
         self.wait_until(name, "the present state is in effect", |object| {
             (is_applied(object) && error(object).is_empty()).then_some(())
@@ -165,8 +166,8 @@ async fn porchs_function_configs_are_applied_and_can_be_deleted() {
     assert_eq!(writers.len(), 19);
     for (name, users) in &writers {
         assert!(users.iter().all(|user| *user == users[0]), "{name} has one writer: {users:?}");
-        // One more write is allowed: a runner repeats its write if it does not see it within a
-        // second.
+        // One more write is allowed: a runner repeats its write if its watch does not report the
+        // new status within a second.
         assert!((2..=3).contains(&users.len()), "{name} is written once for each generation: {users:?}");
     }
     let users: BTreeSet<_> = writers.values().flatten().collect();

@@ -43,9 +43,10 @@ const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
-/// `get` on pods and Services is not in the table: without it calls succeed, but errors do not
-/// report which object holds a name. [`a_missing_list_of_pods_can_be_granted_later`] tests `list`
-/// on pods.
+/// Each right (verb and resource), and the effect if it is missing. `get` on pods and Services is
+/// not in the table. Without it, calls succeed, but an error does not report which object already
+/// has the name of a function's pod or Service. [`a_missing_list_of_pods_can_be_granted_later`]
+/// tests `list` on pods.
 const TABLE: [(&str, &str, Effect); 19] = [
     ("create", "pods", Fails(MAY_NOT_CREATE)),
     ("delete", "pods", Logs("a pod was not deleted")),

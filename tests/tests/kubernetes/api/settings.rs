@@ -10,7 +10,7 @@ use tonic::Code;
 use super::function_configs::{Configs, install};
 use crate::rig::{INPUT, Setup, function, template};
 
-/// One function's image, its FunctionConfig, and runners for it.
+/// One function: its image (`setup.image`), and a FunctionConfig with the function's name.
 struct Function {
     setup: Setup,
     configs: Configs,

@@ -46,14 +46,14 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
         for field in ["terminating", "in_flight", "waiting"] {
             assert_eq!(count(runner, image, field).await, 0, "{field}");
         }
-        // Each runner watches the pods by itself, and one pod may have answered all its calls. So
-        // it may know later that the other pod is ready.
+        // Each runner has its own watch of the pods. If one pod answered all calls of a runner,
+        // this runner may learn only later that the other pod is ready.
         wait_count(runner, image, "ready", LIMIT as u64).await;
     }
 }
 
 /// Four functions share a quota of two pods. When the API server refuses a pod because of the
-/// quota, the runners ask each other to delete unused pods.
+/// quota, a runner asks the owner of an unused pod to delete that pod.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {

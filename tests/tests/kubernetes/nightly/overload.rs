@@ -20,7 +20,8 @@ use crate::rig::sleeping;
 
 const IMAGES: usize = 2;
 const LIMIT: &str = "--max-queue-per-function";
-/// A runner runs 2 calls of a function at once. 4 more may wait, each for at most 1.5 s.
+/// A runner runs 2 calls of a function at once, and 4 more may wait. The last of them waits about
+/// 1 s, so its answer comes after about 1.5 s.
 const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=4"];
 const SLEEPS: Duration = Duration::from_millis(500);
 /// Enough callers to keep all pods of all runners busy. The runners hold at most 24 calls.

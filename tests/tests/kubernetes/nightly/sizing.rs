@@ -19,7 +19,8 @@ use crate::rig::{LONG_AGO, RECLAIM_AFTER};
 
 /// The number of function pods. The node accepts at most 110 pods.
 const PODS: usize = 40;
-/// The number of pods that the test collects. A small node can end this number in reasonable time.
+/// The number of pods that the test expires and the runner deletes. A small node can stop this
+/// number of pods in reasonable time.
 const COLLECTED: usize = 20;
 const WARM_CALLS: usize = 2000;
 /// How long the test counts requests while nobody calls.

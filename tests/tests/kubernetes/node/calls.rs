@@ -52,8 +52,8 @@ impl Runner {
     }
 }
 
-/// Waits until the record has exactly this number of pods, and returns their births. The record may
-/// get pods later than the runner.
+/// Waits until the record has exactly this number of pods, and returns the first state of each. The
+/// record has its own watch, which may report a pod later than the runner's watch.
 async fn wait_births(record: &Recorder<Pod>, pods: usize) -> Vec<Pod> {
     let recorded = async || Some(births(record)).filter(|births| births.len() >= pods);
     let births = eventually(&format!("{pods} pods were created"), recorded).await;

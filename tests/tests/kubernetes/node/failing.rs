@@ -1,5 +1,5 @@
-//! Pods that the node cannot start. Callers get the reason early and in the same words, and nothing
-//! is left behind.
+//! Pods that the node cannot start. Callers get the reason early, later callers get the same text,
+//! and no failed pod is left behind.
 
 use std::time::Duration;
 

@@ -22,7 +22,8 @@ use crate::INPUT;
 const RULES: &str = "alerts/porch-functions.rules.yaml";
 /// The test cases of the alerts.
 const CASES: &str = "alerts/porch-functions.tests.yaml";
-/// The number of working functions. They are enough that the missing runner owns some.
+/// The number of working functions. It is so large that each of the three runners owns some, also
+/// the runner that is listed but does not exist.
 const GOOD: usize = 12;
 const DOES_NOT_START: &str = "example.com/f/does-not-start:v1";
 const KILLS_ITS_POD: &str = "example.com/f/kills-its-pod:v1";
@@ -195,8 +196,8 @@ fn dashboard_queries() -> Vec<String> {
     queries
 }
 
-/// The selector of a test case's series without the labels that differ between pods, and the names
-/// of its other labels.
+/// Converts a series of a test case to a selector without `namespace` and `instance`, because their
+/// values differ here. Also returns the names of the remaining labels.
 fn selector(series: &str) -> (String, BTreeSet<String>) {
     let (metric, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
     let of_pod = |label: &&str| !label.starts_with("namespace=") && !label.starts_with("instance=");
@@ -210,7 +211,7 @@ async fn assert_series_of_cases_are_exported(prometheus: SocketAddr) -> usize {
     let cases = manifest(CASES);
     let series = list(&cases["tests"]).flat_map(|case| list(&case["input_series"]));
     let series = series.map(|series| series["series"].as_str().unwrap());
-    // The others are of kube-state-metrics, which does not run here.
+    // The other series come from kube-state-metrics, which does not run here.
     let series = series.filter(|series| series.starts_with("porch_fn_"));
     let series: BTreeSet<_> = series.map(selector).collect();
     for (selector, names) in &series {

@@ -10,7 +10,8 @@ use porch_fn_tests::foreign;
 use porch_fn_tests::process::{Sandbox, Server, binary, figure};
 use tonic::Code;
 
-/// Sets an annotation on each Deployment from the package's own Kptfile. NAME is replaced.
+/// Copies the name in the package's Kptfile into an annotation of each Deployment. The test
+/// replaces NAME with the package's name.
 const REPLACEMENTS: &str = "\
 apiVersion: fn.kpt.dev/v1alpha1
 kind: ApplyReplacements
@@ -46,7 +47,7 @@ type Config = fn(&str) -> Option<FunctionConfig>;
 struct Function {
     name: &'static str,
     program: PathBuf,
-    /// Its functionConfig for the package of a name.
+    /// Returns the function's functionConfig for the package with this name.
     config: Config,
 }
 

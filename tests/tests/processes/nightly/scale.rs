@@ -28,8 +28,9 @@ const PORT: u16 = 9446;
 /// The number of images that are called.
 const WARM: usize = 200;
 const CALLS_PER_SECOND: f64 = 300.0;
-/// Half of the changes are the eight changes of each pod in its life of half an hour. The other
-/// half are writes of reclaim-after, once a minute for each of the 25 % of pods that are in use.
+/// About half of the changes come from pods that start and end: each pod lives for half an hour and
+/// changes eight times. The other half are writes of reclaim-after, the time after which a pod may
+/// be deleted. 25 % of the pods are in use, and each of them gets one such write a minute.
 const CHANGES_PER_SECOND: usize = 450;
 const LASTS: Duration = Duration::from_secs(20);
 

@@ -23,7 +23,7 @@ pub(crate) struct Pod {
     pub(crate) number: usize,
     /// The resource version of its last change.
     pub(crate) version: u64,
-    /// When reclaim-after was last written.
+    /// When reclaim-after, the time after which the pod may be deleted, was last written.
     pub(crate) pushed: SystemTime,
     /// The reclaim-after that a runner has written, if any.
     pub(crate) reclaim_after: Option<String>,
