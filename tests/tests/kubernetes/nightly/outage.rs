@@ -1,6 +1,6 @@
 //! The API server is unavailable for a minute, so Kubernetes regards the node as lost.
-//! `alone::outage` tests one runner. With DNS discovery, a router sees only empty DNS answers during
-//! an outage; `fleet` tests those.
+//! `alone::outage` tests one runner. With DNS discovery, a router sees only empty DNS answers
+//! during an outage; `fleet` tests those.
 
 use std::time::Duration;
 
