@@ -34,7 +34,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Kept open, because a wrapper-server can be set to end with its standard input.
+    /// Kept open, because a flag makes the wrapper-server exit when its standard input closes.
     stdin: Option<ChildStdin>,
     address: SocketAddr,
     admin: Option<SocketAddr>,
