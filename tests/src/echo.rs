@@ -1,4 +1,4 @@
-//! One server that stands for thousands of runners or function pods. It listens on many addresses
+//! One server that simulates thousands of runners or function pods. It listens on many addresses
 //! and answers each call with its input.
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,9 +1,9 @@
 //! A fake runner whose answers a test sets.
 //!
-//! It uses the `h2` crate and not our own server. A router must survive faults that our server
-//! never causes: streams that break at any point, refused streams, a connection that hangs. A test
-//! sets the answer for an image ([`FakeRunner::on`]), changes health and connections, and waits for
-//! log entries ([`FakeRunner::wait`]).
+//! It uses the `h2` crate instead of our own server, because a router must survive faults that our
+//! server never causes: streams that break at any point, refused streams, a connection that hangs.
+//! A test sets the answer for an image ([`FakeRunner::on`]), changes health and connections, and
+//! waits for log entries ([`FakeRunner::wait`]).
 
 mod answer;
 mod stream;
@@ -79,7 +79,7 @@ struct Shared {
     controls: Mutex<Vec<Arc<Control>>>,
 }
 
-/// See the module. Dropping it closes its port and its connections.
+/// A fake runner, as the module describes. Dropping it closes its port and its connections.
 #[derive(Debug)]
 pub struct FakeRunner {
     address: SocketAddr,
@@ -160,7 +160,7 @@ impl FakeRunner {
     pub async fn close_port(&mut self) {
         self.listener = None;
         if let Some(serving) = self.serving.take() {
-            // Each connection has its own task.
+            // The connections stay open, because each has its own task.
             serving.abort();
             let _ = serving.await;
         }

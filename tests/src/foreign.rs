@@ -1,6 +1,6 @@
 //! Third-party programs: gRPC clients that use other libraries, KRM functions that use other SDKs,
 //! and installed tools. `tests/run` builds missing programs. It skips the tests of programs that it
-//! cannot get.
+//! cannot build or install.
 
 use std::path::PathBuf;
 

@@ -34,7 +34,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Kept open, because a wrapper-server can be set to end with its standard input.
+    /// Kept open, because a wrapper-server with `--exit-with-stdin` exits when its standard input
+    /// closes.
     stdin: Option<ChildStdin>,
     address: SocketAddr,
     admin: Option<SocketAddr>,

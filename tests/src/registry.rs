@@ -25,9 +25,9 @@ use crate::process::{Sandbox, eventually};
 /// What a registry requires of its clients.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// The only user, unless no credentials are required.
+    /// The only user. `None`: the registry requires no credentials.
     pub user: Option<User>,
-    /// The authority of the registry's certificate, if it uses TLS.
+    /// The certificate authority of the registry, if the registry uses TLS.
     pub tls: Option<Authority>,
 }
 
@@ -80,8 +80,9 @@ impl<'a> Registry<'a> {
         format!("{}/{path}", self.address)
     }
 
-    /// Configures the node's containerd for this registry. containerd reads a folder per registry
-    /// at each pull. The folder stays after the test; the next registry on this port overwrites it.
+    /// Configures the node's containerd for this registry. containerd has a folder for each
+    /// registry, and reads it at each pull. The folder stays after the test; the next registry at
+    /// this address overwrites it.
     pub fn register_with(&self, machine: &Machine) {
         let scheme = if self.access.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", self.address);
@@ -150,7 +151,7 @@ pub fn base64(text: &str) -> String {
 }
 
 async fn write_user(sandbox: &Sandbox, name: &str, user: &User) {
-    // The lowest cost of bcrypt, because the registry computes it at every request.
+    // The lowest cost that bcrypt allows, because the registry computes the hash at every request.
     let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
     let ended = sandbox.run("htpasswd", args, b"").await;
     assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));

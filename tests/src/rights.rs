@@ -16,7 +16,7 @@ pub const BASE: &str = "rights.yaml";
 pub const POD_TEMPLATE: &str = "components/pod-template/rights.yaml";
 /// The rights that credentials for registries need.
 pub const PRIVATE_REGISTRIES: &str = "components/private-registries/rights.yaml";
-/// The rights of a single runner that replaces Porch's.
+/// The rights of the single runner, which replaces Porch's own function runner.
 pub const SINGLE_RUNNER: &str = "single-runner/rights.yaml";
 /// The namespace of function pods in the manifests.
 pub const FUNCTIONS: &str = "porch-fn-system";
@@ -48,7 +48,8 @@ pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The words of a text that begin with `prefix`, in the characters of metric and flag names.
+/// The words of a text that begin with `prefix`. A word consists of the characters that metric and
+/// flag names may have.
 pub fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
     text.split(|c| !part(c)).filter(|word| word.starts_with(prefix)).collect()
@@ -123,7 +124,7 @@ fn rights(rule: &PolicyRule) -> Vec<Right> {
             }
         }
     }
-    // A Role cannot grant paths that are not resources.
+    // A Role cannot grant non-resource URLs.
     assert!(rule.non_resource_urls.is_none() && !all.is_empty(), "{rule:?}");
     all
 }
@@ -142,7 +143,7 @@ impl Right {
         Self(words.join(" "))
     }
 
-    /// The verb and the resource as they are written in a rule.
+    /// The verb and the resource as a rule of a Role has them: without the API group.
     pub fn as_in_rule(&self) -> (&str, String) {
         let mut words = self.0.split(' ');
         let (verb, resource) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());

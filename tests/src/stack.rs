@@ -49,7 +49,7 @@ impl Stack {
             let path = sandbox.script(&format!("functions/{number}"), script);
             local.add(image, vec![path.display().to_string()], PREFIX).expect("a function");
         }
-        // The variable TMPDIR marks a process as one of the sandbox.
+        // The sandbox recognizes its processes by the variable TMPDIR.
         let mark = format!("TMPDIR={}", sandbox.directory().display());
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec!["env".into(), mark.into(), binary("wrapper-server").into()],
@@ -88,7 +88,7 @@ impl Stack {
             let client = self.client();
             self.callers.spawn(async move {
                 loop {
-                    // The call may fail, and the end of the test interrupts it.
+                    // The call may fail, because a test may end the router.
                     let _ = client.try_call(image, "kind: ResourceList\n", None).await;
                     sleep(pause).await;
                 }

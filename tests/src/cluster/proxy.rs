@@ -1,8 +1,8 @@
 //! A proxy in front of the API server that injects faults like those of networks, load balancers
 //! and a busy API server. A runner gets the proxy's kubeconfig; the test itself bypasses the proxy.
 //!
-//! The proxy completes each forwarded request, even if the client has disconnected. So a write can
-//! be late, or its client does not know that it was executed.
+//! The proxy completes each forwarded request, even if the client has disconnected. So the API
+//! server may execute a write late, or without the client learning of it.
 
 mod faulty_watch;
 mod rules;
@@ -46,7 +46,7 @@ pub struct ApiProxy {
 
 struct Shared {
     upstream: Client,
-    /// How far the clock in responses is ahead, in seconds.
+    /// How far the `Date` header of forwarded responses is ahead, in seconds.
     ahead: AtomicI64,
     rules: Rules,
 }
@@ -72,12 +72,14 @@ impl ApiProxy {
         proxy
     }
 
-    /// Writes a kubeconfig for the proxy into the sandbox. It has all rights.
+    /// Writes a kubeconfig for the proxy into the sandbox. Clients of the proxy have all rights,
+    /// because the proxy uses the test's own credentials.
     pub fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
         sandbox.kubeconfig(&format!("http://{}", self.address))
     }
 
-    /// Sets the clock of all responses ahead.
+    /// Sets the `Date` header of forwarded responses ahead. Responses that the proxy itself creates
+    /// have the real date.
     pub fn set_clock_ahead(&self, seconds: i64) {
         self.shared.ahead.store(seconds, Ordering::Relaxed);
     }
@@ -87,7 +89,7 @@ impl ApiProxy {
         self.shared.rules.set(rules.into_iter().collect());
     }
 
-    /// The injected fault, if any, of each request and each open watch.
+    /// The injected fault, if any, of each request, and each fault in an open watch.
     pub fn outcomes(&self) -> Vec<Option<Fault>> {
         self.shared.rules.outcomes()
     }
@@ -117,7 +119,8 @@ impl Drop for ApiProxy {
     }
 }
 
-/// Binds a socket. Only sockets from this function can share its address.
+/// Binds a socket with `SO_REUSEPORT`, so that the socket that reserves the port and the listener
+/// can share the address.
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseport(true).and_then(|()| socket.bind(address)).expect("a free port");
@@ -132,7 +135,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
             let answer = service_fn(move |request| answer(Arc::clone(&shared), request));
-            // If the connection is lost, only the client has to notice.
+            // The client handles a lost connection; the proxy ignores it.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
         });
     }
@@ -195,7 +198,7 @@ async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response
     Ok(answered)
 }
 
-/// A failure in the API server's format.
+/// A failure as the Kubernetes object `Status`, like the API server reports it.
 pub fn status(code: StatusCode, reason: &str) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

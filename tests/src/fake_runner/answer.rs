@@ -49,7 +49,7 @@ pub enum How {
 pub struct Reply {
     pub status: http::StatusCode,
     pub headers: HeaderMap,
-    /// Usually one message with its prefix.
+    /// Usually one gRPC message with its length prefix.
     pub body: Bytes,
     /// `None`: the stream ends after the body, or after the headers if the body is empty.
     pub trailers: Option<HeaderMap>,
@@ -74,14 +74,16 @@ impl Reply {
         Self { headers: headers(&fields), ..Self::default() }
     }
 
-    /// A refusal with the mark that the router may send the call to another runner.
+    /// A refusal with the `porch-fn-retry` header, which allows the router to send the call to
+    /// another runner.
     pub fn shed(code: Code, message: &str) -> Self {
         let mut reply = Self::status(code, message);
         reply.headers.extend(headers(&[("porch-fn-retry", "shed")]));
         reply
     }
 
-    /// Adds the number of the runner's other calls. A router recognises a runner's answer by it.
+    /// Adds the number of other calls in flight on the runner. By this field, a router
+    /// distinguishes the answer of a runner from the error of a proxy.
     #[must_use]
     pub fn with_load(mut self) -> Self {
         let fields = self.trailers.as_mut().unwrap_or(&mut self.headers);

@@ -1,8 +1,8 @@
 //! A directory for a test's processes, which are killed when the test ends.
 //!
-//! A grandchild of a function may have another process group and another parent, so its parents do
-//! not lead to it. But runner and wrapper-server pass `TMPDIR` to their child processes. A process
-//! whose `TMPDIR` is the directory of a [`Sandbox`] belongs to that sandbox.
+//! A grandchild of a function may have another process group and another parent, so the process
+//! tree does not show where it belongs. But runner and wrapper-server pass `TMPDIR` to their child
+//! processes. A process whose `TMPDIR` is the directory of a [`Sandbox`] belongs to that sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -86,8 +86,9 @@ impl Sandbox {
     /// directory.
     pub fn script(&self, name: &str, body: &str) -> PathBuf {
         let path = self.path(name);
-        // `cp` writes the script, because a concurrent fork of this process would inherit the file
-        // while it is open for writing. The kernel does not start such a file.
+        // Another process (`cp`) writes the script. If this process wrote it, a concurrent fork
+        // could inherit the file while it is open for writing, and the kernel does not execute such
+        // a file (`ETXTBSY`).
         let script = format!("#!/bin/sh\nexport TMPDIR='{}'\n{body}\n", self.directory().display());
         let draft = self.write(&format!("{name}.draft"), script);
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("an executable");
@@ -189,8 +190,8 @@ impl Sandbox {
         ended.expect("readable output")
     }
 
-    /// Starts one of our servers and waits until it listens, by default on a free port of 127.0.0.1.
-    /// `name` may be the path of another version.
+    /// Starts one of our servers and waits until it listens, by default on a free port of
+    /// 127.0.0.1. `name` may also be the path of another version's binary.
     pub async fn server<A: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = A>) -> Server {
         self.server_with(name, args, |_| ()).await
     }
@@ -232,7 +233,8 @@ impl Sandbox {
         mark.extend_from_slice(self.directory().as_os_str().as_encoded_bytes());
         let look = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            // A zombie's file is empty. The file of a process that ends just now cannot be read.
+            // The file of a zombie is empty. The file of a process that is just ending cannot be
+            // read.
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let marked = environment.split(|&byte| byte == 0).any(|variable| variable == mark);
             let command = fs::read(entry.path().join("cmdline")).ok().filter(|_| marked)?;
@@ -264,7 +266,7 @@ impl Sandbox {
         files.filter(|file| file.file_name().to_string_lossy().contains(part)).count()
     }
 
-    /// Waits until the directory has `count` files whose names contain `part`.
+    /// Waits until the directory has at least `count` files whose names contain `part`.
     pub async fn wait_files(&self, part: &str, count: usize) {
         let there = async || (self.files_with(part) >= count).then_some(());
         eventually(&format!("{count} files {part}"), there).await;

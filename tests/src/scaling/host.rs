@@ -13,8 +13,8 @@ use crate::process::Sandbox;
 /// The node's address, which `tests/cluster/inside` sets.
 const NODE: &str = "10.250.0.1";
 
-/// The last part of the last address. Addresses are not used twice, so that late packets of one
-/// test cannot reach another.
+/// The last byte of the most recently used address. No address is used twice, so that late packets
+/// of one test cannot reach another.
 static USED: AtomicU8 = AtomicU8::new(0);
 
 /// A network namespace. Dropping its sandbox removes it.

@@ -1,7 +1,7 @@
-//! Asserts that duplicated facts in deploy/ are equal. Alerts exist for Prometheus and for its
-//! operator, because kustomize can include neither in the other. Their tests, the dashboard, scrape
-//! configurations and docs/ repeat names. kpt and kustomize list the same objects.
-//! `foreign::metrics` tests the alerts with Prometheus.
+//! Asserts that duplicated facts in deploy/ are equal. The alerts exist twice, for Prometheus and
+//! for its operator, because kustomize cannot include one file in the other. The alerts' tests, the
+//! dashboard, scrape configurations and docs/ repeat names. kpt and kustomize list the same
+//! objects. `foreign::metrics` tests the alerts with Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
 const OPERATORS_RULES: &str = "components/prometheus-operator/rules.yaml";
-/// The address in the manifests that users replace by that of their copy of the page.
+/// The URL of the runbooks in the manifests. Users replace it by the URL of their own copy.
 const RUNBOOKS: &str = "https://porch-fn.example/docs/troubleshooting.md";
 /// The metric that records the alerts' thresholds.
 const THRESHOLD: &str = "porch_fn:alert_threshold";
@@ -34,7 +34,7 @@ fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
     list(groups).flat_map(|group| list(&group["rules"]))
 }
 
-/// The rules without those that record thresholds.
+/// The alerting rules, without the rules that record thresholds.
 fn alerts(groups: &Value) -> impl Iterator<Item = &Value> {
     rules(groups).filter(|rule| rule["record"].is_null())
 }
@@ -62,15 +62,15 @@ fn bytes(quantity: &Value) -> u64 {
     number.parse::<u64>().unwrap() * unit
 }
 
-/// Where pods of a Deployment export metrics: the value of the label `by`, which distinguishes the
-/// programs, and the port's name.
+/// How Prometheus finds the metrics of a Deployment's pods: the value of the pods' label `by`,
+/// which becomes the job, and the name of the metrics port.
 fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
     let pod = &deployment["spec"]["template"];
     let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
     (pod["metadata"]["labels"][by].as_str().unwrap(), port.unwrap()["name"].as_str().unwrap())
 }
 
-/// The `PodMonitor` of routers and runners, and that of the single runner.
+/// The specs of two `PodMonitors`: for routers and runners, and for the single runner.
 fn pod_monitors() -> [Value; 2] {
     let mut monitors = objects(&Path::new(DEPLOY).join("components/prometheus-operator/monitors.yaml"));
     assert!(monitors.iter().all(|monitor| monitor["kind"] == "PodMonitor"));
@@ -98,8 +98,8 @@ fn the_operators_alerts_are_those_of_the_rule_file() {
     assert_eq!(object["metadata"]["annotations"]["porch-fn.example/runbooks"], RUNBOOKS);
 }
 
-/// An alert compares with a recorded threshold, or with 0 or 1 if the condition is no matter of
-/// degree.
+/// An alert compares its value with a recorded threshold. If its condition is only true or false,
+/// it compares with 0 or 1.
 #[test]
 fn the_thresholds_of_alerts_are_in_one_place() {
     let file = manifest(RULES);
@@ -125,7 +125,8 @@ fn the_thresholds_of_alerts_are_in_one_place() {
     assert_eq!(used, recorded);
 }
 
-/// kube-state-metrics has no metric of ours, so these alerts name namespaces and containers.
+/// kube-state-metrics reports the containers of the whole cluster, so alerts on its metrics select
+/// our containers by namespace and name.
 #[test]
 fn alerts_on_containers_name_those_of_the_manifests() {
     let deployments = deployments();
@@ -198,7 +199,7 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
     assert!(named > 3, "rows and sections are found in descriptions");
 }
 
-/// promtool runs the cases. This test checks that each alert has some.
+/// promtool runs the cases. This test checks that each alert has a case.
 #[test]
 fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     let tests = manifest("alerts/porch-functions.tests.yaml");
@@ -216,7 +217,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
         assert!(!firing.is_empty(), "{name} fires in its case");
         for alert in &firing {
             assert!(!is_quiet(alert), "{name}");
-            // Labels that the alert's texts refer to.
+            // The firing alert must have the labels that its texts use.
             for annotation in rule["annotations"].as_object().unwrap().values() {
                 for shown in annotation.as_str().unwrap().split("$labels.").skip(1) {
                     let shown = shown.split_once(' ').unwrap().0;
@@ -235,7 +236,8 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     }
 }
 
-/// Whether a series is in a namespace or of a pod for which no alert may fire.
+/// Whether a series belongs to the namespace `quiet` or the pod `quiet`, for which no alert may
+/// fire.
 fn is_quiet(series: &str) -> bool {
     ["namespace", "pod"].iter().any(|name| label(series, name) == Some("quiet"))
 }
@@ -262,8 +264,8 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
     assert!(asked(&monitor).iter().eq(&ports), "{monitor}");
     assert!(asked(&single).iter().eq([single_port]), "{single}");
 
-    // The same in the configuration for Prometheus without its operator. `foreign::metrics` tests
-    // that its rules produce these jobs.
+    // The configuration for Prometheus without its operator must select the same jobs and ports.
+    // `foreign::metrics` tests that its relabeling rules produce these jobs.
     let scrape = &manifest("alerts/prometheus.yaml")["scrape_configs"][0];
     let discovery = &scrape["kubernetes_sd_configs"][0];
     assert_eq!(
@@ -349,7 +351,7 @@ fn components_are_listed_and_described() {
     assert_eq!(count, base.matches("- components/").count());
 }
 
-/// Each file allows one thing, so a file that is not listed allows nothing.
+/// Each file allows one kind of traffic. A file that the kustomization does not list has no effect.
 #[test]
 fn network_policies_leave_functions_without_a_network() {
     let folder = "components/network-policies";
@@ -366,7 +368,8 @@ fn network_policies_leave_functions_without_a_network() {
                 assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]), "{name}");
                 assert_eq!(spec["egress"], json!([]), "{name}");
             }
-            // Names can be looked up at the cluster's DNS only: port 53 of any address is a way out.
+            // Only the cluster's DNS may be queried. If port 53 of any address were allowed, data
+            // could leave the cluster through it.
             for rule in list(&spec["egress"]) {
                 let is_dns = list(&rule["ports"]).any(|port| port["port"] == 53);
                 assert!(!is_dns || rule["to"][0]["podSelector"].is_object(), "{name}: {rule}");
@@ -401,7 +404,7 @@ fn limits_of_function_pods_are_for_the_function_namespace() {
     assert_eq!(container["type"], "Container");
     let [request, limit] = ["defaultRequest", "default"].map(|kind| bytes(&container[kind]["memory"]));
     assert!(request < limit);
-    // A maximum would refuse pods whose FunctionConfig asks for more.
+    // With a maximum, the API server would refuse pods whose FunctionConfig asks for more.
     assert!(container["max"].is_null() && container["min"].is_null(), "{container}");
 }
 
@@ -420,8 +423,8 @@ fn images_are_built_by_the_compiler_that_the_workspace_asks_for() {
     for image in ["function-runner", "wrapper-server"] {
         let dockerfile = text(&format!("images/{image}/Dockerfile"));
         assert!(dockerfile.contains(&format!("\nFROM docker.io/library/rust:{minor}-")), "{image}: {minor}");
-        // If the image contained that file, rustup would download everything that the file
-        // requests.
+        // If the build context contained rust-toolchain.toml, rustup would download everything that
+        // the file requests.
         let ignored = text(&format!("images/{image}/Dockerfile.dockerignore"));
         assert!(ignored.contains("\n*\n") && !ignored.contains("\n!rust-toolchain"), "{image}");
     }

@@ -1,4 +1,4 @@
-//! Tests which manifests grant rights, and that Porch's own manifests grant the same rights.
+//! Tests which manifests grant rights, and that Porch itself grants all of these rights.
 //! tests/kubernetes/api/rights.rs tests that runners need all of these rights and no others.
 
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ fn only_known_manifests_grant_rights() {
     assert_eq!(roles, BTreeSet::from(known));
 }
 
-/// Routers have no rights.
+/// Asserts that only the runners' `ServiceAccount` gets the rights. Routers have no rights.
 fn assert_bound_to_runners(file: &str, binding: &Value) {
     let account = if file == SINGLE_RUNNER { "porch-fn-runner" } else { "function-runner-shards" };
     let subject = json!([{"kind": "ServiceAccount", "name": account, "namespace": "porch-system"}]);

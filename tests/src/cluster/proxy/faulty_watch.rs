@@ -26,7 +26,7 @@ struct Watch {
 /// The watch's response body until a fault is injected.
 pub(super) fn body(shared: Arc<Shared>, upstream: client::Body) -> Body {
     let mut rules_changed = shared.rules.changes();
-    // Choose a fault for the first time at once.
+    // The first fault is chosen at once, without waiting for an event.
     rules_changed.mark_changed();
     let watch = Watch { shared, upstream, rules_changed, between_events: true, ended: false };
     StreamBody::new(stream::unfold(watch, next)).boxed_unsync()

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// A fault between a client and the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A watch ends, like after its timeout.
+    /// A watch ends without an error, as after its timeout.
     EndWatch,
     /// The connection of a watch is lost.
     CutWatch,
@@ -52,7 +52,8 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Received,
-    /// A watch is open: at its start, before each event, and when the rules change.
+    /// While a watch is open, a fault is chosen at its start, before each event, and when the rules
+    /// change.
     Watching,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Rules {
 struct State {
     rules: Vec<Rule>,
     random: u64,
-    /// An entry for each request, and for each fault in an open watch.
+    /// An entry for each request (`None`: without a fault), and for each fault in an open watch.
     outcomes: Vec<Option<Fault>>,
 }
 
@@ -126,7 +127,8 @@ impl Rules {
         self.changed.subscribe()
     }
 
-    /// Chooses the fault for a request. If several rules apply, the first is used.
+    /// Chooses the fault for a request. Tries the rules in their order, and uses the first that
+    /// applies and whose random draw succeeds.
     pub(super) fn choose(&self, kind: RequestKind, stage: Stage) -> Option<Fault> {
         let mut state = self.lock();
         let State { rules, random, .. } = &mut *state;

@@ -45,7 +45,7 @@ async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_caus
     let mut fleet = Fleet::start(runners, &[]).await;
     fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "draining")]).await;
     let raw = fleet.raw().await;
-    // With a very short deadline, either the client's or the router's clock may expire first.
+    // With a very short deadline, either the client's or the router's timer may fire first.
     for (timeout, certain) in [("1n", false), ("10m", false), ("500m", true), ("20S", true)] {
         let started = Instant::now();
         let answer = raw.call(&[("grpc-timeout", timeout)], framed("fn:v1", "package")).await;

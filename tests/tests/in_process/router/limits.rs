@@ -106,7 +106,7 @@ async fn an_oversized_request_is_refused_before_it_has_arrived() {
     assert_eq!(caller.runner_of(IMAGE).await, "0");
 }
 
-/// common/grpc tests which images' calls are refused, and each text.
+/// The tests of common/grpc cover which image's calls are refused, and each error text.
 #[tokio::test]
 async fn over_its_limit_of_bytes_in_flight_the_router_refuses_at_once() {
     // The limit has room for two of the largest messages.

@@ -28,7 +28,7 @@ async fn failures_that_a_function_can_cause_eject_a_runner_only_when_several_ima
     for (refusal, is_ejected) in [
         (Reply::status(Code::Unavailable, "no"), true),
         (Reply::status(Code::DeadlineExceeded, "too late"), true),
-        // The call moves to another runner. This runner cannot reach its pods.
+        // The runner cannot reach its pods. The router sends the call to another runner.
         (Reply::shed(Code::Unavailable, "no pods"), true),
         // An overloaded runner stays healthy.
         (Reply::shed(Code::ResourceExhausted, "full"), false),
@@ -77,8 +77,8 @@ async fn a_runner_whose_calls_exceed_their_deadlines_is_ejected_although_it_answ
     waiting.cancel();
 }
 
-/// If all runners fail their calls, the cause is probably in the calls. So at least half of the
-/// runners stay. When these are unreachable, calls go to ejected runners.
+/// If all runners fail their calls, the cause is probably in the calls. So the router does not
+/// eject more than half of the runners. If the others are unreachable, calls go to ejected runners.
 #[tokio::test]
 async fn at_most_half_of_the_runners_are_ejected() {
     let (mut fleet, image, caller) = Fleet::ordered(2, &[]).await;

@@ -63,10 +63,12 @@ async fn some_answers_move_a_call_to_the_next_runner() {
     let mut table = vec![
         (vec![of_a_proxy(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![of_a_proxy("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
-        // Each attempt is two streams, because nothing was done on the first.
+        // A runner does not process a call on a refused stream, so each attempt opens a second
+        // stream.
         (vec![REFUSED, Answer::Echo], Ok("1"), vec![2, 1]),
         (vec![full("0 is full"), Answer::Echo, Answer::Echo], Ok("1"), vec![1, 1, 0]),
-        // A shed call has not run, so the limit of lost connections does not count it.
+        // A runner that sheds a call has not run it. So the call does not count towards the limit
+        // of lost connections.
         (vec![full("0 is full"), RESET, Answer::Echo], Ok("2"), vec![1, 1, 1]),
         (vec![RESET, full("1 is full"), Answer::Echo], Ok("2"), vec![1, 1, 1]),
         (
@@ -120,7 +122,7 @@ async fn some_answers_move_a_call_to_the_next_runner() {
             }
         }
         if matches!(answers[0], Answer::Break(_, How::Reset(_))) {
-            // A reset stream does not show that the runner is ill.
+            // One reset stream does not make the runner unhealthy.
             fleet.wait_all("healthy").await;
             fleet.runners[0].on(&image, Answer::Echo);
             assert_eq!(caller.runner_of(&image).await, "0", "{answers:?}");
@@ -196,8 +198,8 @@ async fn a_call_is_sent_to_the_only_runner_again() {
         assert!(status.message().starts_with(TWICE), "{status:?}");
         assert_eq!(fleet.taken(), [2]);
     }
-    // A runner that refuses a stream did nothing, so the router repeats the call until the runner
-    // accepts it.
+    // A runner that refuses a stream has not run the call, so the router repeats the call until the
+    // runner accepts it.
     let fleet = Fleet::of(1).await;
     fleet.runners[0].on(IMAGE, REFUSED);
     let call = fleet.caller().await.spawn(IMAGE);
@@ -295,7 +297,8 @@ async fn runners_that_hang_do_not_count_as_lost_connections_of_a_call() {
     }
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "3");
 
-    // A runner that hangs does not count. But after two lost connections a call is not sent again.
+    // A runner that hangs does not count as a lost connection. But after two lost connections, the
+    // router does not send the call again.
     let (mut fleet, image, _) = Fleet::ordered(4, &PINGS).await;
     fleet.runners[1..3].iter().for_each(|runner| runner.on(&image, CUT));
     let (_gate, call) = fleet.hold(0, &image).await;
@@ -305,8 +308,9 @@ async fn runners_that_hang_do_not_count_as_lost_connections_of_a_call() {
     assert_eq!(fleet.taken(), [1, 1, 1, 0]);
 }
 
-/// A fault, such as the loss of a node, may end several runners within a moment. Without the pause,
-/// the call would reach the next one before it ends, and count as the cause.
+/// A fault such as the loss of a node may end several runners at almost the same time. Without the
+/// pause, the router could send the call to the next of these runners just before that runner ends.
+/// After two lost connections, the router would treat the call as the cause.
 #[tokio::test]
 async fn a_call_whose_connection_was_lost_is_sent_again_after_a_pause() {
     let (mut fleet, image, _) = Fleet::ordered(2, &[]).await;

@@ -206,7 +206,7 @@ async fn an_invalid_image_is_forwarded_so_that_the_runner_refuses_it() {
     }
 }
 
-/// common/image tests which patterns match, and the error text.
+/// The tests of common/image cover which patterns match, and the error text.
 #[tokio::test]
 async fn a_call_of_a_forbidden_image_reaches_no_runner() {
     let fleet = Fleet::with(1, &["--allowed-images=set-*:v1", "--allowed-images=quay.io/fn/*"]).await;
@@ -244,7 +244,7 @@ async fn spread(load: Option<usize>) -> Vec<usize> {
     fleet.runners.iter().for_each(|runner| runner.on(&busy, gate.echo()));
     let mut calls = Vec::new();
     for sent in 1..=35 {
-        // A load report is valid only for seconds.
+        // A load report is valid only for a few seconds.
         if let Some(load) = load {
             fleet.runners[1].on(&other, loaded(load));
             assert_eq!(caller.runner_of(&other).await, "loaded");

@@ -14,8 +14,9 @@ async fn status(fleet: &Fleet) -> Status {
     serde_json::from_str(&page).unwrap()
 }
 
-/// Waits until the page has the expected value of `told` for each runner, and returns the page. The
-/// value is "no" while a runner has not answered in time, as on a busy machine.
+/// Waits until the page has the expected value of `told` for each runner, and returns the page.
+/// `told` is "yes" if the runner sent a report, "older" if it cannot send one, and "no" if it did
+/// not answer in time. On a busy machine, any runner may be late.
 async fn status_with(fleet: &Fleet, expected: impl Fn(&str) -> &'static str) -> Status {
     let matching = async {
         loop {

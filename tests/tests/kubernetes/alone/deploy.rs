@@ -1,7 +1,7 @@
 //! Applies deploy/ like a user: the unchanged base, its components and the single runner. It also
-//! checks that nothing is left after removal. `scaling` scales the base.
+//! checks that nothing is left after removal. `scaling` tests scaling of the base.
 //!
-//! The cluster's node and DNS know the registry that the manifests name. Nothing enforces
+//! The cluster's node and DNS can resolve the registry that the manifests name. Nothing enforces
 //! `NetworkPolicies` here, and neither cert-manager nor the Prometheus operator runs. For those
 //! components, the API server only validates the objects. `certificates` tests the mtls component
 //! with cert-manager's controllers.
@@ -25,10 +25,12 @@ use tokio::time::Instant;
 use crate::rig::INPUT;
 
 const REGISTRY: &str = "porch-fn.example";
-/// The label of all objects of the base, except objects that Porch has as well.
+/// The label of all objects of the base and its components, except objects of Porch that a
+/// component changes.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
-/// All components that can be combined. `take-over-1.5` also stands for `take-over`.
+/// All components that can be combined. `take-over-1.5` is missing, because it replaces `take-over`
+/// for Porch 1.5.
 const COMPONENTS: [&str; 11] = [
     "function-pod-limits",
     "hpa",
@@ -139,7 +141,7 @@ impl DeploySetup {
         copy.to_str().unwrap().to_owned()
     }
 
-    /// Installs the kinds of object that the components need beside Kubernetes' own kinds.
+    /// Installs the `CustomResourceDefinitions` that the components need.
     pub(crate) async fn install_component_crds(&self) {
         let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
         let definitions = self.sandbox.write("crds.yaml", definitions);
@@ -152,7 +154,7 @@ impl DeploySetup {
         self.kubectl(&[&["apply", "--server-side"], &file[..]].concat()).await;
         let established = ["wait", "--for=condition=established", "--timeout=1m"];
         self.kubectl(&[&established, &file[..]].concat()).await;
-        // A kind is established before the API server names and serves it.
+        // A definition is established before the API server lists and serves its kind.
         let kinds = self.kubectl(&[&["get", "-o", "name"], &file[..]].concat()).await;
         let kinds = kinds.replace("customresourcedefinition.apiextensions.k8s.io/", "");
         let kinds = kinds.lines().collect::<Vec<_>>().join(",");
@@ -173,14 +175,14 @@ impl DeploySetup {
         self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
     }
 
-    /// Uninstalls what was applied from a folder, with the commands of docs/install.md for a cluster
-    /// that keeps Porch.
+    /// Uninstalls the objects of a folder, with the commands of docs/install.md for a cluster that
+    /// keeps Porch.
     pub(crate) async fn uninstall(&self, folder: &str) {
         self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
         self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
     }
 
-    /// Asserts that an uninstallation beside Porch leaves none of our objects.
+    /// Waits until none of our objects is left after an uninstallation that keeps Porch.
     pub(crate) async fn wait_uninstalled(&self) {
         let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
                      configmaps,secrets,limitranges,networkpolicies,horizontalpodautoscalers";
@@ -188,8 +190,8 @@ impl DeploySetup {
             for namespace in [HOME, FUNCTIONS] {
                 let all =
                     self.kubectl(&["-n", namespace, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
-                // Allowed: the API server's own ConfigMap, and Porch's Service, which the take-over
-                // component keeps.
+                // Allowed: the ConfigMap that Kubernetes creates in each namespace, and Porch's
+                // Service, which the take-over component keeps.
                 let allowed =
                     |line: &str| line == "configmap/kube-root-ca.crt" || line == "service/function-runner";
                 all.lines().all(allowed).then_some(())?;

@@ -19,7 +19,7 @@ use crate::rig::{CONNECTS, INPUT, REFERENCE, Setup, alive, wait_count};
 const DEADLINE: Duration = Duration::from_secs(45);
 /// The maximum time from a call's deadline to its answer.
 const GRACE: Duration = Duration::from_secs(1);
-/// The maximum time until runners know all pods again. A runner notices a dead watch after 75 s.
+/// The maximum time until runners know all pods again. A runner detects a stalled watch after 75 s.
 const SETTLED_WITHIN: Duration = Duration::from_mins(2);
 
 /// Runners that reach the API server through a proxy. The test itself bypasses the proxy.
@@ -64,7 +64,7 @@ impl ProxiedRunners {
         call(&self.clients[runner], image, INPUT).await
     }
 
-    /// Makes such a call, and asserts that it succeeds.
+    /// Like [`call`](Self::call), and asserts that the call succeeds.
     pub(crate) async fn call_ok(&self, what: &str, runner: usize, image: &str) -> Duration {
         let (answer, took) = self.call(runner, image).await;
         assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}, after {took:.1?}");
@@ -225,8 +225,8 @@ impl Drop for CutOff {
     }
 }
 
-/// The cluster has only one node. So the pod loses its network instead, and the next pod starts on
-/// the same node.
+/// The cluster has only one node, so the test cannot remove the node. Instead the pod loses its
+/// network, and the next pod starts on the same node.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_function_whose_only_pod_is_lost_serves_again_within_seconds() {

@@ -75,8 +75,8 @@ async fn an_api_server_that_refuses_connections_fails_no_call_with_pod_ips() {
     outage(true, "pod-ip", OUTAGE).await;
 }
 
-/// Tests a runner with two functions that have pods and a third without one. If the API server does
-/// not refuse connections, it accepts them and does not answer.
+/// Tests a runner with two functions that have pods and a third without one. If `refuses` is true,
+/// the API server refuses connections. Otherwise it accepts them and does not answer.
 pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     let setup = Setup::new().await;
     let mut proxy = ApiProxy::start(&setup.cluster, 0).await;

@@ -96,8 +96,8 @@ async fn check_take_over(setup: &DeploySetup, version: Version, flags: &[&str]) 
     let after = named(&applied, "Service", "function-runner");
     assert_eq!(ports(after), ports(&before), "{version}");
     assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
-    // The component must change this field of Porch's object. If kubectl applied Porch's object, it
-    // manages the field itself, so there is no conflict.
+    // The component must change this field of Porch's object. If kubectl applied Porch's object,
+    // kubectl already manages the field, so there is no conflict.
     let selector = BTreeSet::from([".spec.selector".to_owned()]);
     let conflicts = if flags.is_empty() { BTreeSet::new() } else { selector };
     assert_eq!(setup.conflicts(&folder).await, conflicts, "{version}");
@@ -121,8 +121,8 @@ async fn check_single_runner(setup: &DeploySetup, version: Version, flags: &[&st
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
     if !flags.is_empty() {
-        // The single runner must replace the program, and flags that Porch 1.5 and the next version
-        // have. The number of replicas conflicts because this test has changed it.
+        // The single runner must replace these fields. Its command is that of Porch 1.6. The number
+        // of replicas conflicts because this test has changed it.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
         let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
         if version != Version::Next {

@@ -1,6 +1,6 @@
 //! Installs Porch in the test cluster from the manifests of each version. The stand-in from
-//! `tests/clients/go/cmd/porch` replaces Porch's programs. It calls and ends like them, and reports
-//! the results of its calls to the test.
+//! `tests/clients/go/cmd/porch` replaces Porch's programs. It makes calls and shuts down like these
+//! programs, and reports the results of its calls to the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

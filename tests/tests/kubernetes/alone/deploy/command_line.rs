@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::DeploySetup;
 use crate::rig::INPUT;
 
-/// Runs porch-fn with the cluster's kubeconfig and without a namespace: Porch's is the default.
+/// Runs porch-fn with the cluster's kubeconfig and without a namespace: Porch's namespace is the
+/// default.
 async fn porch_fn(setup: &DeploySetup, args: &[&str], stdin: &[u8]) -> Output {
     let path = setup.cluster.kubeconfig();
     let kubeconfig = ["--kubeconfig", path.to_str().unwrap()];
