@@ -50,7 +50,7 @@ async fn call_and_answer_are_forwarded_unchanged() {
     let trailers = reply.trailers.as_mut().unwrap();
     trailers.extend(headers(&kept));
     let expected_trailers = trailers.clone();
-    trailers.extend(headers(&[("porch-fn-retry", "no"), ("porch-fn-in-flight", "3")]));
+    trailers.extend(headers(&[("porch-fn-retry", "no"), ("porch-fn-load", "3")]));
     fleet.runners[0].on(&image, Answer::Reply(reply.clone()));
 
     let raw = fleet.raw().await;
@@ -90,7 +90,7 @@ async fn a_failure_is_forwarded_with_its_details_but_without_hop_headers() {
     for mut reply in [short, long] {
         let expected = reply.clone();
         let status = reply.trailers.as_mut().unwrap_or(&mut reply.headers);
-        status.extend(headers(&[("porch-fn-in-flight", "3")]));
+        status.extend(headers(&[("porch-fn-load", "3")]));
         fleet.runners[0].otherwise(Answer::Reply(reply));
         let answer = caller.call(&[], framed("set-image:v1", "package")).await;
         assert_eq!((answer.code(), answer.message().as_str()), (Code::FailedPrecondition, "a b\nc"));
