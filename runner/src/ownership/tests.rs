@@ -55,7 +55,7 @@ impl Runner {
         sleep(time + Duration::from_millis(2)).await;
     }
 
-    /// How many changes of ownership arrived since the last check: one or none.
+    /// 1 if ownership changed since the last check, once or more often; else 0.
     fn take_changes(&mut self) -> usize {
         let count = usize::from(self.receiver.has_changed().unwrap());
         self.owned = self.receiver.borrow_and_update().clone();
@@ -108,7 +108,8 @@ async fn each_change_is_published_once() {
     for (endpoints, wait, published) in [
         (&[A, B][..], Duration::ZERO, (1, 2)),
         (&[B, A], Duration::from_hours(1), (0, 2)),
-        // New runners are collected for a while before the ring changes.
+        // A new runner waits for `COALESCE`. Runners that are listed meanwhile join together with
+        // it.
         (&[A, B, C], COALESCE / 2, (0, 2)),
         (&[A, B, C, "10.0.0.4:9445"], Duration::ZERO, (0, 2)),
         (&[A, B, C, "10.0.0.4:9445"], COALESCE / 2, (1, 4)),
@@ -129,10 +130,10 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
     for (endpoints, members, owns) in [
         (&[B, C][..], 2, 0),
         (&[], 0, 0),
-        // The first ones join at once.
+        // If the ring is empty, new runners join at once.
         (&[A], 1, 1000),
-        // The runner cools down, but no other runner is left: the router calls it, so it is the
-        // owner.
+        // The runner returns before its cooldown has ended. No other runner is left, so the router
+        // calls it, and it is the owner.
         (&[], 0, 0),
         (&[A], 1, 1000),
         (&[B], 1, 0),
@@ -148,7 +149,7 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
 async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
     let warnings = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&warnings);
-    // A writer is made for each message.
+    // tracing makes a writer for each message.
     let writer = move || {
         count.fetch_add(1, Ordering::Relaxed);
         std::io::sink()

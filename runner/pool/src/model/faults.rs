@@ -35,7 +35,7 @@ pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64) -> Runner {
     Runner::new(config.clone(), offset, now - uptime)
 }
 
-/// Keeps pods of one image in some histories, and of all images in others.
+/// In some histories, a minimum of pods (`min_pods`) is kept: of the first image, or of all images.
 pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config) {
     if rng.chance(40) {
         config.limits.min_pods = rng.between(1, u64::from(config.limits.max_pods)) as u32;
@@ -44,8 +44,8 @@ pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config)
     }
 }
 
-/// In some histories, `--max-pods` or a quota allows only a few pods. In some of these, watches and
-/// requests are never late.
+/// In some histories, `--max-pods` or a quota allows only a few pods. Some of these are gentle
+/// ([`World::gentle`]).
 pub(crate) fn draw_capacity(rng: &mut Rng, config: &mut Config) -> (Option<usize>, bool) {
     let drawn = rng.between(0, 99);
     if drawn >= 30 {
@@ -78,7 +78,8 @@ const OLD_RELEASE: Fault = |world, _| world.create_old();
 const WARM_UP: Fault = World::warm_up;
 const LAG: Fault = |world, runner| world.runners[runner].lag = world.rng.between(0, 15_000);
 
-/// The most frequent faults of a history: some races need several faults of one kind in a row.
+/// The kinds of faults in a history. A kind that is listed more often occurs more often: some races
+/// need several faults of one kind in a row.
 pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
     rng.pick(&[
         &[
@@ -103,7 +104,8 @@ pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
     ])
 }
 
-/// The faults that delay nothing.
+/// The faults of a gentle history ([`World::gentle`]): none of them delays requests or watch
+/// events.
 pub(crate) const GENTLE: &[Fault] = &[OWNERS, CONFIGURE, TAG_MOVES, POD_ENDS, RESTART, WARM_UP];
 
 pub(crate) fn key(image: &ImageKey) -> ShardKey {
@@ -170,7 +172,8 @@ impl World {
         }
     }
 
-    /// A time at which some pod's owner may be about to collect it.
+    /// A time near the `reclaim_after` of a random pod: the pod's owner may then be about to delete
+    /// it.
     fn near_expiry(&mut self) -> Option<u64> {
         let uid = self.any_pod()?;
         let expiry = self.server.get(&uid)?.pod.reclaim_after?;
@@ -251,7 +254,8 @@ impl World {
         for runner in 0..self.runners.len() {
             self.after(0, length - 1, move |world| world.lose_watch(runner));
         }
-        // Calls that use a pod anyway; their runners cannot push it before the end of the outage.
+        // Requests near the end of the outage. They may use pods that their runners cannot push
+        // before the outage ends.
         for _ in 0..self.rng.between(0, 6) {
             self.after(length - length.min(30_000), length, Self::burst);
         }
@@ -335,8 +339,7 @@ impl World {
         self.after(1, 120_000, move |world| world.resolve(runner));
     }
 
-    /// Creates a pod of an older release of the runner, which wrote neither times nor a digest into
-    /// it.
+    /// Creates a pod like an older release of the runner did: without times and without a digest.
     fn create_old(&mut self) {
         let image = self.images[self.rng.index(self.images.len())].clone();
         let slot = self.rng.between(0, u64::from(self.config.limits.max_pods) - 1) as u32;

@@ -1,5 +1,6 @@
-//! Mutants: faults between a pool and its world, which the model must notice. They lose or change
-//! events on their way in, and actions on their way out.
+//! Mutants are faults that a test plants between a pool and its world. The model must detect each
+//! of them. A mutant drops or changes events before the pool receives them, or actions that the
+//! pool returns. `runner/pool/src/lib.rs` explains "push" and "notice".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +26,9 @@ pub(crate) enum Mutant {
     DropsNotices,
     IgnoresGaps,
     OwnsEverything,
-    /// The minimum of an image is unknown.
+    /// The pool does not learn which images have a minimum of pods.
     KeepsNothing,
-    /// One time stands for the configuration and the content of a pod.
+    /// The configuration and the content of a pod get the same time: the later of the two.
     MergesRecipeTimes,
     BelievesChecks,
     /// Pods are created in slots past the surge slot.
@@ -77,9 +78,10 @@ impl Mutant {
         vec![event]
     }
 
-    /// Whether the action is carried out.
+    /// Changes the action, and returns whether it is carried out.
     fn change_action(self, action: &mut Action, now: Time) -> bool {
-        // Notice is given for a shorter time than any pod lives.
+        // A push that gives notice sets `reclaim_after` to at most a minute from now. Other pushes
+        // set a later time.
         let is_notice = |until: Time| until <= now + Duration::from_mins(1);
         match (self, action) {
             (Self::LosesRejections, Action::Reject { .. }) => false,

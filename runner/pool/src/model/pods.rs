@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// A pod hangs, for a while or forever.
+    /// A pod hangs, for a while or until the faults end.
     pub(crate) fn hang_pod(&mut self) {
         let Some(uid) = self.any_pod() else { return };
         let hang = self.rng.pick(&[Hang::Silent, Hang::NodeGone, Hang::Calls]);
@@ -36,7 +36,8 @@ impl World {
         }
     }
 
-    /// Its calls end without an answer or at their deadlines, unless the runner disconnects before.
+    /// The pod hangs. Its calls then end without an answer, at their deadlines, or when the runner
+    /// disconnects.
     pub(crate) fn hang(&mut self, uid: &Uid, hang: Hang) {
         let Some(object) = self.server.get_mut(uid) else { return };
         if object.truth != Truth::Dead && object.hang.is_none() {
@@ -88,8 +89,8 @@ impl World {
             object.ready_since = Some(now);
             object.pod.phase = Phase::Running;
         });
-        // Cause requests before any runner knows that the pod is ready. This may be just before the
-        // owner retires the pod that this one replaces.
+        // Send requests at about the time when the runners learn that the pod is ready. The owner
+        // may then be about to retire the pod that this one replaces.
         if !self.faults_over && self.rng.chance(50) {
             self.after(1, 300, Self::burst);
         }

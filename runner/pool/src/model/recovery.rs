@@ -8,9 +8,11 @@ use super::server::{Hang, Object, Truth};
 use super::world::World;
 use crate::types::ImageKey;
 
-/// Milliseconds of steady load. During the last part of it, no call may fail.
+/// Milliseconds of steady load.
 const STEADY: u64 = 1_800_000;
+/// Milliseconds at the end of the steady load, during which no call may be rejected.
 const STEADY_SETTLED: u64 = 1_600_000;
+/// The same if `--max-pods` or a quota limits the number of pods.
 const STEADY_UNSTUCK: u64 = 1_200_000;
 /// Milliseconds without calls: enough for several lifetimes of a pod, and a replacement of each
 /// pod.
@@ -26,7 +28,7 @@ impl World {
         for id in self.calls.keys().copied().collect::<Vec<_>>() {
             self.caller_gone(id);
         }
-        // The pods of lost nodes are cleaned up.
+        // Pods of lost nodes and pods with hanging calls are removed. Silent pods answer again.
         let pods: Vec<_> =
             self.server.objects.values().map(|object| (object.pod.uid.clone(), object.hang)).collect();
         for (uid, hang) in pods {
@@ -56,8 +58,9 @@ impl World {
 
     pub(crate) fn steady(&mut self, until: u64) {
         if self.now < until {
-            // The effects of the faults end after some minutes; replacements still go on. If places
-            // are few, images wait for each other's calls and starts, and for stuck pods.
+            // Calls may be rejected for some minutes, until the effects of the faults have ended;
+            // replacements still go on. If the number of pods is limited, this takes longer: an
+            // image may also wait until other images' calls, starts and stuck pods have ended.
             let places = self.config.capacity.map(|pods| pods as usize).into_iter().chain(self.quota).min();
             let settled = if places.is_some() { STEADY_UNSTUCK } else { STEADY_SETTLED };
             let must_succeed =
@@ -74,13 +77,13 @@ impl World {
             let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
             let outdated = of_image().filter(|object| self.is_outdated(&object.pod)).count();
             let count = of_image().count();
-            // Without a place for its successor, an outdated pod stays.
+            // If the limit leaves no room for the new pod, an outdated pod stays.
             let outdated = if is_limited(&self.config, self.quota) { 0 } else { outdated };
             if outdated > 0 || count > limit {
                 self.violate(format!("{outdated} of {count} pods outdated, limit {limit}, at the end"));
             }
         }
-        // Runners may take the last place at the same moment.
+        // When only one more pod fits, all runners may create one at the same moment.
         let stay = |object: &&Object| !object.is_terminating();
         let there = self.server.objects.values().filter(stay).count();
         let most = self.config.capacity.map(|pods| pods as usize);
@@ -111,8 +114,8 @@ impl World {
         }
     }
 
-    /// All pods of an image hang. The call that detects it is cut off. The next call is served
-    /// within seconds.
+    /// All pods of an image hang. The calls that detect this may fail. A call 10 s later must not
+    /// be rejected, although its deadline is only 8 s away.
     fn hang_at_the_end(&mut self) {
         self.count("hung at the end");
         let (runner, image) = (self.rng.index(self.runners.len()), self.rng.index(self.images.len()));
@@ -130,8 +133,8 @@ impl World {
         self.at(self.now + 10_000, move |world| world.request(runner, image, 8000, true));
     }
 
-    /// Checks that exactly the kept pods exist, up to date. From now on no pods are kept, so that
-    /// the history ends.
+    /// Checks that exactly the kept pods exist, and that they are up to date. Then no pods are kept
+    /// any more, so that the history ends.
     pub(crate) fn unkeep(&mut self) {
         for image in self.images.clone() {
             let kept = self.to_be_kept(&image);

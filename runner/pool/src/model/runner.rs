@@ -10,25 +10,27 @@ use crate::types::{ImageContent, ImageKey, Lookup, Pod, PodRecipe, ShardKey, Tim
 #[derive(Debug, Default)]
 pub(crate) struct Runner {
     pub(crate) pool: Pool,
-    /// Counts restarts: answers to an earlier life are dropped.
+    /// Number of restarts. An answer to a request from before a restart is dropped.
     pub(crate) life: u64,
-    /// Ahead of the true time, by an amount that `true time + OFFSET_BASE` keeps positive.
+    /// Milliseconds by which its clock is ahead of the true time: [`OFFSETS`] at most.
     offset: u64,
     pub(crate) config: Config,
-    /// When its process started, in true time. Its configuration is at least as new.
+    /// The true time when its process started. No recipe of this runner has an earlier
+    /// `config_time`.
     started: u64,
     /// The content of the tags, as far as this runner knows.
     pub(crate) known: BTreeMap<ImageKey, ImageContent>,
     /// Keys that this runner considers its own.
     pub(crate) view: BTreeSet<ShardKey>,
-    /// Counts watches: changes from an earlier one are dropped.
+    /// Number of watches so far. A change from an earlier watch is dropped.
     pub(crate) watch: u64,
     pub(crate) connected: bool,
     pub(crate) synced: bool,
-    /// Changes arrive in order, so no change arrives before this time.
+    /// The arrival time of the newest change on its way. Changes arrive in order, so a later change
+    /// does not arrive earlier.
     pub(crate) deliver_at: u64,
     pub(crate) lag: u64,
-    /// How much of the log its watch has sent.
+    /// The number of log entries that its watch has sent.
     pub(crate) cursor: usize,
     pub(crate) probing: BTreeSet<Uid>,
     pub(crate) created: BTreeSet<Uid>,
@@ -73,7 +75,8 @@ impl Runner {
         configured(&self.config, self.started, &self.known)
     }
 
-    /// Whether the driver reports this state of a pod. It reports no state after a newer one.
+    /// Whether the driver reports this state of a pod; if so, the state is recorded. After a newer
+    /// state, or after the end of the pod, the driver does not report it.
     pub(crate) fn reports(&mut self, pod: &Pod) -> bool {
         let version = |pod: &Pod| pod.resource_version.as_str().parse::<u64>().unwrap_or_default();
         let known = self.reported.get(&pod.uid);
@@ -89,7 +92,8 @@ impl Runner {
         self.ended.insert(uid.clone());
     }
 
-    /// A list as the driver reports it: with the states that are newer than the list.
+    /// A list as the driver reports it. If a newer state of a pod was already reported, it replaces
+    /// the state in the list. Pods that were reported as gone are left out.
     pub(crate) fn report_list(&mut self, pods: &[Pod]) -> Vec<Pod> {
         self.reported.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
         for pod in pods {
@@ -98,7 +102,7 @@ impl Runner {
         self.reported.values().cloned().collect()
     }
 
-    /// The runner was killed and restarts with an empty memory.
+    /// The runner was killed and restarts with an empty pool. Its view of the owners stays.
     pub(crate) fn restart(&mut self, config: Config, now: u64) {
         let new = Self::new(config, self.offset, now);
         let (life, watch, view) = (self.life + 1, self.watch + 1, std::mem::take(&mut self.view));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::event::WriteOutcome;
 use crate::types::{Phase, Pod, PodName, Reason, RequestId, ResourceVersion, Time, Uid};
 
-/// Milliseconds between a delete and the deletion timestamp.
+/// Milliseconds between a delete and the deletion timestamp (the grace period).
 pub(crate) const GRACE: u64 = 30_000;
 
 /// A pod object and the truth about its containers.
@@ -26,11 +26,12 @@ pub(crate) struct Object {
 /// What keeps a pod from serving although it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hang {
-    /// The pod answers neither calls nor checks.
+    /// The pod answers neither calls nor checks nor probes.
     Silent,
-    /// Like `Silent`, and its node is gone: nothing ends its containers.
+    /// Like `Silent`, and its node is gone: no kubelet ends its containers, so a delete leaves it
+    /// terminating for a long time.
     NodeGone,
-    /// The pod answers checks, but its calls never end.
+    /// The pod answers checks and probes, but its calls never end.
     Calls,
 }
 
@@ -54,7 +55,8 @@ pub(crate) struct Server {
     pub(crate) objects: BTreeMap<PodName, Object>,
     /// All changes since the start.
     pub(crate) log: Vec<Change>,
-    /// A list as of some time ago, and the length of the log then: the answer of a lagging replica.
+    /// An earlier list, and the length of the log at that time. A lagging replica of the API server
+    /// answers with it.
     pub(crate) stale: (Vec<Pod>, usize),
     versions: u64,
     uids: u64,

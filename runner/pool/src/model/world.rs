@@ -24,7 +24,7 @@ pub(crate) struct Call {
     pub(crate) image: ImageKey,
     pub(crate) deadline: u64,
     pub(crate) pod: Option<Uid>,
-    /// No fault affects the call.
+    /// A rejection of this call is a violation, and its caller does not cancel it.
     pub(crate) must_succeed: bool,
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct World {
     pub(crate) quota: Option<usize>,
     /// Number of concurrent calls that a pod accepts from all runners together.
     pub(crate) pod_takes: usize,
-    /// Watches and requests are never late.
+    /// Requests and watch events are not delayed. Requests and their answers may still be lost.
     pub(crate) gentle: bool,
-    /// Percentage of requests to the API server that take seconds.
+    /// Percentage of requests to the API server that take 0.5 to 5 s.
     pub(crate) slow: u64,
     pub(crate) counts: Counts,
     pub(crate) violation: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct World {
     trace: bool,
 }
 
-/// True time at the start; leaves room for clocks that are behind.
+/// True time at the start, in milliseconds. It is not 0, because the runners were started earlier.
 const START: u64 = 1_000_000_000;
 /// A history that has not ended by this time is a violation.
 const END: u64 = START + 24 * 3_600_000;

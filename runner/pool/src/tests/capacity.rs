@@ -9,7 +9,7 @@ fn room_for(capacity: u32) -> Config {
     Config { capacity: Some(capacity), ..config() }
 }
 
-/// A rig with idle pods of functions 0 and 1, in the order of their use.
+/// A rig with idle pods of `f0` and `f1`. `f0` was used first.
 fn with_two(config: Config) -> Rig {
     let mut rig = Rig::serving(config);
     rig.run("serve f0; serve f1");
@@ -78,8 +78,8 @@ fn kept_pods_wait_for_a_free_place_and_are_evicted_last() {
         limits: Limits { min_pods: 1, ttl: seconds(120), ..config().limits },
         ..room_for(2)
     });
-    rig.run("pass 60; pods -> f0 f1"); // no pod is evicted for it
-    // The pod of f0 is evicted, although it was used later.
+    rig.run("pass 60; pods -> f0 f1"); // the kept pod waits
+    // The pod of f0 is evicted, although it was used later than the kept pod of f9.
     rig.run("pass 1900 ..; pods -> f9; serve f0; serve f1 5; pods -> f1 f9");
 }
 

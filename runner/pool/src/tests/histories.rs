@@ -8,7 +8,7 @@ use crate::model::{self, Counts, Mutant};
 
 const QUICK: u64 = 3000;
 
-/// Events that must occur in [`QUICK`] or more histories.
+/// Events that must each occur at least once if at least [`QUICK`] histories run.
 const EXPECTED: &str = "a pod hangs, answer lost, cancelled, create: exists, create: over quota, cut, \
      delete: conflict, deleted: Evicted, deleted: Expired, deleted: Failed, deleted: Replaced, \
      deleted: Surplus, granted a pod that hangs, hung at the end, kept, outage, passed a stuck pod, \
@@ -58,7 +58,7 @@ fn no_history_breaks_a_rule() {
     }
 }
 
-/// Each planted fault, and words of the violations by which the model may notice it.
+/// Each mutant (a planted fault), and texts of the violations by which the model may detect it.
 const NOTICED: &[(Mutant, &[&str])] = &[
     (Mutant::IgnoresCancel, &["never come to rest"]),
     (Mutant::IgnoresConcurrency, &["more calls in a pod than allowed"]),

@@ -60,7 +60,7 @@ fn only_the_owner_starts_kept_pods() {
     let mut rig = Rig::unsynced(keeping(1, 1));
     rig.run("disown; synced");
     assert_eq!(rig.configure(keeping(2, 2)), NOTHING);
-    rig.run("pass 3600; is empty"); // other runners need not know the image
+    rig.run("pass 3600; is empty"); // only the owner tracks the image
     rig.run("own -> create 0 + create 1");
 }
 

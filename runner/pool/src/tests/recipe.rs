@@ -1,4 +1,5 @@
-//! A pod is outdated if a part differs and no differing part is newer.
+//! A pod is outdated if its configuration or its image content differs from the owner's recipe, and
+//! no differing part is newer in the pod.
 
 use super::rig::{NOTHING, Rig, config, limits, made, made_with};
 use crate::config::Config;

@@ -1,5 +1,5 @@
-//! `reclaim_after`: each use of a pod writes a later time. Shortly before the time, a call waits
-//! until the later time is written.
+//! `reclaim_after`: a runner that uses a pod pushes it from time to time: it writes a later
+//! `reclaim_after`. If the pod expires within the clock skew, a call waits for the push.
 
 use super::rig::{Rig, config, seconds};
 use crate::config::{Config, Limits};
@@ -33,7 +33,7 @@ fn calls_in_flight_push_again_and_idle_pods_do_not() {
 
 #[test]
 fn shortly_before_expiry_the_push_comes_first() {
-    expiring(31).run("request 1 -> grant 1 u0 + push u0 +1800"); // 31 s are safe with any clock skew
+    expiring(31).run("request 1 -> grant 1 u0 + push u0 +1800"); // safe: the skew is 30 s at most
     for span in [30, 0] {
         expiring(span).run("request 1 -> push u0 +1800; request 2; written 0 -> grant 1 u0 + grant 2 u0");
     }
@@ -46,7 +46,7 @@ fn without_the_api_server_the_pod_is_used_anyway() {
     rig.run("request 1 ..; pushed 0 Unreachable -> grant 1 u0; request 2 -> grant 2 u0");
     rig.run("pass 4; pass 1 -> push u0 +1800; request 3 -> grant 3 u0"); // no call waits for the retry
     rig.run("pushed 0 Unreachable; served 1; served 2; served 3");
-    rig.run("pass 60; request 4 -> push u0 +1800"); // the waiver has ended
+    rig.run("pass 60; request 4 -> push u0 +1800"); // calls wait again
 
     expiring(10).run("request 1 ..; pass 60 -> grant 1 u0"); // a missing answer has the same effect
 }
@@ -63,7 +63,8 @@ fn after_a_conflict_the_push_is_repeated_and_a_vanished_pod_is_replaced() {
 #[test]
 fn a_late_answer_does_not_hide_a_newer_watch_event() {
     let mut rig = expiring(1000);
-    // The owner gives notice after the push, and its change overtakes the answer to the push.
+    // The owner gives notice after the push. The watch event of the notice arrives before the
+    // answer to the push.
     rig.run("request 1 -> grant 1 u0 + push u0 +1800; pass 1; see 0 expiring 60 -> push u0 +1800");
     rig.run("pushed 0 Ok; pass 5 -> push u0 +1800");
 }

@@ -1,4 +1,5 @@
-//! Pods of another version are replaced by their owner, without a failed call.
+//! The owner replaces outdated pods, and no call fails. The head of `lib.rs` explains "notice",
+//! "push" and "surge slot".
 
 use super::rig::{Rig, config, limits, other};
 use crate::event::{Creation, Event};
@@ -33,7 +34,7 @@ fn a_runner_that_uses_the_old_pod_objects_and_gets_notice_again() {
 fn after_a_notice_another_runner_pushes_pods_in_use_and_avoids_idle_ones() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.run("disown; see 0 outdated; request 1 ..; request 2 ..");
-    rig.run("see 0 outdated expiring 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // the objection
+    rig.run("see 0 outdated expiring 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // it is in use
     rig.run("see 0 outdated expiring 60"); // idle now
     for id in 10..25 {
         rig.run(&format!("request {id} -> grant {id} u1"));
@@ -61,7 +62,7 @@ fn a_successor_that_fails_leaves_the_old_pod_in_service() {
     let mut rig = replacing();
     rig.run("created 1 ..; failed 1 image not found -> unprobe u1 + delete u1 Failed; gone 1");
     rig.run("request 1 -> grant 1 u0; served 1; pass 60 -> create 1; see 0 outdated");
-    rig.run("refused 1 quota; request 2 -> grant 2 u0"); // no call gets the failure
+    rig.run("refused 1 quota; request 2 -> grant 2 u0"); // no call is rejected
 
     // The successor dies before the old pod is deleted. The owner withdraws the notice.
     let mut rig = replacing();
@@ -69,7 +70,7 @@ fn a_successor_that_fails_leaves_the_old_pod_in_service() {
     rig.run("failed 1 out of memory -> push u0 +1800 + delete u1 Failed; request 1 -> grant 1 u0");
 }
 
-/// A new configuration outdates the pods of all images at once.
+/// After a new configuration, the pods of all images are outdated at once.
 #[test]
 fn one_owned_pod_in_twenty_is_replaced_at_a_time() {
     for (images, most) in [(10, 1), (200, 10)] {

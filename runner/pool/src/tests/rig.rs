@@ -1,11 +1,12 @@
 //! Runs a pool with scripts. Each step of a script is an event and the expected actions.
 //!
 //! `request 3 -> grant 3 u0 + create 1` expects exactly these actions, `request 4` none, and
-//! `request 5 ..` any. `pass 60 about u0` compares only lines with `u0`. Times are seconds from now,
-//! and pod `u0` is the pod in slot 0. [`Rig::act`] and [`Rig::show`] define the words.
+//! `request 5 ..` any. `pass 60 about u0` compares only lines (texts of actions) with `u0`. Times
+//! are seconds from now, and pod `u0` is the pod in slot 0. [`Rig::act`] defines the words for
+//! events, and [`Rig::show`] those for actions.
 //!
 //! [`Rig::serving`] has an API server that answers at once, and pods that start and end at once.
-//! Its functions have short names (`f0`). Its lines name no pods, and contain no writes except
+//! Its functions have short names (`f0`). Its lines contain no names of pods, and no writes except
 //! deletes. `call 3 f1 -> grant 3` is a call of one of several functions.
 
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub(crate) fn made(version: &str, written: u64) -> PodRecipe {
     PodRecipe::of(version, Some(Time::from_millis(written)))
 }
 
-/// Like `made`, with the content that the tag has resolved to since `resolved`.
+/// Like `made`, with image content. The tag resolved to it first at `resolved`, in milliseconds.
 pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64) -> PodRecipe {
     let content = ImageContent { digest: digest.into(), resolved: Some(Time::from_millis(resolved)) };
     PodRecipe { content: Some(content), ..made(version, written) }
@@ -116,8 +117,8 @@ impl Rig {
         lines
     }
 
-    /// The answers of pods and API server to an action, the last event first. `None` if the script
-    /// answers.
+    /// The events with which pods and API server answer an action, in reverse order. `None` if the
+    /// script answers.
     fn answer(&mut self, action: Action) -> Option<Vec<Event>> {
         if let Action::Check { uid, number, .. } = action {
             return self.pods_answer.then(|| vec![Event::Checked { uid, number, answered: true }]);

@@ -74,7 +74,7 @@ fn a_pod_in_use_by_others_is_not_deleted_although_unreachable_here() {
     rig.run("request 1 ..; broken 1 ..; pass 30 ..; see 0 ..; pass 30"); // another runner has pushed it
     rig.run("pass 61 -> delete u0 Failed"); // no further push
 
-    // A push of our own proves nothing.
+    // This runner's own push does not prove that another runner reaches the pod.
     let mut rig = Rig::new(Config { scan_interval: seconds(20), ..impatient() });
     rig.run("pass 100 ..; see 0 endless -> push u0 +1800 + probe u0; see 0 ..");
     rig.run("pass 61 -> delete u0 Failed");

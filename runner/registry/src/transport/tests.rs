@@ -1,5 +1,5 @@
-//! Addresses are checked when connecting. `localhost` replaces a public name that resolves to
-//! loopback.
+//! Tests of the address check of each connection. `localhost` stands for a registry's name that
+//! resolves to loopback.
 
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -66,7 +66,7 @@ async fn the_class_of_a_registry_follows_from_its_connection() {
     assert!(requests.len() == 2 && requests[1].starts_with("GET /there HTTP/1.1"), "{requests:?}");
     assert!(!requests[1].contains("authorization"), "{requests:?}");
 
-    // Behind a proxy, the connection's address is not the registry's.
+    // Behind a proxy, the connection's address is the proxy's, not the registry's.
     let proxies = Arc::new(Matcher::builder().all(format!("http://{address}")).no("127.0.0.1").build());
     let http = Http { proxies, ..http };
     assert_eq!(http.send(request(&http), None).await.unwrap_err(), RegistryError::InternalAddress);

@@ -94,7 +94,8 @@ async fn logs_everything() {
     };
     let by_token = || guarded(format!("Bearer {TOKEN}"), realm.clone());
     let away = format!("http://me:{PASSWORD}@127.0.0.1:1/x?sig={SIGNATURE}");
-    // Plain and over TLS with HTTP/2; by Basic and by tokens; and a redirect that is refused.
+    // In this order: plain HTTP with tokens, TLS (HTTP/2) with tokens, TLS with Basic, and a
+    // redirect that the client rejects.
     let servers = [
         Server::start(by_token()).await,
         Server::start_tls("server.crt", "server.key", by_token()).await,

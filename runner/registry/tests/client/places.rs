@@ -1,5 +1,5 @@
-//! Hosts to which a registry may redirect the client. A proxy answers for all hosts, so the client
-//! runs in its own process.
+//! Hosts to which a registry may redirect the client. A proxy answers for all hosts. The client
+//! runs in its own process, because the environment names the proxy.
 
 use porch_fn_image::Image;
 use porch_fn_registry::{Client, Options, Registry as _, RegistryError};
@@ -10,7 +10,7 @@ use crate::server::{Reply, Seen, Server};
 use crate::store::Store;
 use crate::{options, plain};
 
-/// How the registry leads the client to the other host.
+/// How the registry sends the client to the other host: by a redirect or by a token realm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Manifest,

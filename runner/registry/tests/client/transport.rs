@@ -74,7 +74,8 @@ async fn a_changed_ca_is_used_without_a_restart_and_a_broken_one_is_not() {
 
 #[tokio::test]
 async fn a_certificate_that_is_its_own_ca_is_trusted_for_its_name_and_time() {
-    // webpki alone rejects the first certificate. The last CA did not sign the certificate.
+    // webpki alone would reject the first certificate. In the last case, the CA did not sign the
+    // certificate.
     for (certificate, ca, expected) in [
         ("self.crt", "self.crt", Ok(2)),
         ("self-other.crt", "self-other.crt", Err(RegistryError::CertificateName)),
@@ -180,8 +181,8 @@ async fn a_request_on_a_closed_kept_connection_is_repeated() {
     let image = Image::parse(&format!("{}/fn:v1", listener.local_addr().unwrap()), "").unwrap();
     let digest = format!("sha256:{}", "0".repeat(64));
     let head = format!("HTTP/1.1 200 OK\r\ndocker-content-digest: {digest}\r\ncontent-length: 9\r\n\r\n");
-    // Each connection serves one request; the second request on it is read, and answered by its
-    // end.
+    // The server answers one request on each connection. It reads a second request on the first
+    // connection, and closes the connection without an answer.
     let serving = tokio::spawn(async move {
         let mut buffer = [0; 4096];
         for connection in 1..=2 {

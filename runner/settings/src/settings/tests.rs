@@ -41,12 +41,12 @@ fn settings(flags: Flags, cache: &str, exec: &str, configs: Vec<FunctionConfig>)
     )
 }
 
-/// The semantics that [`object`] reads with.
+/// The tag semantics that [`object`] uses.
 fn semantics() -> Setting<TagSemantics> {
     Setting::new(TagSemantics::Constraint, Source::Schema)
 }
 
-/// Asks in the same way as the runner.
+/// Looks up the executable in the same way as the runner.
 fn executable(settings: &Settings, image: &str, tag: &str) -> Option<Setting<PathBuf>> {
     settings.executable(image, Image::parse(image, PREFIX).ok().as_ref(), tag)
 }
@@ -114,7 +114,7 @@ fn porchs_own_objects_are_used_in_both_semantics() {
     }
 }
 
-/// Tags like in the objects of Porch after 1.6.
+/// The tags are like in the FunctionConfigs of Porch after 1.6.
 #[test]
 fn ranges_are_warmed_and_kept_after_a_registry_has_resolved_them() {
     let object = |name: &str, tags: Value| {
@@ -160,7 +160,7 @@ fn ranges_are_warmed_and_kept_after_a_registry_has_resolved_them() {
     );
 }
 
-/// Each step adds a source above the ones before.
+/// Each step adds a source that takes precedence over the earlier ones.
 #[test]
 fn each_field_is_taken_from_the_highest_source() {
     let cache = "- {name: 'f:v1', timeToLive: 2m, maxParallelPodsPerFunction: 9, maxWaitlistLength: 10, \
@@ -262,10 +262,10 @@ fn executables_of_function_configs_win_over_the_file() {
         (&pinned, "v1", file),
         ("f", ">=1", own),
         ("f:v1", ">=2", None),
-        // `--config` is used for the sent image if its tag satisfies the constraint.
+        // `--config` is used if the tag of the call's image satisfies the constraint.
         ("f:v2", ">=2", file),
         ("f:v2", ">2", None),
-        // The tag that kpt resolved the constraint to.
+        // kpt resolved the constraint to `v1`.
         ("f:v1", ">=1 <2", own),
         // No constraint.
         ("f:v1", "nightly", own),

@@ -29,7 +29,7 @@ fn is_for(tags: &Tags, text: &str) -> bool {
     tags.matches(&Asked::of(&image(text)))
 }
 
-/// How an executable's list answers: with the listed version, or by an entry.
+/// The result of matching an executable's tag list: the listed version, or `entry`.
 fn answer(tags: &Tags, asked: &Asked<'_>) -> Option<String> {
     tags.match_executable(asked).map(|found| match found {
         Match::Entry => "entry".to_owned(),
@@ -47,7 +47,7 @@ fn constraint_a_list_matches_versions_that_satisfy_one_of_its_entries() {
         (&["~0.1 != v0.1.4"], vec!["f:v0.1.3", "f:0.1.5"], vec!["f:v0.1.4", "f:0.1.4", "f:v0.2.0"]),
         (&[">= v0.4.0 < v0.5.0", ">= v1.0.0"], vec!["f:v0.4.2", "f:v1.2.0"], vec!["f:v0.3.9", "f:v0.5.0"]),
         (&["v1.0.0-rc1"], vec!["f:v1.0.0-rc1"], vec!["f:v1.0.0", "f:v1.0.0-rc2"]),
-        // Text that is no version matches by equality only.
+        // A tag that is not a version matches only an equal entry, or `*`.
         (&["latest"], vec!["f", "f:latest"], vec!["f:v1", "f:Latest", "f:stable"]),
         (&["1.x"], vec!["f:v1.0.0", "f:1.x"], vec!["f:v2.0.0", "f:1.X", "f:x"]),
         (&["*"], vec!["f", "f:latest", "f:v0.0.1", "f:v99.99.99", "f:odd_tag-1", "f:v1.0.0-rc1"], vec![]),
@@ -80,7 +80,7 @@ fn a_request_that_is_a_constraint_chooses_among_the_listed_versions() {
         (&["~0.1", "v0.2.1"], "v0.1.5", Some("entry")),
         (&["~0.1", "v0.2.1"], ">= 0.2.0 < 0.3.0", Some("0.2.1")),
         (&["~0.1", "v0.2.1"], "~0.1", Some("entry")),
-        // Another constraint of the same versions.
+        // An equivalent constraint in another spelling does not match the entry.
         (&["~0.1", "v0.2.1"], "~0.1.0", None),
         (&["v0.4.1", "v0.4"], ">= 0.4.0 < 0.5.0", Some("0.4.1")),
         (&["v1.0.0", "v1.1.0", "v1.2.0", "v2.0.0"], ">= 1.0.0 < 2.0.0", Some("1.2.0")),

@@ -1,4 +1,4 @@
-//! Tests of the number of lookups, in all and at once.
+//! Tests of the number of lookups: in total, and at the same time.
 
 use super::*;
 use crate::images::limiter::{MAX_LOOKUPS, MAX_PER_DOMAIN, MAX_PER_REGISTRY};

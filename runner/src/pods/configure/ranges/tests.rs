@@ -1,4 +1,5 @@
-//! Tests when registries are queried for images to warm up, and the effect of their answers.
+//! Tests of registry requests for images to warm up: when they are sent, and the effect of the
+//! answers.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -109,7 +110,7 @@ async fn ranges_are_resolved_and_literal_tags_are_not() {
     assert_eq!(setup.known(), ["example.com/a:v0.1.5", "example.com/b:v3.0.0"]);
     assert_eq!(setup.requests(), 2);
 
-    // A version that is pushed later.
+    // A newer version is pushed to the registry.
     setup.registry.tags.lock().insert("~0.1", "v0.1.6");
     setup.resolved.changed().await.unwrap();
     assert_eq!(setup.known(), ["example.com/a:v0.1.6", "example.com/b:v3.0.0"]);
