@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# For functions/build, clients/build and cluster/build: builds a foreign program
-# only if its sources have changed, and prints the result in one line. Sourced, POSIX sh; the caller
-# sets $here to its own folder.
+# For functions/build, clients/build and cluster/build: builds a program only if its sources have
+# changed, and prints the result in one line. The scripts source this file (POSIX sh), after they
+# have set $here to their own folder.
 #
 # Under OUTDIR:  KIND/NAME   the programs; KIND is functions, clients or cluster
 #                work/       files that the programs need at run time (node_modules, venv)
@@ -27,9 +27,9 @@ start() {
     fi
     failures=0
 
-    # The caller's Go settings must not change the build. go.sum is complete and -mod=readonly keeps
-    # it so; therefore Go asks no checksum database. -modcacherw lets `rm -rf` remove the module
-    # cache.
+    # The caller's Go settings must not change the build. Go asks no checksum database, because
+    # go.sum is complete; -mod=readonly keeps it unchanged. -modcacherw lets `rm -rf` remove the
+    # module cache.
     export GOFLAGS='-mod=readonly -modcacherw -buildvcs=false' GOWORK=off CGO_ENABLED=0
     # Go's compiler collects garbage less often: this saves a fifth of the time and costs memory.
     export GOGC=400

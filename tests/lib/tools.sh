@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Finds out which tools for foreign programs this machine lacks, and installs
-# them. Sourced, POSIX sh.
+# Finds out which tools this machine lacks for programs of other projects, and installs them. Other
+# scripts source this file (POSIX sh).
 
 have() {
     command -v "$1" >/dev/null 2>&1
@@ -13,7 +13,7 @@ no_go() {
         return
     fi
     need=$(sed -n 's/^go //p' "$1/go.mod")
-    # Inside the module, because go.mod there can select a newer toolchain.
+    # This runs inside the module, because its go.mod can select a newer toolchain.
     got=$(cd "$1" && go env GOVERSION 2>/dev/null | sed 's/^go//')
     if [ "$(printf '%s\n%s\n' "$need" "${got:-0}" | sort -V | head -n 1)" != "$need" ]; then
         echo "go $need or newer is needed, this is $(go version | cut -d ' ' -f 3)"

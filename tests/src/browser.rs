@@ -1,4 +1,4 @@
-//! A headless Chromium that tests control by its debugging protocol, over two pipes.
+//! A headless Chromium. Tests control it with Chromium's debugging protocol, over two pipes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

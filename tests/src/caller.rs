@@ -1,5 +1,6 @@
 //! Two clients for tests. [`Caller`] uses tonic, like a client that a user writes. [`RawCaller`]
-//! can send any request in any pieces. It enforces no limit, so each refusal comes from the server.
+//! can send any request in any pieces. [`RawCaller`] enforces no limit of the API, so each refusal
+//! comes from the server.
 
 use std::net::SocketAddr;
 
@@ -83,7 +84,7 @@ pub struct RawCaller {
     address: SocketAddr,
 }
 
-/// A call whose request may not be complete yet. Dropping it resets the stream.
+/// A call that has begun. Its request may be incomplete. Dropping the call resets the stream.
 #[derive(Debug)]
 pub struct RawCall {
     response: ResponseFuture,

@@ -95,7 +95,7 @@ pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     }
 }
 
-/// A call whose deadline is in this time.
+/// A call with a deadline `wait` from now.
 pub(crate) fn call(image: &str, tag: &str, wait: Duration) -> Call {
     let message = encode_request(Bytes::from_static(b"kind: ResourceList\n").into(), image, tag);
     Call {
@@ -126,8 +126,8 @@ async fn a_call_that_no_pod_has_started_may_go_to_another_runner() {
     }
 }
 
-/// A wrapper that receives a call and then closes the connection. The receiver has the number of
-/// calls.
+/// Starts a wrapper-server that receives a call and then closes the connection. Returns its address
+/// and the number of calls that it has received.
 async fn dying_wrapper() -> (String, watch::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

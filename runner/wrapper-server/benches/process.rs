@@ -1,11 +1,11 @@
-//! Measures how much longer a call takes because it also kills processes outside of its group.
+//! Measures how much longer a call takes if it also kills processes outside of its process group.
 //!
 //! `cargo bench -p wrapper-server --bench process` takes about a minute.
 //!
 //! A process cannot stop adopting orphans, so each way to run calls has its own process. The
-//! processes run short blocks of calls in turn. The result is the difference within a round,
-//! because other load on the machine affects neighbouring blocks equally. CPU time does not include
-//! the functions. Each median is followed by its 95% confidence interval in brackets.
+//! processes run short blocks of calls in turn. The result is the difference between blocks of the
+//! same round, because other load on the machine affects neighbouring blocks equally. CPU time does
+//! not include the functions. The brackets after each median have its 95% confidence interval.
 
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -26,8 +26,8 @@ const ROUNDS: usize = 201;
 const TEST_ROUNDS: usize = 1;
 /// Calls in one block.
 const BLOCK: usize = 40;
-/// Environment variables in addition to PATH, about as many as in a pod. To add the variable with
-/// the call's name, the standard library copies all of them.
+/// Environment variables in addition to PATH, about as many as in a pod. They cost time: for each
+/// call the standard library copies all of them, to add a variable that names the call.
 const VARIABLES: usize = 20;
 
 /// All ways are compared with the first one.
@@ -39,7 +39,7 @@ enum Way {
     GroupOnly,
     /// Orphans are adopted, but no call leaves any.
     Adopts,
-    /// Like `Adopts`, after the first calls have left processes behind.
+    /// Like `Adopts`, but the first calls, which are not measured, left processes behind.
     HasReaped,
 }
 
@@ -124,7 +124,7 @@ fn answer(way: Way) -> io::Result<()> {
         // open.
         let leaves_one = "setsid sleep 60 </dev/null >/dev/null 2>&1 &";
         block_on_worker(&runtime, BLOCK, &Program::new("sh", ["-c", leaves_one], Environment::Inherit));
-        // By then they are dead and reaped.
+        // After this pause, the processes that were left behind are dead and reaped.
         std::thread::sleep(Duration::from_millis(200));
     }
     let program = Program::new("true", [""; 0], Environment::Inherit);

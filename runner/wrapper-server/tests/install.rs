@@ -1,5 +1,5 @@
-//! What a pod's image needs of the binary besides the server, as a process: `--copy-to`, `--idle`,
-//! `cp` and `grpc-health-probe`.
+//! Tests the binary as a process: the functions that a pod needs besides the server. These are
+//! `--copy-to`, `--idle`, `cp` and `grpc-health-probe`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -89,7 +89,7 @@ fn an_entrypoint_is_needed_to_serve_only() {
         let ended = run(args);
         assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(64), usage), "{args:?}");
     }
-    // Behind "--" nothing is a flag of ours.
+    // Arguments after "--" belong to the function, even if they look like our flags.
     let directory = tempfile::tempdir().unwrap();
     let copy_to = format!("--copy-to={}", directory.path().display());
     let (mut server, line) = begin(&[
@@ -120,8 +120,8 @@ fn is_cp_under_that_name() {
     symlink("program", path("wrapper-server/grpc-health-probe")).unwrap();
     fs::create_dir(&tools).unwrap();
 
-    // As in Porch's documented template. The second time replaces, and a killed first one does not
-    // matter.
+    // The arguments are those of Porch's documented template. The second copy replaces the files of
+    // the first: a copy that was killed can be repeated.
     for _ in 0..2 {
         assert_ended(&cp(&["-a", &format!("{image}/."), &tools]), 0, "");
         assert_eq!(fs::read_to_string(path("tools/program")).unwrap(), "first");
@@ -131,7 +131,8 @@ fn is_cp_under_that_name() {
         assert_eq!(fs::read_dir(&tools).unwrap().count(), 3);
         fs::write(path("tools/program"), "an old and longer one").unwrap();
     }
-    // A directory or file goes into the destination, or becomes it. Also into itself, which ends.
+    // The copy goes into the destination if that is a directory; otherwise it becomes the
+    // destination. A copy of a directory into itself must end.
     for (args, copy) in [
         ([&*image, &tools], "tools/wrapper-server/sub/data"),
         ([&image, &path("new")], "new/sub/data"),
@@ -155,8 +156,8 @@ fn is_grpc_health_probe_under_that_name() {
     let port = line.trim().rsplit_once(':').unwrap().1;
     let probe = |args: &[&str]| named("/wrapper-server-tools/grpc-health-probe", args);
 
-    // As in Porch's templates. They allow one second for the answer, which may be too short on a
-    // busy machine.
+    // The arguments are those of Porch's templates. They do not set -rpc-timeout, and its default
+    // of one second may be too short on a busy machine.
     let local = format!("localhost:{port}");
     let mut probes = (0..30).map(|_| probe(&["-addr", &local]));
     let ended = probes.find(|ended| !text(&ended.stderr).contains("no answer within")).unwrap();
@@ -170,7 +171,7 @@ fn is_grpc_health_probe_under_that_name() {
     wrapper.wait().unwrap();
     assert_ended(&probe(&["-addr", &local]), 2, "grpc-health-probe: no connection: ");
 
-    // Accepts, by its backlog, and never answers.
+    // The kernel accepts connections into the listener's backlog, and nothing answers them.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     let ended = probe(&["-addr", &silent, "-rpc-timeout=50ms"]);

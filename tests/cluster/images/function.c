@@ -1,9 +1,11 @@
-/* The function of the test images. It copies its input to its output like `cat`. It is one small static program,
- * so that its pods start fast. The input can contain these instructions, anywhere in the text:
+/* The function of the test images. It copies its input to its output like `cat`. It is one small
+ * static program, so that its pods start fast. The input can contain these instructions, anywhere
+ * in the text:
  *
  *   test-sleep-ms: N    sleep for N ms before the output
  *   test-stderr: WORD   write WORD to standard error
- *   test-args: yes      write the program's arguments to standard error, by which tests tell images apart
+ *   test-args: yes      write the program's arguments to standard error, so that tests can tell
+ *                       images apart
  *   test-exit: N        exit with this code
  *   test-signal: N      send this signal to the program itself, and write no output
  */

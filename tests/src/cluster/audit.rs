@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::process::eventually;
 
-/// The log, and a client whose requests mark times in it.
+/// The log, and a client. A request of the client marks a time in the log.
 #[derive(Clone)]
 pub struct Audit {
     path: PathBuf,
@@ -57,8 +57,8 @@ impl Audit {
     }
 
     pub async fn mark(&self) -> Mark {
-        // All requests before this offset were received earlier. The offset may be inside a line;
-        // that line is ignored later.
+        // The API server received all requests before this offset earlier than the marker. The
+        // offset may be inside a line; `read` ignores that line, because it is no JSON.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();
         self.log_marker(offset).await
     }

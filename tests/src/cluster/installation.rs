@@ -1,5 +1,6 @@
 //! Installs router and runners from the base of deploy/ in two new namespaces. Tests choose images,
-//! flags and the kind of discovery. `alone::deploy` applies deploy/ like users.
+//! flags and the kind of discovery. The tests in `alone::deploy` apply deploy/ unchanged, like
+//! users.
 
 mod objects;
 
@@ -34,7 +35,8 @@ pub enum Discovery {
     EndpointSlices,
 }
 
-/// The settings of an installation. Installing another plan over it is an upgrade.
+/// The settings of an installation. To upgrade an installation, a test installs another plan over
+/// it.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub router_image: String,
@@ -158,7 +160,7 @@ impl Installation {
         pods
     }
 
-    /// Waits until every router has exactly the Deployment's runners, and all of them are healthy.
+    /// Waits until every router lists exactly the Deployment's runners, all of them as healthy.
     pub async fn wait_routers_agree(&self) {
         eventually("every router has all runners", async || {
             let wanted: BTreeSet<_> =
@@ -211,8 +213,8 @@ impl Installation {
     }
 }
 
-/// The time until a change has no effect on routers any more. DNS answers have a TTL of 5 s in the
-/// test cluster, and routers gather new runners for 2 s.
+/// A change of the runners has reached all routers after this time. DNS answers have a TTL of 5 s
+/// in the test cluster, and routers collect new runners for 2 s before they use them.
 pub const SETTLE_TIME: Duration = Duration::from_secs(8);
 
 fn of(pod: &Pod, deployment: &str) -> bool {

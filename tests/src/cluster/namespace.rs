@@ -66,7 +66,7 @@ impl Namespace {
         &self.cluster
     }
 
-    /// The namespace's objects of one kind, with all rights.
+    /// Access to the namespace's objects of one kind, with the administrator's rights.
     pub fn api<K: Namespaced>(&self) -> Api<K> {
         Api::namespaced(self.cluster.client(), &self.name)
     }
@@ -110,13 +110,13 @@ impl Namespace {
         Account { home: self, name: name.into() }
     }
 
-    /// Starts a runner with all rights, whose function pods are in this namespace. `images` are the
-    /// functions in its image metadata.
+    /// Starts a runner with the administrator's rights. Its function pods are in this namespace.
+    /// `images` are the functions in its image metadata.
     pub async fn runner(&self, sandbox: &Sandbox, images: &[&str], more: &[&str]) -> Server {
         self.runner_as(sandbox, self.cluster.kubeconfig(), images, more).await
     }
 
-    /// Starts such a runner with the rights of a kubeconfig.
+    /// Like [`runner`](Self::runner), with the rights of a kubeconfig.
     pub async fn runner_as(
         &self,
         sandbox: &Sandbox,
@@ -169,7 +169,7 @@ impl Drop for Namespace {
         if let Some(kubelet) = &self.kubelet {
             kubelet.abort();
         }
-        // The test's own runtime may be ending, so another runtime sends the request.
+        // The test's own runtime may be shutting down, so a new runtime sends the request.
         let config = self.cluster.config.clone();
         let name = self.name.clone();
         let deleted = std::thread::spawn(move || {

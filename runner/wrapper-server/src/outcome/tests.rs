@@ -1,4 +1,5 @@
-//! The codes and texts for a function's exit and output, as Porch knows them.
+//! Tests the codes and texts for a function's exit and output. src/outcome.rs describes
+//! how they differ from Porch's.
 
 use porch_fn_grpc::message_of;
 use tonic::Code;
@@ -39,7 +40,8 @@ async fn exit_0_with_a_resource_list_is_the_answer() {
         let expected = Evaluated { resource_list, log: Bytes::from_static(b"\xff"), warning };
         assert_eq!(evaluate(&script, MAX).await.unwrap(), expected);
     }
-    // An executable that succeeds needs only an output.
+    // `judge_exit` does not read the output of a function that succeeds, but the output must not be
+    // empty.
     let prose = execute("cat; echo 'results: [{severity: error}]'; echo prose").await.unwrap();
     assert_eq!(prose.warning, None);
     let empty = "Failed to execute function \"IMAGE\": it wrote nothing to standard output (why\n)";
@@ -123,7 +125,7 @@ async fn a_large_output_is_judged_like_a_small_one() {
 
 #[tokio::test]
 async fn answer_and_log_fit_into_one_message() {
-    // The size of the message that carries both.
+    // The size of the message with both the answer and the log.
     let size = |evaluated: &Evaluated| {
         porch_fn_proto::encode_response(evaluated.resource_list.clone().into(), evaluated.log.clone()).len()
     };
@@ -148,7 +150,7 @@ async fn answer_and_log_fit_into_one_message() {
 async fn messages_are_bounded() {
     let script = "echo kind: ResourceList; echo results:; yes -- '- message: é' | head -n 100000; head -c 1000000 /dev/urandom >&2; exit 1";
     for failure in [evaluate(script, MAX).await.unwrap_err(), execute(script).await.unwrap_err()] {
-        // Bytes that are not UTF-8 become replacement characters, of three bytes.
+        // Each byte that is not UTF-8 becomes a replacement character of three bytes.
         let most = 3 * (STDERR_HEAD + STDERR_TAIL) + resource_list::TEXT_LIMIT + 1_000;
         assert!(failure.message().len() < most);
         for text in ["more results left out", "bytes of stderr left out"] {

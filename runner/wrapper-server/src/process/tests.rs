@@ -1,5 +1,5 @@
-//! Real processes: the input and environment of a function, and its end with the call. The promises
-//! to callers (deadlines, cancelled calls, limits) are also tested through gRPC.
+//! Tests with real processes: a function gets its input and environment, and its processes end with
+//! the call. Other tests check deadlines, cancelled calls and limits also through gRPC.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -40,7 +40,7 @@ fn unique_seconds(test: u32) -> String {
     format!("60.{}{test}", std::process::id())
 }
 
-/// The processes whose command line contains `word`, without zombies (they have none).
+/// The processes whose command line contains `word`. A zombie has no command line.
 fn processes_with(word: &str) -> Vec<Pid> {
     let contains = |pid: &Pid| {
         fs::read(format!("/proc/{pid}/cmdline"))
@@ -100,8 +100,8 @@ async fn a_program_that_the_system_cannot_start_is_named() {
     let (draft, path) = (directory.path().join("draft"), directory.path().join("program"));
     fs::write(&draft, [0x7f, b'E', b'L', b'F', 0, 0]).unwrap();
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
-    // A file that is open for writing cannot be started, and a concurrent fork could hold one of
-    // ours open.
+    // Linux does not execute a file that is open for writing. A child that another test forks would
+    // inherit a file that this process writes, so `cp` writes the program.
     assert!(std::process::Command::new("cp").args([&draft, &path]).status().unwrap().success());
     let program = Program::new(path.as_os_str(), [""; 0], Environment::Inherit);
     let error = run_with(&program, &[], 0).await.unwrap_err();
@@ -126,8 +126,8 @@ async fn a_function_reads_its_input_in_chunks_or_not_at_all() {
 #[tokio::test]
 async fn a_process_that_keeps_only_stdin_and_stderr_open_is_killed_without_delay() {
     let word = &unique_seconds(1);
-    // The second is in a session of its own. It outlives the call, because this process adopts no
-    // orphans.
+    // The second process is in a session of its own. It outlives the call, because the test process
+    // does not adopt orphans.
     for (left_behind, is_killed) in
         [(format!("exec 3<&0; sleep {word} <&3"), true), (format!("setsid sleep {word}"), false)]
     {
@@ -144,7 +144,8 @@ async fn a_process_that_keeps_only_stdin_and_stderr_open_is_killed_without_delay
     }
 }
 
-/// When the process exits, the end of stderr is in the pipe, but Tokio may report it later.
+/// When the process exits, the end of stderr is in the pipe, but Tokio may report it only after the
+/// exit.
 #[tokio::test]
 async fn stderr_is_complete_when_the_function_ends() {
     for _ in 0..200 {
@@ -156,7 +157,7 @@ async fn stderr_is_complete_when_the_function_ends() {
 #[tokio::test]
 async fn the_deadline_kills_the_whole_group() {
     let word = &unique_seconds(3);
-    // In the second script, only a process that was left behind keeps stdout open.
+    // In the second script, the shell ends at once, and only its background process holds stdout.
     for script in [format!("sleep {word} & sleep {word}"), format!("sleep {word} &")] {
         let started = Instant::now();
         let deadline = Some(started + Duration::from_millis(500));
@@ -172,7 +173,7 @@ async fn the_deadline_kills_the_whole_group() {
 #[tokio::test]
 async fn a_cancelled_call_kills_the_group() {
     let word = &unique_seconds(4);
-    // A name of its own distinguishes this test's zombies from the other tests' children.
+    // The shell has a unique name, which tells this test's zombies from other tests' children.
     let directory = tempfile::tempdir().unwrap();
     let shell = directory.path().join("cancelled");
     symlink("/bin/sh", &shell).unwrap();

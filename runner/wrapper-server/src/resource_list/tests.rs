@@ -1,4 +1,5 @@
-//! Accepted and rejected outputs. They were compared with Go's `fn.ParseResourceList` (SDK v1.0.2).
+//! Tests accepted and rejected outputs. The expectations were compared with Go's
+//! `fn.ParseResourceList` (SDK v1.0.2).
 
 use std::fmt::Write as _;
 
@@ -184,7 +185,7 @@ fn an_error_among_the_results_is_noticed() {
 #[test]
 fn results_are_kept_within_a_bound() {
     let results = with(&format!("results:\n{}", "- message: 0123456789\n".repeat(10_000))).unwrap();
-    // "[info]: 0123456789" and a blank line before all but the first.
+    // Each result is "[info]: 0123456789". A blank line (two bytes) separates results.
     assert_eq!(results.text.len(), TEXT_LIMIT / 20 * 20 - 2);
     assert_eq!(results.left_out, 10_000 - TEXT_LIMIT / 20);
     let text = results.to_string();

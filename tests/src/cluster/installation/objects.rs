@@ -10,8 +10,8 @@ use crate::cluster::ENTRYPOINT;
 use crate::rights::{self, DEPLOY, FUNCTIONS, HOME};
 
 const IMAGE_METADATA: &str = "image-metadata";
-/// The flags of the base that are kept. Its limits are removed: in these tests each function has
-/// one pod.
+/// The flags of the base that are kept. The flags with limits are removed, so the defaults apply:
+/// one pod per function.
 const KEPT: [&str; 4] = ["--runners=", "--router-count=", "--peers=", "--pod-namespace="];
 
 /// All objects of the base.
@@ -59,7 +59,7 @@ pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: 
     }
     container["image"] = json!(image);
     container["args"] = json!(flags);
-    // The name may have been pushed again with another build.
+    // Another build of the image may have been pushed under the same name.
     container["imagePullPolicy"] = json!("Always");
     // The node is too small for the base's requests.
     container["resources"] = json!({});

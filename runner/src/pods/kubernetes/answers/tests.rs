@@ -1,5 +1,5 @@
 //! Tests how answers of the API server are classified. A wrong result loses pods or creates them
-//! twice.
+//! twice. A push is a write of a later `reclaim-after` to a pod: see runner/pool/src/lib.rs.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ fn api(code: u16, reason: &str, message: &str) -> RequestError {
     kube::Error::Api(Status::failure(message, reason).with_code(code).boxed()).into()
 }
 
-/// With causes or a time to wait.
+/// An error whose `details` have causes, or a time to wait before the retry.
 fn detailed(code: u16, reason: &str, details: &serde_json::Value) -> RequestError {
     let status =
         json!({"status": "Failure", "code": code, "reason": reason, "message": "", "details": details});
@@ -20,7 +20,7 @@ fn lost_connection() -> RequestError {
     kube::Error::Service("connection reset by peer".into()).into()
 }
 
-/// The refusal's kind, and a part of its text.
+/// Each case has the error, the expected kind of the refusal, and a part of its text.
 #[test]
 fn refused_creates_have_a_kind_and_a_fix() {
     let forbidden = |message: &str| api(403, "Forbidden", &format!("pods \"f\" is forbidden: {message}"));
@@ -61,7 +61,7 @@ fn refused_creates_have_a_kind_and_a_fix() {
     }
 }
 
-/// The result of each answer for a create, a delete and a push.
+/// Each case has the error, and its result for a create, a delete and a push.
 #[test]
 fn other_answers_are_conflicts_or_inconclusive() {
     use WriteOutcome::{Conflict, Gone, Unknown, Unreachable};
@@ -77,14 +77,15 @@ fn other_answers_are_conflicts_or_inconclusive() {
         (api(429, "TooManyRequests", "too many requests"), (unknown(), Unknown, Unknown)),
         (api(429, NO_STATUS, "Too many requests, please try again later."), (unknown(), Unknown, Unknown)),
         (api(500, "InternalError", "failed calling webhook \"w\": refused"), (unknown(), Unknown, Unknown)),
-        // A hanging webhook may have delayed the create. This affects one image only.
+        // A create that times out does not count as `Unreachable`: the cause may be a webhook that
+        // hangs for this image only.
         (RequestError::Timeout, (unknown(), Unreachable, Unreachable)),
         (api(500, "ServerTimeout", "No API token found"), no_answer.clone()),
         (api(503, "ServiceUnavailable", "apiserver is shutting down"), no_answer.clone()),
         (api(504, "Timeout", "request did not complete"), no_answer.clone()),
         (lost_connection(), no_answer.clone()),
     ];
-    // A proxy's answers, as the kube crate reads a body that is not a Status.
+    // A proxy's answers: the body is not a Status, so the kube crate sets the reason `NO_STATUS`.
     let proxy =
         [400, 403, 404, 409, 413, 422, 502].map(|code| (api(code, NO_STATUS, "<html>"), no_answer.clone()));
     cases.extend(proxy);

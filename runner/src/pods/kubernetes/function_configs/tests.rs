@@ -18,7 +18,7 @@ struct Answers {
     list: u16,
     /// Whether discovery knows the kind.
     kind: bool,
-    /// How the schema describes the tags of podExecutor, or how its request is refused.
+    /// How the schema describes the tags of podExecutor, or the code that refuses its request.
     tags: Result<&'static str, u16>,
     /// How many of the first requests for the schema fail.
     unpublished: usize,
@@ -58,11 +58,11 @@ impl Setup {
         Self { answers, lists, schemas, state: receiver, _task: task }
     }
 
-    /// Changes the API server's answers, and waits until two more lists were answered.
+    /// Changes the API server's answers, and waits until the runner has processed two lists.
     async fn set_answers(&mut self, answers: Answers) {
         *self.answers.lock() = answers;
         let asked = *self.lists.borrow();
-        // One list may already have been requested, but not answered.
+        // `lists` counts requests. The third one shows that the runner has processed the second.
         self.lists.wait_for(|lists| *lists >= asked + 3).await.unwrap();
     }
 
@@ -149,7 +149,7 @@ async fn a_changed_schema_changes_the_meaning_of_tags() {
     setup.answers.lock().tags = Ok(NEW);
     setup.wait_for(TagSemantics::Constraint, Source::Schema).await;
     assert_eq!(setup.objects(), Some(1));
-    // The last answer stays in effect.
+    // If the schema cannot be read any more, the meaning that was read last stays in effect.
     setup.answers.lock().tags = Err(403);
     let asked = setup.schemas.load(Ordering::Relaxed);
     while setup.schemas.load(Ordering::Relaxed) < asked + 3 {
@@ -160,7 +160,7 @@ async fn a_changed_schema_changes_the_meaning_of_tags() {
 
 #[tokio::test(start_paused = true)]
 async fn tags_are_exact_while_the_schema_cannot_be_read() {
-    // The result comes at once for 403, else after a timeout.
+    // For 403 the runner does not wait for the schema. For 503 it repeats the request for a while.
     for code in [403, 503] {
         let mut setup = Setup::start(Answers { watch: true, tags: Err(code), ..LISTED }, None);
         setup.wait_for(TagSemantics::Exact, Source::NoSchema).await;

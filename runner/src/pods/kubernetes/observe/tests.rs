@@ -1,4 +1,5 @@
-//! Tests the fields that are read from a pod, and which pods are ignored. Adoption depends on this.
+//! Tests the fields that are read from a pod, and which pods are ignored. A runner needs these
+//! fields to use the pods of other runners, and its own pods after a restart.
 
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::Time;

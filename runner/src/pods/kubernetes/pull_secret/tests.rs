@@ -1,5 +1,5 @@
-//! Tests that the pull secret follows its owner's file, that foreign Secrets do not change, and
-//! that no Secret is logged.
+//! Tests that the pull secret follows the credentials file of the runner that owns its name, that a
+//! foreign Secret is never deleted, and that no error quotes a Secret.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct Server(Arc<Mutex<Stored>>);
 struct Stored {
     secret: Option<Value>,
     version: u64,
-    /// `GET`, `POST 201`, …
+    /// Methods and codes: `GET 200`, `POST 201`, …
     log: Vec<String>,
     /// Answers that replace the normal ones, for requests with this method.
     instead: VecDeque<(Method, Answer)>,
@@ -113,7 +113,7 @@ fn status(code: u16) -> Answer {
     fake::failure(code, "", "refused by the test")
 }
 
-/// A runner that follows its file, and may own the Secret.
+/// A runner that copies its credentials file into the Secret if it owns the Secret's name.
 struct Runner {
     content: watch::Sender<Option<CredentialsFileContent>>,
     owned: watch::Sender<OwnedShards>,
@@ -170,7 +170,7 @@ async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
 
     runner.content.send_replace(Some(content(NEW)));
     server.0.lock().secret = None;
-    // This also works when the file is no longer watched.
+    // The runner restores a deleted Secret even when nothing watches the file any more.
     drop((runner.content, runner.owned));
     sleep(EVERY + MOMENT).await;
     assert_eq!(server.text(), NEW, "a deleted Secret comes back");
@@ -202,7 +202,8 @@ async fn only_the_owner_writes_the_secret() {
     assert_eq!(server.log().iter().filter(|request| !request.starts_with("GET")).count(), 1);
 }
 
-/// The Secret before, the expected requests, and whether the Secret has the content afterwards.
+/// Each case has the Secret before, the expected requests, and whether the Secret has the new
+/// content afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
     let opaque = Secret { type_: Some("Opaque".to_owned()), ..secret(OLD) };
@@ -264,7 +265,7 @@ async fn failed_writes_are_repeated_and_their_errors_do_not_quote_the_secret() {
     let server = Server::default();
     (0..6).for_each(|_| server.fail(Method::POST, status(409)));
     let runner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
-    // After 1, 2, 4, 8 and 16 seconds; then 30.
+    // The pauses between attempts are 1, 2, 4, 8 and 16 seconds, then 30.
     sleep(Duration::from_mins(1)).await;
     assert_eq!(server.log().iter().filter(|request| *request == "POST 409").count(), 6);
     assert!(runner.is_settled(), "pods do not wait forever");

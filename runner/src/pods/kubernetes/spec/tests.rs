@@ -115,8 +115,9 @@ fn container_overrides_are_merged_into_the_template() {
     assert_eq!(overridden(&template, &PodOverrides { container, ..PodOverrides::default() }), expected);
 }
 
-/// In the built-in template, `initContainer` changes the container with the wrapper-server. Porch
-/// merges overrides into a template by index.
+/// Like in Porch, overrides change a user's template by index: its first container and its first
+/// init container. The built-in template has no init container; there, `initContainer` changes the
+/// container with the wrapper-server.
 #[test]
 fn overrides_change_the_first_containers_of_a_users_template() {
     let overrides =

@@ -43,7 +43,7 @@ async fn the_registry_is_queried_again_after_a_node_did_not_find_an_image() {
     // The pool can create another pod from here on.
     assert!(matches!(it.events.try_recv(), Ok(Event::Seen(_))));
     assert_eq!(it.requests().await, 1);
-    // Each pod has this effect once.
+    // Each pod causes only one new query.
     it.store.record_pod(&pod("one", 2, names::CONTAINER, "ImagePullBackOff", GONE));
     it.store.replace_pods(&[pod("one", 3, names::CONTAINER, "ErrImagePull", GONE)]);
     assert_eq!(it.requests().await, 0);

@@ -110,7 +110,8 @@ fn only_labels_and_annotations_of_metadata_are_kept() {
     assert_eq!(headless.service.spec.unwrap().cluster_ip.as_deref(), Some("None"));
 }
 
-/// Each mistake in the pod, the violated point, and a part of the error.
+/// Each case has an edit of the pod (from, to), the number of the violated point of the contract,
+/// and a part of the error.
 #[test]
 fn a_violated_contract_is_refused_with_its_point() {
     let (command, whole) = ("[/tools/wrapper-server]", "    command: [/tools/wrapper-server]\n");
@@ -205,7 +206,7 @@ fn texts_without_the_expected_object_are_refused() {
 fn the_version_depends_on_content_and_source() {
     let base = Template::from_config_map(&documented()).unwrap();
     let version = |template: &Template| template.version(b"x");
-    // Another value replaces all pods when the runner is upgraded.
+    // If these values change, an upgrade of the runner replaces all pods.
     assert_eq!(version(&base), "configmap-54c2f6655405f72e");
     assert_eq!(version(&Template::built_in("w:v1").unwrap()), "inline-93ec6c3b4625783f");
     assert_ne!(version(&Template::built_in("w:v2").unwrap()), "inline-93ec6c3b4625783f");

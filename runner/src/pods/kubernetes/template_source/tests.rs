@@ -1,4 +1,5 @@
-//! Tests which template the runner uses with newer Porch's flags, above all if objects are missing.
+//! Tests which template the runner uses with the flags of newer Porch, above all if the objects
+//! with templates are missing.
 
 use std::collections::HashMap;
 

@@ -156,7 +156,7 @@ fn a_pruned_status_field_is_written_once() {
     assert_eq!(written(&objects, "a"), Some(observed(2)), "once for each generation");
     objects.record_write("a", &observed(2), true);
 
-    // The error has a field in every schema.
+    // Every version of the schema has the field `error`.
     objects.apply(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
     let Some(broken @ Write::Status { observed: None, error: Some(_) }) = written(&objects, "a") else {
         panic!("no error")
@@ -220,7 +220,7 @@ fn a_conflict_is_reported_when_the_meaning_of_tags_is_known() {
     };
     assert!(error.starts_with("function-runner: ") && error.contains("FunctionConfig older wins"), "{error}");
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 0 });
-    // The conflict ends with the other object.
+    // The conflict ends when the other object is deleted.
     objects.remove("older");
     objects.configs(NOW);
     assert_eq!(written(&objects, "newer"), Some(observed(1)));
@@ -235,7 +235,7 @@ async fn pauses_double_while_another_writer_disagrees_or_writes_fail() {
         let mut seconds = Vec::new();
         for second in 0..1500 {
             if succeeds {
-                // Another writer has changed it back.
+                // Another writer has removed the observed generation.
                 objects.entries.get_mut("a").unwrap().object.observed = None;
             }
             let (at, name, write, _) = objects.next_write(&OwnedShards::All).unwrap();

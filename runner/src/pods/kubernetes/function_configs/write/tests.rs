@@ -26,7 +26,7 @@ fn ending(finalizers: &[&str]) -> Object {
     object
 }
 
-/// Whether the current state is in effect, and the problem.
+/// Whether the object's current spec is in effect, and the problem with it.
 type Outcome = (bool, Option<&'static str>);
 const APPLIED: Outcome = (true, None);
 const BROKEN: Outcome = (false, Some("bad"));
@@ -44,7 +44,7 @@ fn status(observed: Option<i64>, error: Option<&str>) -> Write {
 fn objects_of_any_shape_are_read() {
     let read = object(json!({"functionRunnerObservedGeneration": 2, "error": "e"}));
     assert_eq!((read.observed, read.error.as_str()), (Some(2), "e"));
-    // Writing the status is no change.
+    // A write of the status does not count as a change of the configuration.
     assert_eq!(read.changed, Some(Time::from_millis(1_735_776_000_000)));
     for text in [
         r#"{"metadata": {"name": "a"}}"#,
@@ -56,7 +56,8 @@ fn objects_of_any_shape_are_read() {
     }
 }
 
-/// The observed generation, the error, the outcome, and the next write; the generation is 3.
+/// Each case has the status (observed generation and error), the outcome, and the expected write.
+/// The object's generation is 3.
 #[test]
 fn only_differences_are_written() {
     let (bad, lost) = ("function-runner: bad", "function-runner: lost");
@@ -66,14 +67,14 @@ fn only_differences_are_written() {
         (Some(3), None, APPLIED, None),
         (None, Some(bad), APPLIED, Some(status(Some(3), Some("")))),
         (Some(3), Some(bad), APPLIED, Some(status(None, Some("")))),
-        // An invalid state is not in effect, whatever the state before it was.
+        // An invalid spec is never reported as observed, whatever the status was before.
         (None, None, BROKEN, Some(status(None, Some(bad)))),
         (Some(2), Some(bad), BROKEN, None),
         (None, Some("function-runner: worse"), BROKEN, Some(status(None, Some(bad)))),
         // An object that loses a conflict still counts as observed.
         (None, None, CONFLICT, Some(status(Some(3), Some(lost)))),
         (Some(3), Some(lost), CONFLICT, None),
-        // Another writer's error.
+        // Another writer's error is not overwritten.
         (None, Some("server: no"), APPLIED, Some(status(Some(3), None))),
         (None, Some("server: no"), BROKEN, None),
         (Some(3), Some("server: no"), APPLIED, None),

@@ -11,7 +11,7 @@ use crate::pods::kubernetes::fake::{self, FakeRegistry};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pod that serves on a loopback address, which no other test uses.
+/// A pod that serves on a random loopback address, so that tests do not share addresses.
 struct Setup {
     store: Store,
     listener: TcpListener,
@@ -56,7 +56,7 @@ impl Setup {
         timeout(PATIENCE, self.listener.accept()).await.expect("no connection").unwrap().0
     }
 
-    /// Advances the time, and checks connections for idleness twice.
+    /// Advances the time in two steps, and closes idle connections after each.
     async fn advance(&self, by: Duration) {
         pause();
         time::advance(by / 2).await;
@@ -129,7 +129,7 @@ async fn calls_get_no_lost_connection_and_no_new_address_before_a_probe() {
     assert!(it.store.connection(&it.uid).is_none());
 }
 
-/// The watch may be late, and another pod may have the address.
+/// Another pod may have got the address already, and the watch may not have reported it yet.
 #[tokio::test]
 async fn calls_get_no_closed_connection_to_a_pods_own_address_before_a_probe() {
     let (it, stream) = Setup::probed(Connect::PodIp).await;
