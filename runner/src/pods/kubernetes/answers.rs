@@ -82,7 +82,7 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Classifies a failed create.
 pub(super) fn creation(error: &RequestError) -> Creation {
     if matches!(error, RequestError::Timeout) {
-        // A hanging webhook may have delayed the create. This affects one image only.
+        // A webhook may have delayed the create. The webhook may delay pods of this image only.
         return Creation::Unknown;
     }
     let Some(status) = status(error).filter(|_| !is_unrelated_to_pod(error)) else {
