@@ -1,4 +1,5 @@
-//! A Docker config file. The first line of the input is an image reference. An error text is short.
+//! A Docker config file. The first line of the input is an image reference. An error text has 1 to
+//! 1023 bytes.
 
 #![no_main]
 

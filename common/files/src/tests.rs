@@ -1,4 +1,5 @@
-//! Changes of a real file, as by users and kubelets. Each change is noticed exactly once.
+//! Tests with a real file, changed like by users and kubelets. Each change is reported exactly
+//! once.
 
 use std::fs;
 use std::io;

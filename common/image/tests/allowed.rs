@@ -1,4 +1,4 @@
-//! What patterns match, by value and compared with the plainest matcher.
+//! Tests of what patterns match: a table, and a comparison with the simplest matcher.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ fn patterns_match_part_by_part() {
         ("*/a/b", &["ghcr.io/a/b", "localhost:5000/a/b"], &["ghcr.io/x/a/b"]),
         ("localhost:*/f", &["localhost:5000/f"], &["localhost/f", "localhost:5000/g"]),
         ("LOCALHOST:5000/f", &["localhost:5000/f"], &["localhost:5001/f"]),
-        // What a reference may leave out.
+        // Parts that a reference may leave out.
         (
             "set-*",
             &["set-x:v1", "ghcr.io/kptdev/krm-functions-catalog/set-x"],
@@ -138,7 +138,7 @@ fn a_first_part_that_may_not_be_a_registry_is_rejected() {
     }
 }
 
-/// The plainest matcher: every way in turn.
+/// The simplest matcher: it tries every way to match.
 fn matches_plainly(glob: &[u8], text: &[u8]) -> bool {
     let (rest, continues) = match glob {
         [] => return text.is_empty(),

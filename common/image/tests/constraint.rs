@@ -1,4 +1,4 @@
-//! Constraints against the Go library that kpt uses, and what is ours on top.
+//! Compares constraints with the Go library that kpt uses, and tests our own additions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

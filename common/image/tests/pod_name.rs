@@ -17,7 +17,7 @@ fn is_dns_1035(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// With other names, a new version would not find the pods of the old one.
+/// If names changed between versions, a new version would not find the pods of the old one.
 #[test]
 fn names_are_the_same_in_every_version() {
     let sha = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";

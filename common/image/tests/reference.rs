@@ -147,7 +147,7 @@ proptest! {
     #[test]
     fn the_parts_make_up_the_canonical_form(
         registry in r"(([a-zA-Z0-9]{1,5}\.[a-z]{2}|localhost|docker\.io|index\.docker\.io|\[::1\])(:[1-9][0-9]{0,3})?/)?",
-        // No dot in the first part, which would make it a registry.
+        // The first part has no dot: with a dot, it would be a registry.
         path in r"[a-z0-9]{1,6}((_|__|-{1,3})[a-z0-9]{1,6}){0,2}(/[a-z0-9]{1,6}((\.|__|-)[a-z0-9]{1,6})?){0,2}",
         tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9._-]{0,20}"),
         digest in proptest::option::of(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"),
@@ -166,7 +166,7 @@ proptest! {
         prop_assert_eq!(whole, image.as_str());
         let (before, after) = (format!("{}/", image.registry()), format!("/{}", image.name()));
         prop_assert!(image.repository().starts_with(&before) && image.repository().ends_with(&after));
-        // A registry is nothing but the first part, and a name nothing but the last.
+        // The registry is only the first part, and the name is only the last part.
         prop_assert!(!image.registry().contains('/') && !image.name().contains('/'));
         prop_assert_eq!(image.with_tag("v2").unwrap().to_string(), format!("{}:v2", image.repository()));
     }

@@ -1,8 +1,8 @@
 //! Golden vectors: routers and runners of different processes and versions must agree on the ring.
 //!
-//! When this test fails, the hash scheme changed: every image would move on an upgrade, and old and
-//! new routers would disagree meanwhile. If that is meant, raise `HASH_SCHEME` and run the test
-//! once with `WRITE_GOLDEN=1`.
+//! When this test fails, the hash scheme has changed: an upgrade would move every image, and
+//! meanwhile old and new routers would disagree. If you intend this, raise `HASH_SCHEME` and run
+//! the test once with `WRITE_GOLDEN=1`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -52,7 +52,7 @@ fn preference_orders_are_whole_up_to_the_limit_and_distinct() {
     assert_eq!(Ring::new(many).nodes().len(), MAX_NODES);
 }
 
-/// 10 rings that grow from 1 to 21 runners: 200 joins. (Read backwards they are 200 leaves.)
+/// 10 rings grow from 1 to 21 runners: 200 joins. In reverse order, these are 200 leaves.
 #[test]
 fn a_join_moves_its_share_and_only_to_the_newcomer() {
     const KEYS: usize = 1000;
@@ -112,12 +112,12 @@ proptest! {
         prop_assert_eq!(one.preference(&key), two.preference(&key));
     }
 
-    /// So a successor is the owner after the runners before it were removed.
+    /// This means: a successor becomes the owner when all runners before it are removed.
     #[test]
     fn skipping_runners_equals_removing_them(
         present in prop_oneof![
             prop::collection::vec(any::<bool>(), 1..20),
-            // A truncated order.
+            // With so many runners, the order is truncated.
             prop::collection::vec(prop::bool::weighted(0.85), 75..85),
         ],
         key in ".*",

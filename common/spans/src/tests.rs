@@ -34,7 +34,7 @@ impl Ended {
     }
 }
 
-/// A tracer that samples like a server without environment variables.
+/// A tracer that samples like a server with OpenTelemetry's defaults.
 fn tracer() -> (Tracer, Ended) {
     let ended = Ended::default();
     let provider = SdkTracerProvider::builder()
@@ -51,7 +51,7 @@ fn headers(traceparent: &str) -> HeaderMap {
     headers
 }
 
-/// The trace, span and flags of the parent that the next hop gets.
+/// The trace id, span id and flags in the `traceparent` that the next hop gets.
 fn parent(span: &Span) -> [String; 3] {
     let mut headers = HeaderMap::new();
     span.inject(&mut headers);
@@ -98,7 +98,8 @@ fn spans_have_the_call_or_the_callers_span_as_parent() {
     assert_eq!((call.name, wait.name), (server.name.clone(), "wait".into()));
     let kinds = [SpanKind::Client, SpanKind::Internal, SpanKind::Server];
     assert_eq!([call.span_kind, wait.span_kind.clone(), server.span_kind.clone()], kinds);
-    // NOT_FOUND is the caller's error by OpenTelemetry's conventions, so a server does not report it.
+    // By OpenTelemetry's conventions, NOT_FOUND is the caller's error: a server's span has no
+    // error.
     assert_eq!((call.status, &server.status), (Status::error(""), &Status::Unset));
     assert!(server.start_time >= before - age && server.start_time <= before);
     for (key, value) in [

@@ -1,5 +1,5 @@
-//! Flags that need each other, and the errors for files that cannot be used. Handshakes are tested in
-//! tests/tests/processes/tls.rs.
+//! Tests of flags that need each other, and of the errors for files that cannot be used. Handshakes
+//! are tested in tests/tests/processes/tls.rs.
 
 use std::path::PathBuf;
 

@@ -165,7 +165,7 @@ fn notes_report_differences_between_runners() {
 #[test]
 fn pods_in_the_same_scope_are_counted_once() {
     let mut answers = Answers::default();
-    // A runner that does not use a pod does not know whether it is ready.
+    // A runner that does not use a pod does not know whether the pod is ready.
     for (runner, scope, ready) in
         [("a", "cluster", 0), ("b", "cluster", 2), ("c", "other", 1), ("d", "", 1), ("e", "", 1)]
     {
@@ -194,7 +194,7 @@ fn answers_are_bounded() {
     assert_eq!((answers.images.len(), answers.truncated), (crate::answers::MAX_IMAGES, true));
     assert!(answers.images.keys().all(|name| name.len() == MAX_TEXT));
     assert_eq!(answers.failures.len(), MAX_FAILURES);
-    // The latest failures of each runner.
+    // Only the latest failures of each runner are kept.
     assert!(answers.failures.iter().all(|one| one.at_ms >= 490 && one.text.len() == MAX_TEXT));
     assert_eq!(answers.runners["3"].as_ref().unwrap().ring.len(), MAX_OF_ONE);
 }

@@ -1,4 +1,4 @@
-//! Which objects may be deleted, and when.
+//! Tests of which objects may be deleted, and when.
 
 use porch_fn_kubernetes::client;
 use serde_json::{Value, json};
@@ -46,8 +46,8 @@ fn only_objects_that_porch_created_are_legacy() {
     ] {
         assert!(!is_legacy(&pod(|pod| *pod.pointer_mut(pointer).unwrap() = value)), "{pointer}");
     }
-    // A pod from warm-up has its id as name. For a call, the API server generates the name: the id
-    // and a dash, cut to 58 characters, then five random characters.
+    // Porch names a pod from warm-up by its id. For a call, the API server generates the pod's
+    // name: the id and a dash, cut to 58 characters, then five random characters.
     let id = "a".repeat(60);
     for (name, id, expected) in [
         (ID, ID, true),
@@ -112,8 +112,8 @@ fn listed(kind: &str, items: &[Value], next: &str) -> (u16, Value) {
     (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"continue": next}, "items": items}))
 }
 
-/// Expects `Err` with this part of the reason not to delete, or the porch-servers that may use
-/// objects.
+/// Expects these porch-servers, which may use objects, or an error with this text: the reason not
+/// to delete.
 async fn expect(facts: &Facts, answers: Vec<(u16, Value)>, expected: Result<&[&str], &str>) {
     let (cluster, _asked) = answering(answers).await;
     let found = servers(&cluster, facts).await;
@@ -170,7 +170,7 @@ async fn nothing_is_deleted_until_the_last_pod_of_porchs_runner_in_any_namespace
         (vec![scaled(renamed("porch-system"))], vec![&terminates], Err(still)),
         (vec![scaled(renamed("b"))], vec![], Ok(&[][..])),
         (vec![scaled(renamed("b"))], vec![&pod("Failed", false), &pod("Succeeded", true)], Ok(&[])),
-        // The Deployment is ours, but its terminating pod may be of Porch's runner.
+        // The Deployment is ours, but its terminating pod may be one of Porch's runner.
         (vec![ours.clone()], vec![&runs, &terminates], Err(still)),
         (vec![ours], vec![&runs], Ok(&[])),
         (vec![server.clone()], vec![&terminates], Ok(&["a/porch-server"])),

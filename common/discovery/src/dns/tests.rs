@@ -55,7 +55,7 @@ async fn an_answer_has_both_families_and_is_never_cached() {
     dns.set("alias.test", AAAA, Reply::Alias("real.test", Vec::new()));
     dns.set_addresses("real.test", &[]);
     assert_eq!(resolver.lookup("alias.test").await.unwrap(), found(&["10.0.0.1"], &[]));
-    // No addresses, and no such name, are answers.
+    // An empty answer and a missing name are answers, not failures.
     dns.set_addresses("empty.test", &[]);
     assert_eq!(resolver.lookup("empty.test").await.unwrap(), found(&[], &[]));
     let none = Lookup { name_exists: false, ..found(&[], &[]) };
@@ -103,12 +103,12 @@ async fn the_search_list_ndots_and_the_hosts_file_apply() {
     dns.set_addresses("runners.ns", &["10.0.0.2"]);
     assert_eq!(addresses(&resolver, "runners.ns.").await, [ip("10.0.0.2")], "a final dot: no search");
 
-    // As many dots as `ndots`: the name itself first, then the search list.
+    // A name with at least `ndots` dots is looked up as it is first, then with the search list.
     dns.set_addresses("a.b.c.svc.cluster.local", &["10.0.0.3"]);
     assert_eq!(addresses(&resolver, "a.b.c").await, [ip("10.0.0.3")]);
     assert_eq!(dns.asked()[3..], ["a.b.c", "a.b.c.ns.svc.cluster.local", "a.b.c.svc.cluster.local"]);
 
-    // If the lookup of one name of the list fails, the result is not an empty answer.
+    // If one lookup fails and no other finds the name, the result is an error, not an empty answer.
     for kind in [A, AAAA] {
         dns.set("some.ns.svc.cluster.local", kind, Reply::Code(ResponseCode::ServFail));
     }

@@ -162,7 +162,7 @@ async fn an_outage_keeps_the_last_set_and_is_logged_once() {
         assert_eq!(log.count(text), times, "{text}\n{}", log.text());
     }
 
-    // Watches that break again and again are one failure, and the pauses between lists get longer.
+    // Watches that break again and again count as one failure. The pauses between lists get longer.
     let (before, breaking) = (service.list_count(), service.api.clone());
     tokio::spawn(async move {
         loop {
@@ -181,7 +181,7 @@ async fn missing_rights_are_logged_once_and_used_when_they_are_granted() {
     let forbidden = format!("the API server forbids it: {rights}");
     let (list, watch) = (("list", SLICES), ("watch", SLICES));
 
-    // Without rights on slices, the `Endpoints` object is followed.
+    // Without rights on slices, the watcher uses the `Endpoints` object.
     let (log, guard) = Log::new();
     let api = FakeApi::default();
     api.put_slice("a", &["10.0.0.9"]);
@@ -198,7 +198,7 @@ async fn missing_rights_are_logged_once_and_used_when_they_are_granted() {
     service.wait_for(&["10.0.0.9"], RESYNC + READ_TIMEOUT).await;
     drop((service, guard));
 
-    // No rights at all. Later lists are allowed, and at last watches too.
+    // First the watcher has no rights at all, then it may list, at last also watch.
     let (log, _guard) = Log::new();
     let api = FakeApi::default();
     api.put_slice("a", &["10.0.0.1"]);
@@ -236,7 +236,7 @@ async fn a_missing_service_is_an_error_and_a_service_without_endpoints_is_not() 
     assert_eq!(service.error(), None, "the Service exists");
     assert_eq!(log.count(hint), 1, "{}", log.text());
 
-    // It is not an error if the Service may not be read.
+    // A missing right to read the Service is not an error.
     let api = FakeApi::default();
     api.state().forbidden.insert(("get", "services"));
     let mut service = WatchedService::start(api);

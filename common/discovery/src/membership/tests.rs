@@ -1,4 +1,4 @@
-//! The rules of the module: examples of each, and a property test for any history.
+//! Tests of the module's rules: examples of each rule, and a property test with random histories.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn letters(addresses: &str) -> impl Iterator<Item = &str> {
     addresses.split("").filter(|letter| !letter.is_empty())
 }
 
-/// Applies lists of addresses, each at its second. Unlisted addresses do not answer.
+/// Applies lists of addresses, each at its time in seconds. Unlisted addresses do not answer.
 fn after_lists(lists: &[(u64, &str)]) -> Membership {
     let mut membership = Membership::default();
     for (at, addresses) in lists {
@@ -44,7 +44,7 @@ fn usable(membership: &Membership) -> String {
 
 #[test]
 fn arrivals_join_together_and_an_address_that_returns_cools_down() {
-    // Lists with their seconds; members and the next timer then; members after that timer.
+    // Lists with their times; members and the next timer after the lists; members after that timer.
     for (what, lists, members, timer, after) in [
         ("the first addresses join at once", &[(0, "ba")][..], "ab/", None, "ab/"),
         ("later addresses wait", &[(0, "a"), (10, "ab"), (11, "abc")], "a/", Some(12), "abc/"),
@@ -128,7 +128,7 @@ fn addresses_that_cool_down_are_used_if_they_are_half_of_the_fleet() {
 
 #[test]
 fn a_member_that_answers_stays_when_it_is_not_listed() {
-    // Lists; the next timer; usable at it, and what is left after it.
+    // Lists with their times; the next timer; the usable addresses before it and after it.
     for (what, lists, timer, before, after) in [
         ("5 minutes when none is listed", &[(0, "ab"), (10, ""), (100, "")][..], 310, "ab", ""),
         ("30 s when others are", &[(0, "ab"), (10, "a"), (20, "a")], 40, "ab", "a"),
@@ -161,7 +161,7 @@ fn a_member_that_answers_stays_when_it_is_not_listed() {
 }
 
 proptest! {
-    /// The times between lists are mostly about the coalescing time, sometimes longer.
+    /// The times between lists are mostly close to `COALESCE`, sometimes much longer.
     #[test]
     fn the_rules_hold_for_any_history(
         events in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! What the addresses are after each answer of DNS, on a paused clock.
+//! Tests of the addresses after each answer of DNS, on a paused clock.
 
 use std::future::{pending, ready};
 use std::io;

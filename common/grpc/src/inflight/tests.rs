@@ -1,4 +1,5 @@
-//! Charges, and the texts of refusals.
+//! Tests of charges (the bytes that a call holds of `--max-inflight-bytes`), and of the error texts
+//! when a call is refused.
 
 use std::time::Duration;
 

@@ -102,7 +102,7 @@ async fn handshake(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     tasks.spawn(async move {
         let _ = connection.await;
     });
-    // After the answer to the ping, the server has the connection's preface.
+    // When the server answers the ping, it has received the connection's preface.
     let _ = pings.ping(Ping::opaque()).await;
     (sender, tasks)
 }

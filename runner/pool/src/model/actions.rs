@@ -1,5 +1,6 @@
-//! Carries out the actions of the pools: calls run in pods, requests travel to the API server and
-//! back. Most invariants are checked here.
+//! Carries out the actions of the pools: it runs calls in pods, and delivers requests to the API
+//! server and answers back. Most invariants are checked here. The crate's head comment (lib.rs)
+//! explains notice, push and the surge slot.
 
 use super::faults::is_limited;
 use super::server::{GRACE, Hang, Object, Truth};
@@ -7,7 +8,7 @@ use super::world::{Call, World};
 use crate::event::{Action, Creation, DeleteReason, Event, Rejection, Verdict, WriteOutcome};
 use crate::types::{Pod, PodName, Reason, RequestId, ResourceVersion, Uid};
 
-/// The time in milliseconds after which a lost answer is given up.
+/// The time in milliseconds after which a runner stops waiting for an answer.
 const API_TIMEOUT: u64 = 10_000;
 
 // === impl World ===
@@ -42,8 +43,7 @@ impl World {
         if slow { self.rng.between(500, 5000) } else { self.rng.between(1, 200) }
     }
 
-    /// Causes requests while an owner is about to delete a pod: this is the worst time for a
-    /// request.
+    /// Causes requests while an owner is about to delete a pod: the worst time for a request.
     fn provoke(&mut self, within: u64) {
         if !self.faults_over && self.rng.chance(50) {
             self.after(0, within, Self::burst);
@@ -68,7 +68,7 @@ impl World {
         if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(asked) {
             self.violate("a pod is started for no call by a runner that is not the owner");
         }
-        // The pods that every runner has seen by now.
+        // Pods that are old enough that every runner has seen them.
         let known = |object: &&Object| object.made + 2000 < self.now && !object.is_terminating();
         let known = self.server.objects.values().filter(known).count();
         let capacity = self.runners[runner].config.capacity.map(|pods| pods as usize);
@@ -159,8 +159,8 @@ impl World {
         if self.server.seems_ready(&uid) {
             self.after(1, 300, move |world| world.probed(runner, uid));
         } else if self.server.get(&uid).is_none() {
-            // The driver checks whether the silent pod still exists: a late answer may have shown
-            // it after its end.
+            // The driver checks whether a pod that does not answer still exists: a late answer of
+            // the API server may have added the pod to the view after its end.
             self.after(1000, 2000, move |world| {
                 if world.runners[runner].probing.remove(&uid) {
                     world.runners[runner].report_gone(&uid);
@@ -179,7 +179,7 @@ impl World {
         self.at(self.now + delay, move |world| world.answer(runner, life, None, event));
     }
 
-    /// The runner's calls on the pod end, and move to other pods.
+    /// Ends the runner's calls on the pod. (The real driver moves them to other pods.)
     fn disconnect(&mut self, runner: usize, uid: &Uid) {
         self.count("cut");
         let calls = self.server.get(uid).map(|object| object.calls.clone()).unwrap_or_default();
@@ -223,8 +223,8 @@ impl World {
     /// A create, delete or push reaches the API server, if the server is available.
     fn arrive(&mut self, runner: usize, life: u64, sent: u64, action: Action) {
         let cut_off = self.outage.1 > self.now || self.outage.0 >= sent;
-        // Do not drop pushes: after a push that only one runner could not make, the pool uses the
-        // pod anyway, by design.
+        // Do not drop single pushes: if the API server does not answer a push, the pool uses the
+        // pod anyway, by design. A push that only one runner cannot make would break an invariant.
         let may_drop = !self.faults_over && !matches!(action, Action::Push { .. });
         let lost = cut_off || (may_drop && self.rng.chance(3));
         let result = WriteOutcome::Unreachable;
@@ -296,7 +296,8 @@ impl World {
         self.draw_fate(pod.uid.clone());
         let counted = |object: &&Object| object.pod.name.image == image && !object.is_terminating();
         let counted = self.server.objects.values().filter(counted);
-        // A pod that avoids the name of a stuck pod has an extra name for its slot.
+        // A pod that avoids the name of a stuck pod has an additional name (`past`) for the same
+        // slot.
         let (passing, counted): (Vec<_>, Vec<_>) = counted.partition(|object| object.pod.name.past.is_some());
         // Runners with different views of terminating pods avoid different names.
         let (limit, runners) = (self.highest_limit as usize, self.runners.len());
@@ -324,13 +325,13 @@ impl World {
         }
         let in_use = !object.calls.is_empty();
         let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
-        // A pod may become ready just when its time is up.
+        // A pod may become ready just when its start times out, so a pod counts only after `GRACE`.
         let well = object.truth == Truth::Ready
             && object.hang.is_none()
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         let faulty = matches!(reason, DeleteReason::Failed | DeleteReason::Hung);
-        // The notice of an eviction is short: a runner that sees it late or objects late loses the
-        // pod.
+        // The notice of an eviction is short: a runner loses the pod if it sees the notice late, or
+        // if its push against the delete comes late.
         let limited = is_limited(&self.config, self.quota);
         let short = reason == DeleteReason::Evicted || (reason == DeleteReason::Expired && limited);
         let unheard = short && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);

@@ -1,4 +1,4 @@
-//! Checks of the answers of the programs.
+//! Tests of the checks that need the programs' answers.
 
 use super::*;
 
@@ -32,7 +32,8 @@ fn answers_of_the_programs_are_compared() {
         (Problem, "configuration", "on 1 of 2 runners: --pod-cache-config cannot be used", |facts| {
             replace(facts, 0, "cache-config\"} 1", "cache-config\"} 0");
         }),
-        // Expect one finding, although the runners also report that source as invalid.
+        // Expect one finding, although the runner also reports the source `functionconfigs` as
+        // invalid.
         (Warning, "configuration", "on 1 of 2 runners: 1 FunctionConfigs have faults", |facts| {
             replace(
                 facts,

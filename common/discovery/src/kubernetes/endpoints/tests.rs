@@ -1,4 +1,4 @@
-//! Which endpoints of a slice are called.
+//! Tests of which endpoints of a slice are called.
 
 use serde_json::{Value, json};
 
@@ -27,8 +27,8 @@ fn of(slices: &[EndpointSlice]) -> Vec<String> {
 #[test]
 fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
     let mut proven = BTreeSet::new();
-    // The conditions of four addresses, as the API server changes them when nodes are lost. At the
-    // end: which of the addresses are called.
+    // The conditions of four addresses, as the API server changes them when nodes are lost, and the
+    // indices of the addresses that are called then.
     for (what, conditions, expected) in [
         ("two are ready", [READY, READY, NOT_READY, NOT_READY], &[0, 1][..]),
         ("one is still ready", [NOT_READY, READY, NOT_READY, NOT_READY], &[1]),
@@ -54,7 +54,7 @@ fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
 #[test]
 fn an_endpoint_counts_by_its_conditions() {
     let table: [(&str, bool, bool); 10] = [
-        // Conditions; is the endpoint called alone; is it called beside a ready one.
+        // Conditions; whether the endpoint is called if it is the only one, and beside a ready one.
         (READY, true, true),
         ("{}", true, true),
         (r#"{"serving": true}"#, true, true),
@@ -65,7 +65,7 @@ fn an_endpoint_counts_by_its_conditions() {
         // A Service with `publishNotReadyAddresses`.
         (r#"{"ready": true, "serving": true, "terminating": true}"#, true, false),
         (r#"{"ready": true, "serving": false, "terminating": true}"#, false, false),
-        // Before the condition `serving` existed.
+        // From a Kubernetes version without the condition `serving`.
         (r#"{"ready": true, "terminating": true}"#, true, false),
     ];
     for (conditions, alone, beside) in table {

@@ -72,7 +72,7 @@ impl FakeApi {
         self.state().put(SERVICES, "runners", json!({}));
     }
 
-    /// Ends all watches. Each reports `last` before, if there is something to report.
+    /// Ends all watches. Each sends the result of `last` first, unless that is `None`.
     pub(super) fn end_watches(&self, last: impl Fn() -> Option<io::Result<Bytes>>) {
         for (_, watch) in self.state().watches.drain(..) {
             let _ = last().map(|last| watch.send(last));
