@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use porch_fn_fuzz::texts;
 use porch_fn_flags::{GoDuration, parse_duration};
+use porch_fn_fuzz::texts;
 
 fuzz_target!(|data: &[u8]| {
     let [text] = texts(data);
