@@ -1,4 +1,4 @@
-//! Running porch-servers that evaluate in function pods, and the pods that they may use.
+//! Which porch-servers that start function pods are running, and which pods they may use.
 //!
 //! A porch-server uses the pods that it has created. When it starts, it also adopts the pods of its
 //! template's version. The version is the PodTemplate's resourceVersion, in an annotation of the

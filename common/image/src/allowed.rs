@@ -30,8 +30,8 @@ pub enum PatternError {
          and ** for any text"
     )]
     Malformed { pattern: String },
-    /// The first part may mean a name on Docker Hub or a registry. As a registry, it would match
-    /// registries of anybody.
+    /// The first part may mean a name on Docker Hub or a registry. If it meant a registry, anybody
+    /// could set up a registry that it matches.
     #[error(
         "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
          registry with a * in it needs a . or a :, and no **"
@@ -106,9 +106,9 @@ impl AllowedImages {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(parts))
     }
 
-    /// Whether a call for `image` with this text in its `tag` field may run. As for the
-    /// [shard key](crate::shard_key), a version is a literal tag. A constraint may mean any tag.
-    /// Other texts are ignored. If `image` has a digest, every text is ignored.
+    /// Whether a call for `image` with this text in its `tag` field may run. A version in that
+    /// field is a literal tag, as in the [shard key](crate::shard_key). A constraint may mean any
+    /// tag. Other texts are ignored. If `image` has a digest, every text is ignored.
     ///
     /// # Errors
     /// A [`NotAllowed`], whose message is for the caller.

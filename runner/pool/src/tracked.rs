@@ -27,7 +27,8 @@ pub(crate) struct Tracked {
     pub(crate) liveness: Liveness,
     /// When this runner first saw the pod run.
     pub(crate) running_since: Option<Time>,
-    /// Set while a push is under way. Without an answer by this time, the push counts as lost.
+    /// Set while a push (a write of `reclaim_after`) is under way. Without an answer by this time,
+    /// the push counts as lost.
     pub(crate) push: Option<Time>,
     /// The `reclaim_after` of this runner's last push. If the pod has another value, another runner
     /// wrote it.
@@ -46,10 +47,11 @@ pub(crate) struct Tracked {
     pub(crate) kept: bool,
     /// Why its owner wants to delete the pod before its `reclaim_after`.
     pub(crate) retiring: Option<DeleteReason>,
-    /// If the pod is being evicted: the end of the notice, and the previous `reclaim_after`.
+    /// If the pod is being evicted: the end of the eviction's notice, and the pod's `reclaim_after`
+    /// when the eviction began.
     pub(crate) eviction: (Time, Option<Time>),
-    /// Set when this runner gave notice. No further notice before this time, so that other runners
-    /// can object.
+    /// Set when this runner gave notice: it pushed a near `reclaim_after`. No further notice before
+    /// this time, so that other runners can object.
     pub(crate) noticed: Option<Time>,
     /// No eviction before this time.
     pub(crate) left_alone_until: Time,
@@ -72,7 +74,8 @@ pub(crate) struct Liveness {
     pub(crate) checks: u64,
     /// From this time on the pod is silent, and does not count towards the limit.
     pub(crate) silent_from: Option<Time>,
-    /// Package and time of the first of the consecutive calls that reached their deadlines.
+    /// Set if a long call has reached its deadline since the pod last served a call: the package
+    /// of the first such call, and when it reached its deadline.
     pub(crate) late: Option<(u64, Time)>,
 }
 
@@ -90,7 +93,8 @@ pub(crate) enum Health {
     Unknown,
     Probing {
         since: Time,
-        /// `reclaim_after` at that time. If it has moved since, another runner can reach the pod.
+        /// `reclaim_after` at that time. If another runner has pushed a later value since, that
+        /// runner can reach the pod.
         reclaim_after: Option<Time>,
         /// The pod was pending longer than the ready timeout, and the waiting calls were rejected.
         given_up: bool,

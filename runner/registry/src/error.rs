@@ -25,8 +25,8 @@ pub enum RegistryError {
          retry; the runner's log has the cause"
     )]
     Unreachable,
-    /// A redirect or a token realm leads to an internal address. The registry may not use it: see
-    /// `address_class`.
+    /// A redirect or a token realm leads to an internal address. This registry may not send the
+    /// runner there: see `address_class`.
     #[error(
         "the image's registry leads the runner to a loopback, link-local or cluster address, and is at no address of \
          that kind itself: check its redirects and its token realm (the runner's log names the host), use a registry \
@@ -92,7 +92,8 @@ impl RegistryError {
         Self::malformed(what, format!("it has more than {limit} {unit}"))
     }
 
-    /// Whether the registry answered, although without metadata. An unknown image is an answer.
+    /// Whether the registry answered the lookup: it does not know the image, or the image cannot
+    /// be used. All other errors mean that the lookup itself failed.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(self, Self::NotFound | Self::Platform { .. } | Self::NoCommand)
     }

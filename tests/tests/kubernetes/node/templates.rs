@@ -1,5 +1,5 @@
-//! The pod template of Porch's documentation with a foreign wrapper-server. Unit tests of the
-//! runner read this template, and `alone::deploy` uses a template with our wrapper-server.
+//! The pod template of Porch's documentation with a foreign wrapper-server. The runner's unit tests
+//! parse the same template. `alone::deploy` starts a pod from a template with our wrapper-server.
 
 use std::fs;
 
@@ -18,8 +18,8 @@ async fn a_foreign_wrapper_server_works() {
     let server = foreign::client("echoserver");
     let setup = Setup::new().await;
     let image = wrapper_of(&setup, &server).await;
-    // Like Porch's wrapper-server, the program has its flags and grpc-go's health service. Unlike
-    // Porch's, it listens on 127.0.0.1 by default.
+    // The program accepts the flags of Porch's wrapper-server and has the same health service,
+    // grpc-go's. Unlike Porch's wrapper-server, it listens on 127.0.0.1 by default.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
     let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
     let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
