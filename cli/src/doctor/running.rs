@@ -117,7 +117,7 @@ impl Running {
             ));
         }
         let is_older = pod.metadata.creation_timestamp.as_ref().is_some_and(|created| created < since);
-        (!is_older).then(|| format!("{name} may have created the pod, which is younger"))
+        (!is_older).then(|| format!("{name} started before the pod, and may have created it"))
     }
 }
 
@@ -151,8 +151,8 @@ mod tests {
         for (version, created, server, part) in [
             ("inline-v1", 19, server(10), ""),
             ("7", 5, server(10), "its template's version"),
-            ("6", 20, server(10), "which is younger"),
-            ("6", 30, server(10), "which is younger"),
+            ("6", 20, server(10), "may have created it"),
+            ("6", 30, server(10), "may have created it"),
             ("inline-v1", 5, server(20), "has changed since its start"),
             ("inline-v1", 5, unknown, "may use any pod: forbidden"),
         ] {
@@ -162,7 +162,7 @@ mod tests {
             assert!(reason.contains(part), "{part}: {reason}");
         }
         let reason = why_in_use(&Pod::default(), &[server(10)]).unwrap();
-        assert!(reason.ends_with("which is younger"), "{reason}");
+        assert!(reason.ends_with("may have created it"), "{reason}");
         assert_eq!(why_in_use(&pod("7", 30), &[]), None, "no server runs");
     }
 

@@ -26,7 +26,7 @@ pub enum PatternError {
     TooMany { count: usize },
     /// No image matches it.
     #[error(
-        "{pattern:?} is no pattern of images: write [registry/]name[:tag][@digest], with * for any text without a / \
+        "{pattern:?} is not a pattern for images: write [registry/]name[:tag][@digest], with * for any text without a / \
          and ** for any text"
     )]
     Malformed { pattern: String },
@@ -34,7 +34,7 @@ pub enum PatternError {
     /// could set up a registry that it matches.
     #[error(
         "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
-         registry with a * in it needs a . or a :, and no **"
+         registry with a * needs a . or a :, and may not have **"
     )]
     Unclear { pattern: String, first: String },
 }
@@ -44,7 +44,9 @@ pub enum PatternError {
 #[allow(missing_docs, reason = "the fields are the parts that the message names")]
 pub enum NotAllowed {
     /// No pattern matches.
-    #[error("image {image:?} is not allowed: no pattern of the function runner's --allowed-images fits it")]
+    #[error(
+        "image {image:?} is not allowed: no pattern of the function runner's --allowed-images matches it"
+    )]
     Image { image: Image },
     /// A constraint may stand for any tag, and not every tag is allowed.
     #[error(
@@ -53,7 +55,7 @@ pub enum NotAllowed {
     )]
     Constraint { repository: String, constraint: String },
     /// The text is not an image reference.
-    #[error("not allowed: the function runner's --allowed-images takes image references alone, and {0}")]
+    #[error("not allowed: the function runner's --allowed-images accepts only valid image references: {0}")]
     NoImage(#[from] ReferenceError),
 }
 

@@ -93,7 +93,7 @@ fn rejections_name_the_image_and_the_flag() {
     assert_eq!(
         text("f", ""),
         "image \"ghcr.io/kptdev/krm-functions-catalog/f:latest\" is not allowed: no pattern of the function \
-         runner's --allowed-images fits it"
+         runner's --allowed-images matches it"
     );
     assert_eq!(
         text("ghcr.io/a/b:v1", "~1.2"),
@@ -101,7 +101,7 @@ fn rejections_name_the_image_and_the_flag() {
          of the function runner's --allowed-images allows every tag of it; name a tag that is allowed"
     );
     let none = text("Not An Image", "");
-    assert!(none.starts_with("not allowed: the function runner's --allowed-images takes"), "{none}");
+    assert!(none.starts_with("not allowed: the function runner's --allowed-images accepts"), "{none}");
 }
 
 #[test]
