@@ -10,7 +10,7 @@ use std::time::Duration;
 const RESERVE: f64 = 1000.0;
 /// Retries per second that are always allowed.
 const PER_SECOND: f64 = 10.0;
-/// Retries per call.
+/// Retries that each call adds to the budget.
 const PER_CALL: f64 = 0.2;
 
 /// How long a reservation for a lost runner is valid. All calls on the runner fail at about the

@@ -49,8 +49,9 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     programs(facts, &mut report);
     let checks = match report.findings.first().map(|finding| finding.level) {
         None => CHECKS,
-        // The program is Porch's runner or ours. Only the check of readiness applies to both, and
-        // it may also explain why: a pod that is not ready does not identify itself.
+        // The program is Porch's runner or ours: its pods do not answer. Only the readiness check
+        // applies to both programs. It may also explain the missing answer: a pod that is not ready
+        // does not identify itself.
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };

@@ -47,7 +47,7 @@ pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a
     let Some((name, service)) = facts.services.get_key_value(name).filter(|_| is_here) else {
         return Destination::Outside;
     };
-    // A Service of type ExternalName does not list its ports.
+    // The port of a Service without a selector is not checked: type ExternalName lists no ports.
     if selector(service).is_none() || port.parse().is_ok_and(|port| has_port(service, port)) {
         behind(facts, name)
     } else {

@@ -162,15 +162,16 @@ pub(super) fn remove(existing: &[Value], namespace: &str) -> Changes {
 
 fn restored(object: &Value, before: &Map<String, Value>) -> Value {
     let mut restored = manifest(object);
-    // `kubectl apply` removes a missing field only if it applied the field itself. It keeps a field
-    // of server-side apply, unless the manifest sets the field to null.
+    // If the manifest lacks a field, `kubectl apply` removes the field only if it applied the field
+    // itself. A field that server-side apply wrote stays, unless the manifest sets it to null.
     let absent = |value| (!is_applied(object)).then_some(value);
     let executor = is_routed(object).then_some("binaryExecutor");
     for field in executor.into_iter().chain(before.contains_key("prefixes").then_some("prefixes")) {
         let old = before.get(field).filter(|old| !old.is_null()).cloned();
         put(&mut restored["spec"], field, old.or(absent(Value::Null)));
     }
-    // If an annotation is null, some versions of kubectl drop all annotations.
+    // The annotation is set to an empty text, not to null: if an annotation is null, some versions
+    // of kubectl drop all annotations.
     put(&mut restored["metadata"]["annotations"], BEFORE, absent(json!("")));
     if restored["metadata"]["annotations"] == json!({}) {
         put(&mut restored["metadata"], "annotations", None);
@@ -198,7 +199,7 @@ fn new(function: &Function, namespace: &str) -> Value {
 }
 
 /// Changes an object so that Porch sends the function to the routers. Also returns whether the
-/// object named another executable. Indexing is safe: in the schema, spec and annotations are
+/// object named another executable. Indexing cannot panic: in the schema, spec and annotations are
 /// objects.
 fn routed(object: &Value, function: &Function) -> (Value, bool) {
     let mut routed = manifest(object);

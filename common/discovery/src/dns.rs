@@ -1,8 +1,8 @@
 //! A DNS resolver with the system's configuration.
 //!
 //! The C library blocks a thread, so this module uses hickory. A wrong answer would empty or halve
-//! the ring, so this module works around three properties of hickory:
-//! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse). A
+//! the hash ring of runners, so this module works around three properties of hickory:
+//! - When the IPv6 lookup fails, hickory returns only the IPv4 addresses (and the reverse). A
 //!   [`Lookup`] keeps the two results separate.
 //! - For a search list, hickory reports only the last name's error. A failure followed by "no such
 //!   name" would look like an empty answer. So this module looks up each name of the list itself.

@@ -140,7 +140,8 @@ impl Connection {
     }
 
     /// A connection to `address` whose requests carry `authority`. This is for a Service that is
-    /// dialled by its IP while a service mesh routes by its name. Both are `host:port`.
+    /// dialled by its IP while a service mesh routes by its name. `address` and `authority` are
+    /// `host:port`.
     ///
     /// # Errors
     /// When one of them is not `host:port`.

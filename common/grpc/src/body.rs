@@ -39,8 +39,8 @@ pub struct Message {
 const SMALL: usize = 16 * 1024;
 
 impl Body {
-    /// Sends `framed` slice by slice, then `trailers` if there are any. Holds `charge` until the
-    /// last slice has been sent or the stream has ended.
+    /// Sends `framed` slice by slice, then `trailers` if there are any. Holds `charge` (the call's
+    /// share of the bytes in flight) until the last slice has been sent or the stream has ended.
     pub fn message(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
         let mut last_sent = None;
         let large = framed.len() > SMALL && trailers.is_some();

@@ -22,8 +22,8 @@ pub(super) enum InflateError {
     Failed(#[from] JoinError),
 }
 
-/// Like [`inflate`], in a thread that may block. The thread owns the charge, because it continues
-/// when the caller disconnects.
+/// Like [`inflate`], in a thread that may block. The thread owns the charge (the call's share of
+/// the bytes in flight), because the thread continues when the caller disconnects.
 pub(super) async fn inflate_apart(
     message: Chunks,
     limit: usize,
@@ -34,7 +34,7 @@ pub(super) async fn inflate_apart(
 }
 
 /// Inflates `message` to at most `limit` bytes. Each byte is charged before it is kept. A large
-/// message takes milliseconds.
+/// message takes milliseconds, so async code calls [`inflate_apart`].
 fn inflate(message: &Chunks, limit: usize, charge: &mut Charge) -> Result<Bytes, InflateError> {
     // One byte past the limit distinguishes a message that just fits from a larger one.
     let mut plain = MultiGzDecoder::new(message.reader().reader()).take((limit as u64).saturating_add(1));

@@ -2,8 +2,9 @@
 //!
 //! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not support that syntax
 //! (`||`, hyphen ranges, `!=`, a leading `v`, `=1.2` for `1.2.x`). So this module parses it, and
-//! uses only the crate's versions. All corner cases match v3.5.0, with one difference: a hyphen
-//! range may follow a space or a bare `||`, which the library misreads.
+//! uses only the crate's versions. All corner cases match v3.5.0, with one difference: the library
+//! misreads a hyphen range after another comparison and a space, or after a `||` without a space.
+//! This module accepts both.
 
 use semver::{BuildMetadata, Prerelease, Version};
 

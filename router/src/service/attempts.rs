@@ -1,4 +1,6 @@
 //! The attempts of one call: picks runners, sends the call and handles each outcome.
+//! `porch_fn_ring::spill` explains demand, and when a call spills to a runner that is not the
+//! image's owner.
 
 use std::pin::pin;
 use std::sync::Arc;

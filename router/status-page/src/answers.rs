@@ -1,5 +1,5 @@
-//! Merges the runners' reports one by one. Images and failures are limited in total, and the other
-//! data for each runner. Pure.
+//! Merges the runners' reports one by one. The numbers of images and failures are limited for all
+//! runners together; other data is limited for each runner. Pure.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +21,8 @@ pub(crate) const MAX_TEXT: usize = 600;
 /// An image's pods and calls, on all runners together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ImageReport {
-    /// Numbers of ready, starting and terminating pods, by pods scope.
+    /// Numbers of ready, starting and terminating pods, by pods scope: the name of a set of pods
+    /// that several runners may share.
     pods: HashMap<Arc<str>, [u64; 3]>,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,

@@ -1,12 +1,12 @@
 //! The life of a call: granted at once or queued, granted later, cancelled or finished. A call is
-//! counted in exactly one place at any time.
+//! counted exactly once at any time: in the queue, or at its pod.
 //!
 //! A call gets the least loaded ready pod with room. Pods with equal load take turns.
 //!
 //! A pod that expires or retires soon gets a call only if no other pod has room, whatever the
-//! loads. So it can end without affecting calls. It gets no calls at all if a newer pod can take
-//! over. A pod too close to its `reclaim_after` must be pushed (see `lib.rs`) before it gets a
-//! call, unless the API server does not answer.
+//! loads. So the pod can end without affecting calls. It gets no calls at all if a pod with a newer
+//! recipe can take over. A pod too close to its `reclaim_after` must be pushed (see `lib.rs`)
+//! before it gets a call, unless the API server does not answer.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::shared::{Call, Shared};
 use crate::tracked::Tracked;
 use crate::types::{Phase, Reason, RequestId, Time, Uid};
 
-/// After a pod refused a call, this runner sends it no more calls at once than it has now, for this
-/// long. Other runners may need the pod's remaining room.
+/// For this long after a pod refused a call, this runner runs no more calls on the pod at once than
+/// when the pod refused. Other runners may need the pod's remaining room.
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// The error for callers while the runner has not listed the pods yet. Without a list, it creates
 /// no pod.
@@ -37,8 +37,9 @@ impl Function {
         } else if let Some(index) = self.pick(shared) {
             let crowded = self.serving(shared).all(|tracked| tracked.calls.len() >= self.waitlist());
             self.grant(index, id, deadline, shared);
-            // If all pods were crowded, one more pod is started, unless the starting pods will take
-            // the excess. If no place is free, the existing pods serve the call.
+            // If all pods already had `--max-waitlist-length` calls, start one more pod, unless the
+            // starting pods will take the excess. If no pod may be created, the existing pods serve
+            // the call.
             if crowded && self.excess(shared) > self.starting(shared) * self.waitlist() {
                 let _ = self.create(shared);
             }
@@ -76,7 +77,7 @@ impl Function {
         }
     }
 
-    /// Removes a call from its place. Without a verdict it was cancelled.
+    /// Removes a call from the queue or from its pod. Without a verdict, the call was cancelled.
     pub(crate) fn end_call(
         &mut self,
         id: RequestId,
@@ -122,8 +123,9 @@ impl Function {
             return;
         }
         let unready_since = *self.unready_since.get_or_insert(shared.now);
-        // If a pod of the image has served, the image can start. That pod is now gone or does not
-        // answer. The calls wait for a pod until their deadlines.
+        // If a pod of the image has served, the image can start, although that pod is now gone or
+        // does not answer. So the ready timeout does not apply: the calls wait until their
+        // deadlines.
         if shared.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served)) {
             return;
         }
@@ -178,8 +180,8 @@ impl Function {
             && tracked.calls.len() < tracked.room(self.settings.limits.per_pod as usize, shared)
     }
 
-    /// Whether the pod is ready, and neither being evicted nor superseded. The place of a pod that
-    /// is being evicted is needed for another image, or exceeds the capacity.
+    /// Whether the pod is ready, and neither being evicted nor superseded. A pod is evicted if
+    /// another image needs its place (see `capacity`), or if there are more pods than the capacity.
     fn takes_calls(&self, tracked: &Tracked, shared: &Shared) -> bool {
         tracked.ready() && !tracked.evicting() && !self.is_superseded(tracked, shared)
     }

@@ -4,8 +4,9 @@
 //! Every runner counts the pods that it sees. Two runners may take the last place at once, so only
 //! a quota is a hard limit. When no place is left, calls wait, and the pod that was unused for
 //! longest is evicted. Its owner gives a short notice (see `lib.rs`), and sends the pod no more
-//! calls. A runner that owns no idle pod asks the owner of one to evict it, by an annotation on
-//! that pod. Free places go to the images that have waited for longest.
+//! calls. A runner that owns no idle pod writes an annotation on an idle pod of another owner. The
+//! annotation asks that owner to evict the pod. Free places go to the images that have waited for
+//! longest.
 
 use std::time::Duration;
 
@@ -124,7 +125,8 @@ impl Function {
         } else if pods == 0 || self.quota_refusals >= MOST_REFUSALS {
             // The quota may have room for the pods of other images.
             shared.quota = None;
-            // Pods that other runners created a moment ago may not have been seen yet.
+            // This runner may not have seen yet the pods that other runners created a moment ago.
+            // So it rejects no calls at the first refusal, unless it is the only runner.
             let is_only_runner = matches!(shared.owned, OwnedShards::All);
             let rejects = is_only_runner || self.quota_refusals > 1;
             self.start_failed(rejects.then_some(Rejection::PodFailed { reason }), None, shared);

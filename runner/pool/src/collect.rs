@@ -3,9 +3,10 @@
 //! The owner deletes a healthy pod only after its `reclaim_after`, only if it has no call on the
 //! pod, and only if the pod's resource version has not changed since the decision. To delete a pod
 //! early (replaced, evicted or above the limit), the owner gives notice: it sets `reclaim_after` to
-//! a near time, and prefers other pods. If another runner has a call on the pod, it pushes
-//! `reclaim_after` forward again, like for any pod that expires soon. The owner then cancels an
-//! eviction. For the other reasons, it gives notice again one scan later.
+//! a near time, and prefers other pods. If another runner has a call on the pod, that runner pushes
+//! `reclaim_after` forward again, like for any pod that expires soon. The owner then cancels the
+//! deletion if it was an eviction. For the other reasons, the owner gives notice again one scan
+//! later.
 
 use std::time::Duration;
 

@@ -17,14 +17,14 @@ pub struct Config {
     /// The recipe of new pods, for images without an override. The owner replaces a pod that [is
     /// outdated by it](PodRecipe::is_outdated_by).
     pub recipe: PodRecipe,
-    /// Finds an image's override. This is a function and not a table, since the configuration names
-    /// images by patterns that only the driver understands. It must return the same value until the
-    /// next `Configure`, or `RecipeChanged` of that image.
+    /// Finds an image's override. This is a function and not a table, because the configuration
+    /// names images by patterns that only the driver understands. It must return the same value
+    /// until the next `Configure`, or `RecipeChanged` of that image.
     pub overrides: Lookup<ImageKey, Option<ImageSettings>>,
     /// Pods of all images and runners together (`--max-pods`). `None`: any number.
     pub capacity: Option<u32>,
     /// The images that [`Limits::min_pods`] applies to, each with the key that decides its owner.
-    /// This is a table and not a function, since the owner starts their pods without a call.
+    /// This is a table and not a function, because the owner starts their pods without a call.
     pub kept_images: Arc<BTreeMap<ImageKey, ShardKey>>,
     /// How often the owner looks for pods to collect or replace (`--scan-interval`).
     pub scan_interval: Duration,

@@ -12,7 +12,7 @@ pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, Re
     if is_digest(text) { Ok(text) } else { Err(RegistryError::malformed(what, problem)) }
 }
 
-/// The digest of content for which the registry announces none.
+/// The SHA-256 digest of content. It is used if the registry announces no digest.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex("sha256", digest(&SHA256, bytes).as_ref())
 }

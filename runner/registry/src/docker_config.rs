@@ -42,8 +42,8 @@ pub(crate) enum Credential {
 /// A parsed file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct DockerConfig {
-    /// The first match wins. Longer paths come first; for equal paths, hosts come before host
-    /// patterns.
+    /// The first match wins. Longer paths come first; among paths of the same length, hosts come
+    /// before host patterns.
     entries: Vec<Entry>,
     /// The key that configures a credential helper, if there is one.
     pub(crate) helper: Option<&'static str>,

@@ -63,7 +63,7 @@ impl CacheConfig {
     /// Reads the file's text; names without a registry get `prefix`.
     ///
     /// # Errors
-    /// One line with line and column that names the entry.
+    /// A text of one line. It names the entry, and its line and column in the file.
     pub fn parse(text: &str, prefix: &str) -> Result<Self, String> {
         let is_map = yaml::parse::<BTreeMap<String, Value>>(text).is_ok();
         let items: Vec<Item> = if is_map {
@@ -80,7 +80,7 @@ impl CacheConfig {
 // === impl Item ===
 
 impl Item {
-    /// An item of a map. Its location is the location of its value.
+    /// An item of a map. Errors about the item name the location of the map's value.
     fn of_map((name, ttl): (String, Spanned<String>)) -> Self {
         Self {
             name: Spanned::new(name, ttl.referenced, ttl.defined),

@@ -15,16 +15,16 @@ use porch_fn_registry::ResolveError;
 
 /// Runs pods on a machine or in a cluster.
 pub trait Backend: Send + 'static {
-    /// Starts to execute an action on a pod, and does not wait for its end. The driver itself
-    /// executes actions on calls.
+    /// Starts to execute an action on a pod, and does not wait for its end. The driver
+    /// (`driver.rs`) itself executes the actions on calls, `Grant` and `Reject`.
     fn act(&self, action: Action);
 
     /// Returns the connection to a pod's wrapper; `None` if the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
 }
 
-/// Knows which images can have pods, and which image a tag constraint selects. Every call queries
-/// the catalog.
+/// Knows which images can have pods, and which image a tag constraint selects. The runner queries
+/// the catalog for every function call.
 pub trait Catalog: Debug + Send + Sync + 'static {
     /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`.
     fn knows(&self, image: &Image) -> bool;

@@ -2,8 +2,9 @@
 //! owns. A recipe ([`PodRecipe`]) identifies the configuration and the image content of a pod. The
 //! pool replaces pods whose recipe is outdated.
 //!
-//! One task sends the configuration, and only when it is complete. With an incomplete configuration
-//! the pool would replace, collect and start the wrong pods.
+//! One task sends the configuration, and only when it is complete: every source of settings has
+//! answered. With an incomplete configuration the pool would replace, collect and start the wrong
+//! pods.
 
 pub(crate) mod ranges;
 #[cfg(test)]

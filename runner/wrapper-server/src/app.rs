@@ -111,7 +111,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let code = runtime.block_on(serve_until_stopped(&flags));
-    // Calls end with their tasks. An output that is still being judged must not delay the exit.
+    // Calls end with their tasks. A thread that still checks a large output must not delay the
+    // exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }

@@ -57,8 +57,8 @@ impl Audit {
     }
 
     pub async fn mark(&self) -> Mark {
-        // The API server received all requests before this offset earlier than the marker. The
-        // offset may be inside a line; `read` ignores that line, because it is no JSON.
+        // The API server received every request that is logged before this offset earlier than the
+        // marker. The offset may be inside a line; `read` ignores that line, because it is no JSON.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();
         self.log_marker(offset).await
     }

@@ -128,7 +128,7 @@ impl World {
         let longest = if self.faults_over { 2000 } else { self.rng.pick(&[500, 5000, 120_000, 280_000]) };
         let verdict = if !self.faults_over && self.rng.chance(3) { Verdict::Broken } else { Verdict::Served };
         self.after(10, longest, move |world| world.call_ends(id, verdict));
-        // The function is slow.
+        // If the call is still running at its deadline, the function is slow.
         self.at(deadline, move |world| world.call_ends(id, Verdict::Late { package: 0 }));
     }
 
@@ -160,7 +160,7 @@ impl World {
             self.after(1, 300, move |world| world.probed(runner, uid));
         } else if self.server.get(&uid).is_none() {
             // The driver checks whether a pod that does not answer still exists: a late answer of
-            // the API server may have added the pod to the view after its end.
+            // the API server may have added the pod to the view after the pod was gone.
             self.after(1000, 2000, move |world| {
                 if world.runners[runner].probing.remove(&uid) {
                     world.runners[runner].report_gone(&uid);
@@ -223,8 +223,9 @@ impl World {
     /// A create, delete or push reaches the API server, if the server is available.
     fn arrive(&mut self, runner: usize, life: u64, sent: u64, action: Action) {
         let cut_off = self.outage.1 > self.now || self.outage.0 >= sent;
-        // Do not drop single pushes: if the API server does not answer a push, the pool uses the
-        // pod anyway, by design. A push that only one runner cannot make would break an invariant.
+        // Do not drop single pushes. If the API server does not answer a push, the pool uses the
+        // pod anyway, by design. If the owner still reaches the API server, it may then delete a
+        // pod in use, which would count as a violation.
         let may_drop = !self.faults_over && !matches!(action, Action::Push { .. });
         let lost = cut_off || (may_drop && self.rng.chance(3));
         let result = WriteOutcome::Unreachable;
@@ -299,7 +300,8 @@ impl World {
         // A pod that avoids the name of a stuck pod has an additional name (`past`) for the same
         // slot.
         let (passing, counted): (Vec<_>, Vec<_>) = counted.partition(|object| object.pod.name.past.is_some());
-        // Runners with different views of terminating pods avoid different names.
+        // Runners with different views of terminating pods avoid different names, so there may be
+        // one more such pod per runner.
         let (limit, runners) = (self.highest_limit as usize, self.runners.len());
         if counted.len() > limit + 1 || passing.len() > limit + runners {
             self.violate(format!("{} + {} pods, limit {}", counted.len(), passing.len(), self.highest_limit));
@@ -325,13 +327,14 @@ impl World {
         }
         let in_use = !object.calls.is_empty();
         let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
-        // A pod may become ready just when its start times out, so a pod counts only after `GRACE`.
+        // A pod may become ready just when its start times out, so a pod counts as healthy only
+        // after `GRACE`.
         let well = object.truth == Truth::Ready
             && object.hang.is_none()
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         let faulty = matches!(reason, DeleteReason::Failed | DeleteReason::Hung);
-        // The notice of an eviction is short: a runner loses the pod if it sees the notice late, or
-        // if its push against the delete comes late.
+        // The notice of an eviction is short. A runner that uses the pod loses it if the runner
+        // sees the notice late, or if the runner's push, which objects to the delete, arrives late.
         let limited = is_limited(&self.config, self.quota);
         let short = reason == DeleteReason::Evicted || (reason == DeleteReason::Expired && limited);
         let unheard = short && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);

@@ -66,7 +66,8 @@ pub(super) struct AnswerEntry<V> {
 #[derive(Debug)]
 struct LastAnswer<V> {
     known: Option<Arc<V>>,
-    /// When the registry last confirmed `known`; `None` if a pod with it failed.
+    /// When the registry last confirmed `known`; `None` without an answer, or after a pod that was
+    /// created with `known` failed.
     confirmed: Option<Instant>,
     /// The last lookup's error, and the time until which no lookup is started.
     failed: Option<(RegistryError, Instant)>,
@@ -99,7 +100,8 @@ impl<V: Question> Answers<V> {
         self.entries.get(V::key(image))?.known()
     }
 
-    /// Marks the last answer as wrong, so the next question starts a lookup.
+    /// Marks the last answer as wrong, so the next question starts a lookup, unless a failure is
+    /// cached.
     pub(super) fn distrust(&self, image: &Image) {
         if let Some(entry) = self.entries.get(V::key(image)) {
             entry.last.lock().confirmed = None;

@@ -1,8 +1,9 @@
 //! Translates answers of the API server into results for the pool.
 //!
 //! A request counts as refused only if the server clearly refused it. Any other failed request may
-//! have been executed; the watch then reports the result. Meanwhile the pool delays the collection
-//! of pods: of one image after an unclear answer, of all images after a missing answer.
+//! have been executed; the watch then reports the result. For a while, the pool then deletes no
+//! unused pod: none of this image after an unclear answer (`Unknown`), and none of any image after
+//! a missing answer (`Unreachable`).
 
 #[cfg(test)]
 mod tests;
@@ -76,13 +77,14 @@ const FORBIDDEN: [(&str, Refusal); 6] = [
 /// The reason that the kube crate sets if the body of an answer is not a Status.
 const NO_STATUS: &str = "Failed to parse error data";
 /// Longest pause after an answer that asks clients to wait. The pool waits one minute for the
-/// result, and this includes all attempts, pauses and waits for permits.
+/// result. This minute includes all attempts, pauses and waits for permits.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Classifies a failed create.
 pub(super) fn creation(error: &RequestError) -> Creation {
     if matches!(error, RequestError::Timeout) {
-        // A webhook may have delayed the create. The webhook may delay pods of this image only.
+        // A webhook may have delayed the create, and may delay pods of this image only. So the API
+        // server does not count as unreachable.
         return Creation::Unknown;
     }
     let Some(status) = status(error).filter(|_| !is_unrelated_to_pod(error)) else {

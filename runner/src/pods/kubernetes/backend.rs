@@ -98,8 +98,8 @@ impl Backend for KubernetesBackend {
     fn act(&self, action: Action) {
         let shared = Arc::clone(&self.shared);
         match action {
-            // The blueprint decides the pod's version, because the pool may not know the newest
-            // version yet.
+            // The action's `recipe` is ignored. The blueprint decides the pod's version, because
+            // the pool may not know the newest version yet.
             Action::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
                 match &result {
@@ -235,7 +235,7 @@ impl Shared {
         refused("admission", "an admission webhook removed the labels or annotations of function pods")
     }
 
-    /// Reads and records the pod that holds the object name, since the watch may be late or
+    /// Reads and records the pod that holds the object name, because the watch may be late or
     /// interrupted. Returns whether it is the pod `name`; `None` if there is no pod or no answer.
     async fn is_holder_ours(&self, object_name: &str, name: &PodName) -> Option<bool> {
         let pod = self.cluster.get_pod(object_name).await.ok()??;

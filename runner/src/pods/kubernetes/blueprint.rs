@@ -94,8 +94,8 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // There is one time for all images, because a removal of one image's settings must also
-        // give a later time.
+        // There is one time for all images. The removal of an image's settings must also give a
+        // later time, but leaves no settings that could carry it.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
     }
@@ -166,8 +166,8 @@ impl Origins for Blueprints {
         tokio::select! {
             Ok(()) = self.templates.changed() => None,
             image = self.image_changes.recv() => match image {
-                // A changed image affects only its own recipe, so only this image is reported.
-                // After a start, thousands of images become known one by one.
+                // A changed image affects only its own recipe. Report only this image, not all
+                // images: after a start, thousands of images become known one by one.
                 Ok(image) => Some(ImageKey::from(image.as_str())),
                 Err(RecvError::Lagged(_)) => None,
                 Err(RecvError::Closed) => std::future::pending().await,

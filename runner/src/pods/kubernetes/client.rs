@@ -110,8 +110,8 @@ fn deletion(uid: &str, resource_version: Option<&str>) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version })
 }
 
-/// Whether the cluster reports that it has no kind with this plural. This lists the kinds, which
-/// every account may do. A request for objects is no test: without permission, the API server
+/// Whether the cluster reports that it has no kind with this plural. The function lists the kinds,
+/// which every account may do. A request for objects is no test: without permission, the API server
 /// answers 403 for any kind, also for one that does not exist.
 pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural: &str) -> bool {
     match bounded(client.list_api_group_resources(api_version)).await {

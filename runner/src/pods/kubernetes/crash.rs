@@ -68,7 +68,8 @@ fn judge(status: &PodStatus, pull_secrets: bool, history: &mut History) -> Phase
                     selectors and tolerations of the pod template (--function-pod-template)";
         Reason::new("unschedulable", text)
     };
-    // Judges all containers, since each has its own count of failed pulls.
+    // Judges all containers, even after a fault, because `history` counts the failed pulls of each
+    // one.
     let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, history);
     let phases: Vec<_> = containers(status).map(judge).collect();
     let mut failed = phases.iter().filter(|phase| matches!(phase, Phase::Failed(_)));
@@ -126,7 +127,7 @@ fn ended(status: &PodStatus) -> Reason {
     }
     let mut failures = containers(status).filter_map(|(_, container)| {
         let end = terminated(container.state.as_ref())?;
-        // The kubelet lost the container's state and invented the exit code.
+        // With this reason, the kubelet has lost the container's state and invented the exit code.
         let is_known = end.reason.as_deref() != Some("ContainerStatusUnknown");
         (is_known && end.exit_code != 0).then(|| exited(&container.name, end))
     });

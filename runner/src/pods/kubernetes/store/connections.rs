@@ -40,9 +40,9 @@ impl Store {
     /// The connection for a call to a pod that has served.
     ///
     /// A lost connection is not dialled again: the pod may be gone, and another pod may have its
-    /// address. A probe must succeed first. If the connection was closed here because it was idle,
-    /// the call dials again through the pod's Service. It never dials the pod's own address again,
-    /// since the watch may be late.
+    /// address. A probe must succeed first. If the store closed the connection because it was idle,
+    /// the call dials again, but only through the pod's Service. A call never dials the pod's own
+    /// address again: because the watch may be late, another pod may have that address.
     pub(in crate::pods::kubernetes) fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
         let Link { connection, reopens, .. } = self.link(&mut state, uid)?;
@@ -72,7 +72,8 @@ impl Store {
         }
     }
 
-    /// Replaces each connection without a call for [`IDLE`] by a new one that is not dialled yet.
+    /// Replaces each connection that was not used for [`IDLE`] by a new one that is not dialled
+    /// yet.
     fn close_idle(&self) {
         let mut idle = Vec::new();
         for pod in self.state.lock().pods.values_mut() {
@@ -89,7 +90,7 @@ impl Store {
                 idle.push(std::mem::replace(&mut link.connection, next));
             }
         }
-        // Drops the connections without the lock, since each drop closes a socket.
+        // Drops the connections without the lock, because each drop closes a socket.
         drop(idle);
     }
 
@@ -125,7 +126,7 @@ impl Store {
             Connect::PodIp => address.clone(),
             Connect::Service { suffix } => format!("{object_name}.{suffix}:{}", names::PORT),
         };
-        // The domain in the name was checked at startup.
+        // This cannot fail: the domain in the name was checked at startup.
         Connection::named(address, authority, CONNECTION).ok().map(Arc::new)
     }
 }

@@ -1,4 +1,5 @@
-//! The contract between a template and the runner.
+//! The contract between a template and the runner. The errors of [`check_pod`] state its four
+//! points.
 
 use std::path::Path;
 
