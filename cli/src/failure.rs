@@ -21,7 +21,8 @@ impl Failure {
         Self::with_code(text, ExitCode::FAILURE)
     }
 
-    /// Creates a command-line error, with exit code 64. If a function fails, the exit code is 1.
+    /// Creates a command-line error, with exit code 64. Other errors, such as a failed function,
+    /// have exit code 1.
     pub(crate) fn usage(text: impl Display) -> Self {
         Self::with_code(text, ExitCode::from(EXIT_USAGE))
     }

@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::Chunks;
 
-/// Bytes before a message: one flag byte and a big-endian length of four.
+/// Bytes before a message: one flag byte, and the length in four bytes (big-endian).
 pub const PREFIX_LEN: usize = 5;
 
 /// The first slices of a body, up to this number, are stored as they arrive, whatever their size.

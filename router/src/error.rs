@@ -6,7 +6,7 @@ use porch_fn_proto::PeekError;
 use tonic::Code;
 
 /// An error with which the router itself fails a call. The texts contain no names, addresses or
-/// times, because Porch may commit them.
+/// times, because Porch may commit the texts to git.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// The message is not an `EvaluateFunctionRequest`.
@@ -21,7 +21,7 @@ pub enum RouteError {
     /// With this call, the image would hold more than its share of the bytes in flight.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// No runner was available in time. Contains the view's summary.
+    /// No runner was available in time. Contains the number of runners in each health state.
     #[error("no function runner is ready: {0}; see the router's /shards page and --runners")]
     NoRunner(String),
     /// Runners were ready, but each refused or reset the call's stream until the wait ended.

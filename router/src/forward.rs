@@ -19,7 +19,7 @@ pub(crate) enum Attempt {
     /// The runner answered, but the answer is too large or there is no room for it. The caller gets
     /// this reply instead.
     AnswerRefused(Reply),
-    /// The runner refused the call before it began, and sent the trailer for load shedding.
+    /// The runner refused the call without running it, and sent the trailer for load shedding.
     Shed(Reply),
     /// There was no connection, or the stream was refused. The runner processed nothing.
     NotSent,

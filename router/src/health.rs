@@ -123,8 +123,8 @@ impl HealthState {
         matches!(self, Self::Starting | Self::Unreachable | Self::Draining)
     }
 
-    /// Whether a change from this state to `next` is logged as a warning. A start is expected. A
-    /// drain is also expected, and so is the end of the process after it.
+    /// Whether a change from this state to `next` is logged as a warning. A drain is expected, and
+    /// after a drain the runner is expected to become unreachable, because its process ends.
     pub(crate) fn is_unexpected_before(self, next: Self) -> bool {
         next == Self::Ejected || (next == Self::Unreachable && self != Self::Draining)
     }
@@ -249,7 +249,8 @@ mod tests {
     use super::HealthState::{CoolingDown, Draining, Ejected, Healthy, Starting, Unreachable};
     use super::*;
 
-    /// Steps: the second, an observation or only the passage of time, and the state after it.
+    /// Steps: the time in seconds, an observation (`None`: only time passes), and the state after
+    /// the step.
     type Script<'a> = &'a [(u64, Option<Observation>, HealthState)];
 
     const fn s(seconds: u64) -> Duration {

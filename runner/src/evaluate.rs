@@ -35,7 +35,7 @@ pub(crate) struct Runner {
 // === impl Runner ===
 
 impl Runner {
-    /// Runs a call, and stores the fields of its request in `asked`, also if the call fails.
+    /// Runs a call, and stores the fields of its request in `asked`, even if the call fails.
     async fn run(&self, mut call: Call, asked: &mut Peek) -> (Reply, Runtime) {
         match peek(&call.message) {
             Ok(peeked) => *asked = peeked,

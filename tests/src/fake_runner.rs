@@ -97,7 +97,8 @@ impl FakeRunner {
     }
 
     pub async fn stopped(name: &str) -> Self {
-        // Its own address in 127/8, so that no other process takes its port while it is closed.
+        // The runner gets its own address in 127/8, so that no other process takes the port while
+        // the runner is stopped.
         let address = SocketAddr::new(IpAddr::V4(random_loopback()), 0);
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("its address");

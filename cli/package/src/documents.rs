@@ -10,7 +10,8 @@ const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "K
 
 /// Fails with the name of the first required field of a KRM resource that is missing.
 pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
-    // The type is not checked: a function must itself reject `apiVersion: 1`.
+    // The types of the values are not checked: a function itself must reject the number in
+    // `apiVersion: 1`.
     let is_missing = |field: &&str| root.get(field).and_then(Node::text).is_none_or(str::is_empty);
     ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
 }

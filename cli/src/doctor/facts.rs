@@ -83,7 +83,8 @@ impl Facts {
         self.installed.runner.as_ref()?.flags.as_ref().ok()
     }
 
-    /// Returns whether the runner is Porch's own. `None`: unknown, since some pods did not answer.
+    /// Returns whether the runner is Porch's own. `None`: unknown, because some pods did not
+    /// answer.
     pub(super) fn is_original(&self) -> Option<bool> {
         if !self.installed.runner.as_ref().is_some_and(|runner| runner.may_be_original) {
             return Some(false);

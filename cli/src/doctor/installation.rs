@@ -13,9 +13,9 @@ use super::workload::{Program, SERVER, Workload};
 mod tests;
 
 /// Porch's own function runner is recognised by the name of its Deployment or image. Our runner may
-/// replace it under the same names. The flag `pod-namespace` does not identify a Deployment, since
-/// porch-server has it as well. In a Deployment with the runner's name, the flag identifies the
-/// container.
+/// replace it under the same names. The flag `pod-namespace` does not identify a Deployment,
+/// because porch-server has it as well. In a Deployment with the runner's name, the flag identifies
+/// the container.
 const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
 const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
@@ -24,7 +24,8 @@ const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
 #[derive(Debug)]
 pub(super) struct Installed<F> {
     pub(super) workload: Workload,
-    /// Whether this may be Porch's own function runner: its names are the same.
+    /// Whether this may be Porch's own function runner. Our runner may replace it under the same
+    /// names, so the names do not decide.
     pub(super) may_be_original: bool,
     /// The container's image.
     pub(super) image: String,

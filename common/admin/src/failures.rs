@@ -25,7 +25,8 @@ pub struct Failure {
     pub count: u64,
     /// The program that recorded it, `router` or `runner`. Only the status page sets this.
     pub by: String,
-    /// The runner where the call failed, if another server reports the failure.
+    /// The address of the runner where the call failed; empty if the router knows none. A runner
+    /// leaves this empty: the status page sets it.
     pub shard: String,
     /// The image, cut to a maximum length; empty when it is not known.
     pub image: String,

@@ -87,7 +87,7 @@ impl fmt::Display for GoDuration {
         if seconds >= 60 {
             write!(f, "{}m", seconds / 60 % 60)?;
         }
-        // A float prints these at most eleven digits exactly.
+        // The number has at most eleven digits, which a float prints exactly.
         write!(f, "{}s", ((seconds % 60) as f64 * 1e9 + nanos) / 1e9)
     }
 }

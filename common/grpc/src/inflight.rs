@@ -28,8 +28,8 @@ use tokio::time::Instant;
 
 use self::ledger::{Ledger, Place};
 
-/// Bytes that a call is charged in addition to its message, for headers, buffers and its task. This
-/// also limits the number of calls.
+/// Bytes that are charged for a call in addition to its message, for headers, buffers and the task.
+/// So the limit in bytes also limits the number of calls.
 pub const CALL_OVERHEAD: usize = 16 * 1024;
 /// The default limit in bytes. It is higher if messages may be large.
 const DEFAULT_LIMIT: usize = 512 * 1024 * 1024;

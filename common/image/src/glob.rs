@@ -3,7 +3,7 @@
 /// Whether all of `text` matches `glob`. The time is at most about the square of the text's length
 /// times the length of the glob.
 pub fn glob_matches(glob: &str, text: &str) -> bool {
-    // In a long list, this quick test rejects nearly every pattern.
+    // Callers test a text against a long list of patterns. This quick test rejects nearly all.
     let (_, suffix) = glob.rsplit_once('*').unwrap_or(("", glob));
     text.ends_with(suffix) && find_match(glob.as_bytes(), text.as_bytes())
 }

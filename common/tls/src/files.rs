@@ -224,7 +224,8 @@ impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
     type Value = Arc<C>;
     type Error = TlsError;
 
-    /// If a mount changes during a read, the key may not match the certificate.
+    /// If a mount changes during a read, the key may not match the certificate. The next read then
+    /// succeeds.
     const TOLERATED_FAILURES: u32 = 1;
 
     fn name(&self) -> String {

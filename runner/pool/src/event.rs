@@ -121,7 +121,7 @@ pub enum Verdict {
     /// runner sends it fewer calls for a while.
     Full,
     /// The pod sent nothing back, and the driver closed the connection. The pod does not count
-    /// towards the limit until a probe succeeds.
+    /// towards the image's maximum number of pods until a probe succeeds.
     Silent,
     /// The deadline passed. The function or the pod may be the cause.
     Late {

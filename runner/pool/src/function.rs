@@ -47,11 +47,11 @@ pub(crate) struct Function {
     /// Start of the current period without a ready pod.
     pub(crate) unready_since: Option<Time>,
     pub(crate) scan_at: Time,
-    /// No pod of the image is collected before this time.
+    /// No unused pod of the image is deleted before this time (see `collect`).
     pub(crate) collect_from: Time,
     /// Number of consecutive creates that a quota refused while calls waited.
     pub(crate) quota_refusals: u32,
-    /// Start of the current wait for a place within the capacity of all images.
+    /// Since when the image waits for a place within the capacity of all images (see `capacity`).
     pub(crate) wants_since: Option<Time>,
     /// This image's part of the totals.
     pub(crate) part: Totals,

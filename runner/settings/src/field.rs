@@ -35,7 +35,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", bounded(text))
 }
 
-/// `text`, without its middle if it is long. The end stays, as it names the expected value.
+/// `text`, without its middle if it is long. The end stays, because it names the expected value.
 pub(crate) fn bounded(text: &str) -> String {
     if text.len() <= MAX_QUOTED {
         return text.to_owned();

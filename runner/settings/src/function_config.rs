@@ -56,7 +56,7 @@ pub struct FunctionConfig {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "an object")]
 pub struct PodExecutor {
-    /// The tags of the image that this executor is for.
+    /// This executor applies to images with these tags.
     pub tags: Tags,
     /// `timeToLive`. The schema of FunctionConfigs sets a default, so an object in a cluster always
     /// has a value.
@@ -77,7 +77,7 @@ pub struct PodExecutor {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct BinaryExecutor {
-    /// The tags of the image that the executable replaces.
+    /// The executable runs instead of images with these tags.
     pub tags: Tags,
     /// Absolute, or relative to `--functions`.
     pub path: PathBuf,
@@ -235,15 +235,16 @@ fn executors(
     Ok((spec.pod_executor, spec.binary_executor))
 }
 
-/// Returns the canonical repositories of the object. Without prefixes, the image is read alone, as
-/// with the single prefix `""`.
+/// Returns the canonical repositories of the object. An empty list of prefixes means the same as
+/// the single prefix `""`.
 fn repositories(spec: &WrittenSpec, default_prefix: &str) -> Result<Vec<String>, FieldError> {
     let WrittenSpec { image, prefixes, .. } = spec;
     let wrong_image = |reason: String| FieldError::new("spec.image", reason);
     if image.is_empty() {
         return Err(wrong_image("write the image's name without tag".to_owned()));
     }
-    // Read the image alone first, even if no prefix needs it: its error is easier to understand.
+    // Read the image without a prefix first, even if no prefix is empty: an error then quotes the
+    // text that the author wrote.
     let alone = repository(image, default_prefix).map_err(wrong_image)?;
     if prefixes.is_empty() {
         return Ok(vec![alone]);

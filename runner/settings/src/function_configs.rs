@@ -1,11 +1,11 @@
 //! All FunctionConfigs of the cluster, and the rules that select one of them for an image.
 //!
-//! For one image and one executor, one object wins, with all fields of that executor. An object
-//! that names the tag wins over an object for all tags. Between equals, the older object wins, then
-//! the one with the first name in sort order. The status of an object names the first image that it
-//! loses to another object. It does not name images that an object for all tags loses to objects
-//! that name the tag: such losses are intended. If a request is itself a version constraint, the
-//! object that lists the highest satisfying version wins.
+//! For each image and executor, one object wins: all fields of that executor come from it. An
+//! object that names the tag wins over an object for all tags. Between equals, the older object
+//! wins, then the one with the first name in sort order. The status of an object names the first
+//! image that it loses to another object. If an object for all tags loses an image to an object
+//! that names the tag, that is intended, and no status reports it. If a request is itself a version
+//! constraint, the object that lists the highest satisfying version wins.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -106,7 +106,8 @@ impl FunctionConfigs {
         found.into_iter().map(|(config, _)| config).collect()
     }
 
-    /// The objects for pods of the image's repository that match no image because they list no tag.
+    /// The objects of the image's repository whose `podExecutor` matches no image, because it lists
+    /// no tag.
     pub fn without_tags(&self, image: &Image) -> impl Iterator<Item = &FunctionConfig> {
         let is_none = |config: &&FunctionConfig| config.pod.as_ref().is_some_and(|pod| pod.tags.is_none());
         self.of_repository(image).filter(is_none)

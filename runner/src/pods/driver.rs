@@ -81,8 +81,8 @@ impl Handle {
         let request = Command::Request { id, image, shard_key, deadline, answer };
         self.commands.send(request).map_err(|_| PodError::Stopped)?;
         let granted = granted.await.map_err(|_| PodError::Stopped)?;
-        // The pool has already removed a rejected call. The driver has already finished a call
-        // whose pod vanished.
+        // After an error, the lease has nothing to report to the pool. The pool has already removed
+        // a rejected call, and the driver has already finished a call whose pod vanished.
         lease.finished = granted.is_err();
         lease.running = Some(running);
         Ok((granted?, lease))
@@ -143,8 +143,8 @@ pub(crate) struct Driver<B> {
 // === impl Driver ===
 
 impl<B: Backend> Driver<B> {
-    /// Creates a driver with an empty pool over `backend`. Timestamps in pods come from a clock
-    /// that is `clock_ahead` of this machine's clock.
+    /// Creates a driver with an empty pool over `backend`. Timestamps in pods come from another
+    /// clock. `clock_ahead` is how far that clock is ahead of this machine's clock.
     pub(crate) fn new(
         config: Config,
         backend: B,

@@ -17,8 +17,8 @@ pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
     // The file's order has no meaning.
     lines.sort_unstable();
     let mut text = lines.join("\n");
-    // Only constraints are marked, so that the hash without them is the same as in earlier
-    // versions.
+    // Tags that are constraints get a mark. Literal tags get none, so that their hash stays the
+    // same as in earlier versions of the runner.
     let semantics = settings.functions.semantics.as_ref().map(|semantics| semantics.value);
     let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
     let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();

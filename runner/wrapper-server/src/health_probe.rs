@@ -106,7 +106,7 @@ async fn call(stream: TcpStream, service: String) -> Result<Option<ServingStatus
     body.send_data(frame(message.into()).contiguous(), true)?;
     let mut body = response.await?.into_body();
     let mut answer = Vec::new();
-    // Flow control limits this to 64 KiB, since no capacity is released.
+    // This code releases no flow-control capacity, so the answer cannot exceed 64 KiB.
     while let Some(data) = body.data().await {
         answer.extend_from_slice(&data?);
     }

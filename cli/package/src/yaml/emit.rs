@@ -1,5 +1,5 @@
-//! Serializes nodes that have no text, in block style. A level is indented by two spaces, but a
-//! sequence is not indented below its key.
+//! Serializes nodes that did not come from a file and so have no text of their own. The output is
+//! in block style. A level is indented by two spaces, but a sequence is not indented below its key.
 //!
 //! These nodes are new annotations, a functionConfig that is set in the user's ResourceList, and
 //! items that a function returned as JSON. Plain scalars keep their exact spelling; aliases are

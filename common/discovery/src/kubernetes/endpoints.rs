@@ -32,9 +32,9 @@ pub(super) enum Readiness {
 }
 
 /// Returns the endpoints to call, sorted. Updates `proven`, the addresses that have been ready
-/// before and are still listed. All endpoints are of one family, because a pod of a dual-stack
-/// Service is in a slice of each family. The family is IPv4 if any IPv4 address is listed, so it
-/// does not change with readiness.
+/// before and are still listed. Only endpoints of one IP family are returned: a pod of a dual-stack
+/// Service is in a slice of each family, and must not count twice. The family is IPv4 if any IPv4
+/// address is listed, so it does not change with readiness.
 pub(super) fn endpoints_of(
     candidates: &[Candidate],
     port: u16,

@@ -29,7 +29,7 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
     }
 }
 
-/// A runner whose clock is ahead, and that was started some time ago.
+/// A runner whose clock is ahead of the true time, and that was started some time ago.
 pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64) -> Runner {
     let (offset, uptime) = (rng.between(0, OFFSETS), rng.between(0, 600_000));
     Runner::new(config.clone(), offset, now - uptime)
@@ -44,8 +44,8 @@ pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config)
     }
 }
 
-/// In some histories, `--max-pods` or a quota allows only a few pods. Some of these are gentle
-/// ([`World::gentle`]).
+/// In some histories, `--max-pods` or a quota allows only a few pods. Some of these histories are
+/// gentle ([`World::gentle`]).
 pub(crate) fn draw_capacity(rng: &mut Rng, config: &mut Config) -> (Option<usize>, bool) {
     let drawn = rng.between(0, 99);
     if drawn >= 30 {
@@ -254,8 +254,8 @@ impl World {
         for runner in 0..self.runners.len() {
             self.after(0, length - 1, move |world| world.lose_watch(runner));
         }
-        // Requests near the end of the outage. They may use pods that their runners cannot push
-        // before the outage ends.
+        // Requests near the end of the outage. They may use pods whose `reclaim_after` their
+        // runners cannot write before the outage ends.
         for _ in 0..self.rng.between(0, 6) {
             self.after(length - length.min(30_000), length, Self::burst);
         }

@@ -47,9 +47,9 @@ const RIGHTS: &str = "grant the runner's service account the Role of the deploym
 
 /// How often the schema is read. A runner may notice a changed schema only after this time.
 const SCHEMA_EVERY: Duration = Duration::from_mins(10);
-/// How long the runner waits for a schema that it cannot read yet. The API server may be busy, and
-/// publishes a new kind's schema some seconds after the kind. After this time tags are read as in
-/// Porch 1.6.
+/// How long the runner waits for a schema that it cannot read yet. After that, it reads tags like
+/// Porch 1.6. The API server may be busy, and publishes a new kind's schema some seconds after the
+/// kind.
 const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 const SCHEMA_PAUSE: Duration = Duration::from_secs(2);
 
@@ -143,7 +143,7 @@ struct Followed {
     follower: Option<Follower<DynamicObject>>,
     /// When the next follower starts.
     start_at: Instant,
-    /// Counts the consecutive watches that ended for the same reason as the last one.
+    /// Counts the most recent consecutive watches that ended for the reason in `last_end`.
     backoff: Restarts,
     last_end: End,
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
@@ -288,8 +288,9 @@ async fn kind_of_end(client: &Client, error: &FollowError) -> End {
     let api_version = format!("{GROUP}/{VERSION}");
     let is_missing = || has_no_such_kind(client, &api_version, PLURAL);
     match (error, error.code()) {
-        // A 404 alone may come from an API server that does not know the kind yet, so this asks for
-        // the list of kinds. After a failed watch, the next list shows whether the kind is missing.
+        // An API server that does not know the kind yet also answers 404, so this asks for the list
+        // of kinds. A 404 of a watch needs no such request: the next list of objects shows whether
+        // the kind is missing.
         (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
         (_, Some(403)) => End::Forbidden,
         _ => End::Failed,

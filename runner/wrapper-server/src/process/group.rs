@@ -17,10 +17,10 @@ use tokio::runtime::Handle;
 use super::reaper::InFlight;
 use super::{Program, RunError, failed};
 
-/// A running process group. Dropping it kills every process in it and spawns a task that reaps
-/// them.
+/// A running process group. Dropping it kills every process in it, and spawns a task that reaps the
+/// leader.
 pub(super) struct Group {
-    /// `None` once it is being reaped.
+    /// `None` once the leader is being reaped.
     leader: Option<Leader>,
     /// Runs the reaping task: the drop may happen outside of the runtime.
     runtime: Handle,

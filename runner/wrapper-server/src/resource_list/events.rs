@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
 use super::EMPTY;
 
-/// The limit of Go's YAML library. (The parser itself rejects flow collections at 255.)
+/// The limit of Go's YAML library. (The parser itself rejects flow collections nested 255 deep.)
 const MAX_DEPTH: usize = 10_000;
 
 /// A position in the function's stdout: line and column in characters, both from 1.
@@ -45,9 +45,9 @@ pub(super) fn readable(output: &[u8]) -> Result<(Cow<'_, str>, usize), String> {
     }
 }
 
-/// Added before a document in flow style. For the parser, a `{` at the beginning of a line may be a
-/// key. Until the parser knows, it keeps the tokens of the whole document: 70 times the document's
-/// size.
+/// Added before a document in flow style. For the parser, a `{` at the beginning of a line may
+/// begin a key. Until the parser has found out, it keeps the tokens of the whole document, which
+/// take 70 times the document's size. After this prefix, the `{` cannot begin a key.
 const PREFIX: &str = "--- ";
 
 /// The first character that YAML does not allow in a document, and its offset. Reads bytes, because
