@@ -61,7 +61,7 @@ impl From<prost::DecodeError> for PeekError {
 }
 
 /// Reads a request in one pass over its field headers. If a field is repeated, the last one counts.
-/// A known field of another wire type is skipped like an unknown one, as in Go's protobuf.
+/// A known field with the wrong wire type is skipped like an unknown one, as in Go's protobuf.
 ///
 /// # Errors
 /// A [`PeekError`]. The same bytes give the same error, however they are cut into slices.
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// A known field of another wire type counts as unknown, as in Go's protobuf.
+    /// A known field with the wrong wire type counts as unknown, as in Go's protobuf.
     #[test]
     fn unknown_fields_are_skipped_and_the_last_image_counts() {
         let group = [0x1b, 0x12, 1, b'x', 0x23, 0x08, 1, 0x24, 0x1c];

@@ -37,7 +37,7 @@ pub(crate) enum Outcome {
 pub(crate) enum Spill {
     /// The image has more calls than its owner may take.
     Load,
-    /// The owner may not be picked.
+    /// The owner is not in a health state that the router picks from.
     Unhealthy,
     /// The owner was tried and did not answer.
     Failed,

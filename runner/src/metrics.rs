@@ -92,7 +92,7 @@ impl Stage {
         Self { calls, seconds, began: Instant::now(), is_timed }
     }
 
-    /// Records the waiting time, because the call has got its pod or its place.
+    /// Records the waiting time, because the call has got a pod or may run its executable.
     pub(crate) fn granted(mut self) {
         self.is_timed = true;
     }
@@ -177,7 +177,7 @@ impl Metrics {
         Stage::enter(runtime, &self.running, &self.running_seconds, true)
     }
 
-    /// A call got no pod or no place.
+    /// A call was rejected: it got no pod, or no place to run its executable.
     pub(crate) fn rejected(&self, runtime: Runtime, reason: &'static str) {
         self.rejected.get_or_create(&[("runtime", runtime.into_str()), ("reason", reason)]).inc();
     }
@@ -210,12 +210,13 @@ impl Metrics {
         self.functions.set(gauge(stats.len()));
     }
 
-    /// An ordered pod has passed a phase of its start: `create`, `address` or `serve`.
+    /// A pod that this runner creates has passed a phase of its start: `create`, `address` or
+    /// `serve`.
     pub(crate) fn pod_start_phase(&self, phase: &'static str, took: Duration) {
         self.pod_start_phases.get_or_create(&[("phase", phase)]).observe(took.as_secs_f64());
     }
 
-    /// An ordered pod will never serve.
+    /// A pod that this runner created will never serve.
     pub(crate) fn pod_start_failed(&self, reason: &'static str) {
         self.pod_start_failures.get_or_create(&[("reason", reason)]).inc();
     }

@@ -26,7 +26,7 @@ use crate::process::eventually;
 
 /// How long a load runs if nobody stops it and its plan sets no other limit.
 const MAX_DURATION: Duration = Duration::from_mins(3);
-/// Connections that the callers share, as if they were four processes of Porch.
+/// The callers share this many connections, as if four processes of Porch sent the calls.
 const CONNECTIONS: usize = 4;
 /// Limit of an open loop's calls in flight. Further calls are not sent and count as failed.
 const MAX_IN_FLIGHT: usize = 10_000;

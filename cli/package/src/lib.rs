@@ -25,10 +25,11 @@
 //! - noyalib 0.0.58 fails to replace a block list, or writes a wrong value (82 of 84). It cannot
 //!   add to flow style and empty mappings.
 //! - rust-yaml 1.1 changes every document; 26 lose comments.
-//! - yaml-edit 0.3.6 makes all changes correctly but one: it changes an anchored value in place,
-//!   and so its aliases. It could replace only the edits in `yaml/patch.rs`, and would add a second
-//!   parser with its own tree. It does not compare values in different spellings. It does not copy
-//!   new lines with their comments from the function's text.
+//! - yaml-edit 0.3.6 makes one change wrongly: if it changes an anchored value, the value's aliases
+//!   change too. It makes all other changes correctly. It could replace only the edits in
+//!   `yaml/patch.rs`, and would add a second parser with its own tree. It does not compare values
+//!   in different spellings. It does not copy new lines with their comments from the function's
+//!   text.
 //! - yaml-rust2, saphyr and serde-saphyr serialize the whole document again, without comments. They
 //!   were not tried.
 

@@ -72,8 +72,9 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
 }
 
 /// Recognises Porch's pods by label and annotation. Pods with an owner or with the label
-/// [`MANAGED_BY`] are excluded. The name of a pod from warm-up equals its label. For a pod that a
-/// call started, the API server generated the name from the label.
+/// [`MANAGED_BY`] are excluded. If Porch's warm-up started the pod, the pod's name is the value of
+/// its label [`IMAGE`]. If a call started the pod, the API server generated the name from that
+/// value.
 fn is_legacy(pod: &Pod) -> bool {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     pod.labels().get(IMAGE).is_some_and(|id| is_named_after(&pod.name_any(), id))

@@ -31,8 +31,9 @@ use crate::publish::Publisher;
 /// random, so that processes do not list at the same moment.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// After a failure, discovery counts as working again if no error follows for this long after a
-/// list. This is longer than [`TIMEOUT`], so a watch request without an answer has failed by then.
+/// After a failure, discovery counts as working again when a list has succeeded and no error has
+/// followed for this long. This is longer than [`TIMEOUT`], so a watch request without an answer
+/// has failed by then.
 const LIVED: Duration = Duration::from_secs(12);
 
 const RIGHTS: &str =

@@ -19,8 +19,8 @@
 //! While no address has joined, new addresses join at once, because calls wait for them.
 //!
 //! The cooldown is meant for a single address that flaps. If half of all addresses or more cool
-//! down, there is another cause, and the rest alone would be overloaded. So addresses that cool
-//! down are then usable as well. See [`cooling_down_count`].
+//! down, there is another cause, and the calls would overload the other addresses. So addresses
+//! that cool down are then usable as well. See [`cooling_down_count`].
 //!
 //! If discovery no longer lists an address but its server passes health checks, the address stays
 //! for a limited time. In this case the fault is more often in discovery than in the server. See
@@ -55,9 +55,9 @@ const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 /// How long an address that passes health checks stays when discovery lists only other addresses.
 const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether servers that cool down are used like healthy servers. They are if they outnumber the
-/// healthy servers. If the numbers are equal, they are used too, unless there is only one of each:
-/// that one may flap.
+/// Whether servers that cool down are used like healthy servers. They are used if there are at
+/// least as many of them as healthy servers. Exception: if there is one of each, the server that
+/// cools down is not used, because it may flap.
 pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
     healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
 }

@@ -1,9 +1,9 @@
 //! Watches files that change while a server runs: settings, credentials, certificates.
 //!
 //! Files are read whole, up to a limit. Reads run on threads that may block, because a file system
-//! may hang. A change is detected by content and not by modification time, because a mounted
-//! ConfigMap changes by a symbolic link. If a file cannot be read or parsed, the last good value
-//! stays. Repeated equal errors are logged once.
+//! may hang. A change is detected by content and not by modification time, because Kubernetes
+//! changes a mounted ConfigMap by replacing a symbolic link. If a file cannot be read or parsed,
+//! the last good value stays. Repeated equal errors are logged once.
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,8 @@ pub trait FileSource: Send + 'static {
     type Error: Display;
 
     /// Number of consecutive failed reads that are ignored. Several files, such as a certificate
-    /// and its key, are not replaced at the same moment, so a read between may fail.
+    /// and its key, are not replaced at the same moment. A read after only one is replaced may
+    /// fail.
     const TOLERATED_FAILURES: u32 = 0;
 
     /// The name of the files in the log, in the plural.

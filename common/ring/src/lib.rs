@@ -1,8 +1,8 @@
 //! Which runner serves which image.
 //!
 //! Every router, and every runner with peers, computes the same answer from the set of runners,
-//! without shared state. The crate is pure (no I/O, no clock, no logging): golden vectors
-//! pin the answer, and a simulation checks the load rule.
+//! without shared state. The crate is pure (no I/O, no clock, no logging): golden vectors pin the
+//! answer, and a simulation checks how [`spill`] spreads the load.
 //!
 //! * [`Ring`] turns an image's shard key into a preference order of runners.
 //! * [`spill`] computes how many runners of that order share a busy image, and which one gets a

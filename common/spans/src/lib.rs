@@ -76,8 +76,8 @@ impl Spans {
     pub async fn flush(self) {
         let provider = self.provider.clone();
         let (done, ended) = oneshot::channel();
-        // `shutdown_with_timeout` blocks. A thread of its own does not delay the exit of the
-        // process after a second signal.
+        // `shutdown_with_timeout` blocks. So it runs in a thread of its own, which does not delay
+        // the exit of the process after a second signal.
         let flush = move || done.send(provider.shutdown_with_timeout(FLUSH_WITHIN).is_ok());
         let started = std::thread::Builder::new().name("flush-spans".to_owned()).spawn(flush);
         let sent = started.is_ok() && matches!(timeout(FLUSH_WITHIN, ended).await, Ok(Ok(true)));

@@ -41,8 +41,8 @@
 //!   the owner gives notice: it sets `reclaim_after` to a near time. If another runner uses the
 //!   pod, that runner pushes the pod again, and the owner does not delete it yet.
 //! - **Outdated pods are replaced, not evicted** (`replace`). The owner replaces one pod at a time
-//!   and starts the new pod first. A pod is outdated if its configuration or image content differs,
-//!   unless the differing part is newer ([`PodRecipe`]).
+//!   and starts the new pod first. A pod is outdated if its configuration or image content differs
+//!   from the owner's and is not newer than the owner's ([`PodRecipe`]).
 //! - **A pod that does not answer is replaced** (`liveness`). It stops counting towards the limit
 //!   at once. The runner probes it until it serves again, or gives up.
 //! - **A minimum is kept** (`min_pods`). The owner starts `min_pods` pods of an image and pushes

@@ -25,7 +25,7 @@ use crate::types::{Phase, Reason, Time};
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// The time that a pod has to answer a check.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// The time to answer a check after a call that reached its deadline.
+/// The time that a pod has to answer a check after one of its calls reached its deadline.
 const LATE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// If a shorter call reaches its deadline, its pod is not suspected.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
@@ -162,8 +162,8 @@ impl Function {
                 Phase::Pending(waiting) => (true, waiting.clone()),
                 _ => (false, None),
             };
-            // If another runner pushes the pod, that runner reaches it. The fault is then between
-            // this runner and the pod.
+            // If another runner has written a later `reclaim_after`, that runner reaches the pod.
+            // The fault is then between this runner and the pod.
             let used_by_others =
                 tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.pushed;
             tracked.health = if pending && !given_up {
@@ -194,7 +194,8 @@ impl Tracked {
     }
 
     /// Whether the pod runs but does not answer. Either it has served, or another runner created it
-    /// and this runner never reached it. Example: the pod's node died together with its owner.
+    /// and this runner never reached it. Example: the node died on which both the pod and its
+    /// owner, a runner, ran.
     pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {
@@ -205,7 +206,7 @@ impl Tracked {
         self.liveness.silent_from.or(never_reached).is_some_and(|at| shared.reached(at))
     }
 
-    /// Checks whether the pod answers, unless a check under way ends no later.
+    /// Checks whether the pod answers, unless a check under way ends before the new one would.
     fn check(&mut self, within: Duration, shared: &mut Shared) {
         let due = shared.now + within;
         if self.liveness.check.is_some_and(|check| check.due <= due) {

@@ -2,10 +2,10 @@
 //! `kept_images`.
 //!
 //! Only the owner keeps pods. It starts missing pods, and pushes the kept pods (writes a later
-//! `reclaim_after`) as if they were in use. So other runners treat them like any pod, and need no
-//! push before a call. Pods beyond the minimum should expire, so the owner always pushes the same
-//! pods. A runner that no longer owns the image stops pushing, and the new owner finds the pods
-//! with most of their lifetime left.
+//! `reclaim_after`) as if they were in use. So to other runners a kept pod looks like a pod in use,
+//! and they can send a call to it without a push before. Pods beyond the minimum should expire, so
+//! the owner always pushes the same pods. A runner that no longer owns the image stops pushing, and
+//! the new owner finds the pods with most of their lifetime left.
 
 use crate::function::Function;
 use crate::scale::NotCreated;
@@ -48,8 +48,8 @@ impl Function {
     }
 
     /// Chooses the pods that stay whatever their `reclaim_after`. Prefers, in this order, pods that
-    /// have served, are not about to end, have the configured recipe, and have the lowest slots. A
-    /// kept pod is pushed and therefore stays chosen.
+    /// have served, are not about to end, have the current `PodRecipe`, and have the lowest slots.
+    /// A kept pod is pushed and therefore stays chosen.
     pub(crate) fn choose_kept(&mut self, shared: &Shared) {
         // Pods that are pushed in time never come this close to their expiry.
         let leaving = shared.config.notice();

@@ -68,7 +68,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
             return Ok(Document::Manifest(config.digest));
         }
         WireDocument { manifests: None, .. } => "it has no config",
-        // Clients would read such a document differently and run different images.
+        // Two clients could read such a document differently and run different images.
         _ => "it is both an index and the manifest of one platform",
     };
     Err(RegistryError::malformed(MANIFEST, problem))

@@ -48,8 +48,8 @@ pub use crate::config::BASE_POD_TEMPLATE;
 /// `--function-pod-template`.
 ///
 /// # Errors
-/// One line that names the violated point of the template's contract. `Ok` holds warnings that the
-/// user should still fix.
+/// One line that names the rule which the template violates (module `template`). `Ok` holds
+/// warnings that the user should still fix.
 pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
     Template::from_config_map(data).map(|template| template.warnings)
 }

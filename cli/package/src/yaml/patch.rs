@@ -53,7 +53,7 @@ impl Patch<'_> {
         if same(old, new) {
             return Some(());
         }
-        // The text of an alias's value is at the anchor.
+        // An alias has no text of its own to edit: the text of its value is at the anchor.
         if old.is_alias || new.is_alias || old.tag != new.tag {
             return None;
         }
@@ -93,7 +93,7 @@ impl Patch<'_> {
     }
 
     fn mapping(&mut self, was: &[Entry], is: &[Entry], in_flow: bool, new_flow: bool) -> Option<()> {
-        // Without entries, the mapping needs braces.
+        // A mapping without entries needs braces, which an edit of lines cannot add.
         is.first()?;
         let mut next = 0;
         for entry @ (key, new) in is {

@@ -131,8 +131,8 @@ fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix:
     }
 }
 
-/// Warns if programs have different versions. It is only a warning, since adjacent versions work
-/// together: an upgrade is unfinished.
+/// Warns if programs have different versions, for example during an upgrade. This is only a
+/// warning, because adjacent versions work together.
 pub(super) fn versions(facts: &Facts, report: &mut Report) {
     let pages = || answers(&facts.routers).map(|(_, answer)| &answer.page);
     let runners = pages().flat_map(|page| &page.shards).map(|shard| shard.version.as_str());
@@ -168,10 +168,10 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
     let mut faults: BTreeMap<(Level, String), usize> = BTreeMap::new();
     for metrics in &pages {
         let mut add = |level, fault| *faults.entry((level, fault)).or_default() += 1;
-        // The number of FunctionConfigs with faults is a metric of its own.
+        // The code below reports FunctionConfigs with faults, from a metric of their own.
         for source in invalid(metrics).filter(|source| *source != "functionconfigs") {
-            // Without --function-pod-template, runners read the templates from objects of newer
-            // Porch versions.
+            // Without --function-pod-template, runners read the templates from the objects that
+            // newer Porch versions use.
             if source == TEMPLATE && of_objects {
                 add(Level::Problem, "base-pod-template or base-service-template cannot be used".to_owned());
             } else {

@@ -221,7 +221,7 @@ mod tests {
         std::array::from_fn(|_| Arc::default())
     }
 
-    /// The calls that were evicted since the last time.
+    /// The calls that were evicted since the previous call of this function.
     fn evicted(calls: &[Arc<Notify>]) -> Vec<usize> {
         let evicted = |call: &usize| calls[*call].notified().now_or_never().is_some();
         (0..calls.len()).filter(evicted).collect()

@@ -75,9 +75,9 @@ impl LookupLimiter {
             ran_out_of_time: Mutex::default(),
         };
         let limit = self.registries.get_with_by_ref(registry, || Arc::new(new()));
-        // Nothing closes the semaphores. While the registry is cooling down, no lookup waits here
-        // for long: the lookup that timed out has freed its place, and each waiting lookup returns
-        // below.
+        // `acquire_owned` fails only if its semaphore is closed, and nothing closes these. While
+        // the registry is cooling down, no lookup waits here for long: the lookup that timed out
+        // has freed its place, and each waiting lookup returns below.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
         if limit.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN) {
             return None;

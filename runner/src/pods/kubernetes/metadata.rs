@@ -92,7 +92,7 @@ impl ImageSource {
     }
 }
 
-/// Any image may have pods. The creation of a pod shows whether the image exists.
+/// Accepts every image: only the creation of a pod shows whether the image exists.
 impl Catalog for ImageSource {
     fn knows(&self, _: &Image) -> bool {
         true

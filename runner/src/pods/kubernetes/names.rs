@@ -16,7 +16,7 @@ pub const MANAGER: &str = "porch-fn-runner";
 pub const IMAGE: &str = "fn.kpt.dev/image";
 /// Annotation: the canonical image reference.
 pub(crate) const IMAGE_REFERENCE: &str = "fn.kpt.dev/image-reference";
-/// Annotation: the slot, a decimal number.
+/// Annotation: the slot (the pod's number among the pods of its image), a decimal number.
 pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
 /// Annotation: the uid of the stuck pod that holds the name of this slot; absent otherwise.
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
@@ -40,7 +40,7 @@ pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
 /// Annotation: when a runner asked this pod's owner to evict it, RFC 3339. That runner needs the
 /// place for a pod of its own.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
-/// The container that runs the function, by the template's contract.
+/// The container that runs the function. Every pod template must have a container of this name.
 pub const CONTAINER: &str = "function";
 /// The container of the built-in template that copies the wrapper-server.
 pub const WRAPPER_CONTAINER: &str = "wrapper-server";

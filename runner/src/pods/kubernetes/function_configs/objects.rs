@@ -134,7 +134,8 @@ impl Objects {
         }
         let living = self.entries.values().filter(|entry| !entry.object.is_ending());
         let mut time = living.clone().filter_map(|entry| entry.object.changed).max();
-        // A deletion also creates a newer configuration.
+        // After a deletion, all remaining objects may be older than the previous configuration. The
+        // new configuration then gets the current time.
         if self.time.is_some() && time <= self.time {
             time = Some(now.max(self.time.unwrap_or_default()));
         }
@@ -156,9 +157,9 @@ impl Objects {
         Some((at, name.clone(), write, patch))
     }
 
-    /// Returns the write that an object needs from this runner. The ring owner of its name writes
-    /// its status. Any runner may remove the finalizer, so a deletion does not wait for one
-    /// specific runner.
+    /// Returns the write that an object needs from this runner. The runner that owns the object's
+    /// name on the ring writes the object's status. Any runner may remove the finalizer, so a
+    /// deletion does not wait for one specific runner.
     fn write_to(&self, name: &str, entry: &Entry, owned: &OwnedShards) -> Option<Write> {
         let write = next_write(&entry.object, entry.error.is_none(), self.problem(name, entry))?;
         let is_mine = write == Write::Finalizer || owned.owns(&ShardKey::from(name));
