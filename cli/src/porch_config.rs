@@ -146,7 +146,8 @@ mod tests {
             }}}})
         };
         let refused = |schema: &Value| require_constraints(schema, Tags::Auto).err();
-        // Like in the runners, the word may be in any of the three executors, in any letter case.
+        // Like in the runners, the word "constraint" may be in any of the three executors, in any
+        // letter case.
         assert!(refused(&schema("podExecutor", "Version CONSTRAINTS.")).is_none());
         let exact = schema("podExecutor", "Image tags.");
         assert_eq!(refused(&exact).unwrap().to_string(), NO_CONSTRAINTS);

@@ -1,5 +1,5 @@
-//! The output of a function. The check ends, has the same result twice, and accepts only UTF-8 and
-//! UTF-16 text.
+//! Checks arbitrary bytes as the output of a function. The check terminates, returns the same
+//! result twice, and accepts only UTF-8 and UTF-16 text.
 
 #![no_main]
 

@@ -118,7 +118,7 @@ impl Runner {
         (record.calls, record.failures)
     }
 
-    /// Whether the runner may be picked.
+    /// The health state. It decides whether a call may use the runner.
     pub(crate) fn state(&self) -> HealthState {
         HealthState::VARIANTS[usize::from(self.state.load(Ordering::Relaxed))]
     }
@@ -238,9 +238,10 @@ impl Runner {
         let before = record.health.state();
         let Some(state) = step(&mut record.health, self.origin.elapsed()) else { return };
         if state.is_unavailable() {
-            // The runner may restart with another version.
+            // The runner may restart with an older version, which does not report its load.
             record.reported_at = None;
-            // If a call noticed the loss, it is no longer in `in_flight`, so one is added.
+            // If a call noticed the loss, that call is no longer in `in_flight`, so one is added
+            // for it.
             record.lost = self.in_flight() + 1;
         }
         // Stored while the lock is held, so that the copy always has the last change.

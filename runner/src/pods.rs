@@ -33,8 +33,8 @@ pub(crate) use driver::{Driver, Handle};
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};
 
-/// How often one call may get a pod that is gone, unreachable, or refuses the call before it
-/// starts. The pool probes such a pod before it grants the pod again.
+/// How many pods one call may get that are gone or unreachable, or that refuse the call before they
+/// run it. The pool probes such a pod before it gives the pod to a call again.
 const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.
@@ -158,7 +158,8 @@ impl PodRuntime {
                 }
             }
         }
-        // If no pod has started to run the call, the router may send it to another runner.
+        // `Vanished` means that no pod has started to run the call: the router may send it to
+        // another runner.
         let error = if broken > 0 { PodError::Broken } else { PodError::Vanished };
         self.metrics.rejected(Runtime::Pod, error.kind());
         Err(error)

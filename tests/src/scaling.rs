@@ -1,6 +1,6 @@
 //! Routers and runners as processes on a real cluster, scaled up and down like a Deployment. A
-//! runner is listed when it reports that it is ready. It is removed from the list before it gets
-//! SIGTERM.
+//! runner is listed as ready when it reports that it is ready. Before it gets SIGTERM, it is listed
+//! as terminating.
 //!
 //! Each runner has its own address in the cluster's network; all use the same port. A headless
 //! Service without a selector has an `EndpointSlice` with their addresses. The cluster's DNS serves

@@ -18,8 +18,9 @@ const WRAPPER_VARIABLE: &str = "WRAPPER_SERVER_IMAGE";
 /// Only evaluators that start pods have these flags and this port.
 const POD_FLAGS: [&str; 2] = ["pod-namespace", "pod-evaluator-port"];
 const POD_EVALUATOR_PORT: i32 = 9447;
-/// Porch's flags for the maximum message size: porch-server v1.5 (its other size flag is for its
-/// own API), porch-controllers (current, then older versions), porch-server.
+/// Porch's flags for the maximum message size, in the order of the list: of porch-server v1.5 (its
+/// other size flag is for its own API), of porch-controllers (current name, then the older one),
+/// and of porch-server.
 const MESSAGE_SIZES: [&str; 4] = [
     "function-runner-grpc-max-message-size",
     "packagerevisions.max-grpc-message-size",
@@ -72,8 +73,8 @@ pub(super) fn callers(workload: &Workload, program: &Program<'_>) -> Vec<Caller>
 }
 
 /// Returns the evaluator if `program` starts function pods. `is_runner`: the program is Porch's
-/// function runner. If it takes variables from another object, which doctor does not read, it
-/// counts as starting pods.
+/// function runner. A function runner with `envFrom` counts as starting pods, because doctor does
+/// not read the object that has the variables.
 pub(super) fn evaluator(workload: &Workload, program: &Program<'_>, is_runner: bool) -> Option<Evaluator> {
     // `is_server` needs evidence: a program without porch-server's flags, port and image may be an
     // old function runner under any name.

@@ -54,7 +54,8 @@ impl Publisher {
         self.set_error(hint);
     }
 
-    /// Records a failed request; the last set stays. Returns the pause before the next attempt.
+    /// Records a failed request and keeps the last endpoints. Returns the pause before the next
+    /// attempt.
     pub(super) fn record_failure(&mut self, error: &dyn Display) -> Duration {
         let backoff = self.failing.get_or_insert_with(|| {
             let kept = self.sender.borrow().endpoints.len();

@@ -21,7 +21,8 @@ pub struct Received {
     pub trailers: Option<HeaderMap>,
 }
 
-/// `arrived` is called again for each part of this size, in bytes.
+/// After the prefix, [`receive`] calls its `arrived` again for each further part of this size, in
+/// bytes.
 const PART: usize = 256 * 1024;
 
 /// Why a body was not received.

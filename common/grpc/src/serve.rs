@@ -126,7 +126,7 @@ pub async fn serve<H, F>(
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
-                // Most likely no file descriptors are left.
+                // Most likely no file descriptors are left, so close the idle connections.
                 open.end_idle();
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -163,7 +163,8 @@ impl Refusals {
     }
 }
 
-/// Returns the connection when it is ready for HTTP/2; `None` if the peer sent nothing.
+/// Returns the connection when it is ready for HTTP/2; `None` if the peer sent nothing or the drain
+/// begins.
 async fn admit(
     stream: TcpStream,
     accept: Option<Acceptor>,

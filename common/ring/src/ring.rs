@@ -12,8 +12,8 @@ use hashring::HashRing;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the mapping from (runners, key) to a preference order. If you change the hashed
-/// bytes, the hash, [`VIRTUAL_NODES`] or the tie rule, raise it and regenerate the golden vectors:
-/// each such change moves every image.
+/// bytes, the hash, [`VIRTUAL_NODES`] or the tie rule, raise this version and regenerate the golden
+/// vectors: each such change moves every image.
 pub const HASH_SCHEME: u32 = 1;
 
 /// Positions per runner. This number does not depend on the number of runners: otherwise each
@@ -49,7 +49,8 @@ struct Point {
     row: u32,
 }
 
-/// Returns the position that a [`Point`] or a key writes: it is a hash already.
+/// A hasher that returns the position of a [`Point`] or a key unchanged: a position is already a
+/// hash.
 #[derive(Default)]
 struct PositionHasher(u64);
 
@@ -133,14 +134,15 @@ fn positions(nodes: &[Arc<str>]) -> Vec<(u64, u16)> {
 
 /// The first `row_len` distinct nodes from each position on, one row per position.
 ///
-/// A row is the next row with the row's own node moved to the front. So the rows are computed
-/// backwards: each row costs one move instead of a search around the ring.
+/// The row of a position is the row of the next position, with the position's own node moved to the
+/// front. So the rows are computed backwards: each row costs one move instead of a search around
+/// the ring.
 fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
     if row_len == 0 {
         return Vec::new();
     }
-    // The row of the first position also follows the last one. Every node has positions, so the row
-    // fills up.
+    // The ring is closed: the next position after the last one is the first one. So begin with the
+    // row of the first position. Every node has positions, so the row fills up.
     let mut row = Vec::with_capacity(row_len);
     for &(_, node) in positions {
         if !row.contains(&node) {
@@ -153,7 +155,7 @@ fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
 
     let mut flat = vec![0; positions.len() * row_len];
     for (&(_, node), out) in positions.iter().zip(flat.chunks_exact_mut(row_len)).rev() {
-        // A node that is not in the row replaces the last one.
+        // If the node is not in the row, the last node of the row drops out.
         let at = row.iter().position(|&held| held == node).unwrap_or(row_len - 1);
         row.copy_within(..at, 1);
         row[0] = node;

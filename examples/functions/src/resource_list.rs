@@ -14,7 +14,8 @@ impl ResourceList {
             strict_booleans: true,
             legacy_octal_numbers: true,
             ignore_binary_tag_for_string: true,
-            // Enough for a package of several MiB. The runner limits its bytes.
+            // Enough for a package of several MiB. The runner limits the size of the input in
+            // bytes.
             budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000, max_depth: 256 },
         };
         let mut list: Value = serde_saphyr::from_str_with_options(text, options)

@@ -1,4 +1,5 @@
-//! Dispatches an event to the function of its image, whose rules then run.
+//! Passes each event to the function of the event's image, and then applies that function's rules.
+//! `lib.rs` explains the terms.
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
@@ -104,8 +105,8 @@ impl Pool {
 
     fn synced(&mut self, pods: Vec<Pod>) {
         if !matches!(self.shared.watch, Watch::Current { .. }) {
-            // Other users of a pod may have been unable to push it, too. Give them one scan
-            // interval.
+            // Other runners may have been unable to push the pods that they use, like this runner.
+            // So this runner deletes no unused pod for one scan interval, in which they can push.
             let collect_from = self.shared.now + self.shared.config.scan_interval;
             self.shared.watch = Watch::Current { collect_from };
         }
@@ -120,7 +121,8 @@ impl Pool {
             while let Some(index) = function.pods.iter().position(|pod| !listed.contains(&pod.pod.uid)) {
                 function.untrack(index, &mut self.shared);
             }
-            // The first function that is settled must know the places that the others take.
+            // `change_all` below applies the rules to one function after the other. The rules of
+            // the first function need to know the places that all others take.
             function.update_totals(&mut self.shared);
         }
         self.change_all(|_, _| {});

@@ -8,7 +8,8 @@ use crate::types::{RequestId, Time};
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The deadlines, by arrival. Calls of one millisecond are in the order of their ids.
+    /// The deadlines, by arrival. Calls that arrive in the same millisecond are in the order of
+    /// their ids.
     arrivals: BTreeMap<(Time, RequestId), Time>,
     /// The arrivals, by deadline.
     deadlines: BTreeMap<(Time, RequestId), Time>,

@@ -1,5 +1,5 @@
 //! `reclaim_after`: before this time, the owner does not delete a healthy pod, because another
-//! runner may use it. A pod expires when this time passes.
+//! runner may use it. A pod expires when this time passes. `lib.rs` explains owner and notice.
 //!
 //! Every runner that uses the pod pushes `reclaim_after` forward. While calls are in flight, the
 //! runner pushes well before the pod expires. If the pod may already have expired by the owner's
@@ -21,8 +21,8 @@ use crate::types::Time;
 const LONGEST_RESERVATION: Duration = Duration::from_hours(1);
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_THROTTLE: Duration = Duration::from_mins(1);
-/// The longest notice of an eviction. It suffices for a watch event and a push, and is short
-/// because calls wait.
+/// The longest notice of an eviction. It leaves time for a watch event and a push by a runner that
+/// uses the pod. It is short because calls wait for the pod's place.
 const EVICTION_NOTICE: Duration = Duration::from_secs(3);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
@@ -34,8 +34,8 @@ impl Config {
         ttl.max(self.skew.saturating_mul(4)).max(SHORTEST_LIFETIME)
     }
 
-    /// How long before a pod's end the owner gives notice of it. It suffices for a late watch and a
-    /// push.
+    /// How long before a pod's end the owner gives notice of it. This leaves the other runners time
+    /// to see the notice in a late watch, and to push.
     pub(crate) fn notice(&self) -> Duration {
         self.skew.saturating_mul(2)
     }
@@ -45,16 +45,16 @@ impl Config {
         self.notice().min(EVICTION_NOTICE)
     }
 
-    /// A pod that expires within this time gets calls only if no other pod can take them. It is
-    /// longer than the notice by any runner's clock. It is not longer than the time that a pod in
-    /// regular use has left: at least three quarters of its lifetime.
+    /// A pod that expires within this time gets calls only if no other pod can take them. This time
+    /// is longer than the notice by any runner's clock. A pod in regular use is not affected: it
+    /// has at least three quarters of its lifetime left.
     pub(crate) fn leaving(&self) -> Duration {
         self.skew.saturating_mul(3)
     }
 
-    /// The pause after a conflict or a missing answer. It is well below the scan interval. After an
-    /// outage, the owner waits one scan interval before it deletes unused pods. By then, every
-    /// runner must have pushed the pods that it uses.
+    /// The pause after a conflict or a missing answer. After an outage, the owner deletes no unused
+    /// pod for one scan interval. In this time, every runner must push the pods that it uses, so
+    /// the pause is well below the scan interval.
     pub(crate) fn retry_interval(&self) -> Duration {
         (self.scan_interval / 4).clamp(Duration::from_millis(100), LONGEST_RETRY)
     }
@@ -81,7 +81,7 @@ impl Function {
                 continue;
             }
             let wanted = waiting.filter(|_| self.has_room(tracked, shared) && !tracked.is_guarded(shared));
-            // The owner gave notice, but the pod should stay after all.
+            // This runner gave notice as the owner, but the pod should stay after all.
             let recalled = tracked.noticed.is_some() && tracked.retiring.is_none();
             // Kept pods are pushed only if ready: a push tells other runners that this runner
             // reaches the pod.
@@ -111,8 +111,8 @@ impl Function {
         shared.reached(by_deadline.map_or(by_lifetime, |at| at.min(by_lifetime)))
     }
 
-    /// Records a push's answer. After a successful push, the pool has already seen the changed pod,
-    /// which ended the push.
+    /// Records a push's answer. If the push succeeded, the pool has already processed `Seen` with
+    /// the changed pod, and `push` is no longer set.
     pub(crate) fn pushed(&mut self, index: usize, result: WriteOutcome, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if matches!(result, WriteOutcome::Ok | WriteOutcome::Conflict) {

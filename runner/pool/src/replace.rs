@@ -1,10 +1,11 @@
 //! Replaces outdated pods, one at a time. The new pod is ready before the old pod is retired.
 //!
-//! Any ready pod serves, whatever it was created from, so a replacement is never urgent. Only the
-//! owner replaces a pod, and only after it has owned the pod for a minute without interruption. It
-//! never replaces a pod that has a newer configuration or content than the owner's recipe.
-//! Therefore runners of different versions, as during a rolling upgrade, do not replace pods back
-//! and forth. A runner replaces at most one in twenty of the pods that it owns at a time, but at
+//! A recipe is the configuration and image content from which a pod is created (`PodRecipe`). A
+//! ready pod serves whatever its recipe is, so a replacement is never urgent. Only the owner
+//! replaces a pod, and only after it has owned the pod for a minute without interruption. It never
+//! replaces a pod whose recipe has a newer configuration or content than the owner's recipe.
+//! Therefore runners of different versions do not replace pods back and forth during a rolling
+//! upgrade. A runner replaces at most one in twenty of the pods that it owns at a time, but at
 //! least one.
 
 use crate::event::DeleteReason;
@@ -19,7 +20,7 @@ const REPLACED_SHARE: usize = 20;
 // === impl Function ===
 
 impl Function {
-    /// Creates the successor of one outdated pod, in a free slot or the surge slot.
+    /// Creates the successor of one outdated pod, in a free slot or the surge slot (see `lib.rs`).
     pub(crate) fn start_replacement(&mut self, shared: &mut Shared) {
         let limit = self.settings.limits.max_pods;
         let ending = |tracked: &Tracked| tracked.retiring.is_some() || tracked.delete.is_some();
@@ -60,7 +61,8 @@ impl Function {
             return;
         };
         let tracked = &mut self.pods[index];
-        // While the old pod terminates, the image still has one extra pod.
+        // The old pod terminates and still counts, so the image has one extra pod: the replacement
+        // is not finished yet.
         if !tracked.stays() && !tracked.is_stuck(shared) {
             return;
         }

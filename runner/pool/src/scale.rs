@@ -19,7 +19,7 @@ const WARM_STARTS: u32 = 5;
 /// Why a pod is not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotCreated {
-    /// Only because no place for a pod is free.
+    /// Only because the capacity for pods is used up: no place is free (see `capacity`).
     NoPlace,
     Other,
 }
@@ -82,7 +82,7 @@ impl Function {
     }
 
     /// Creates a pod in the lowest free slot below the limit, if allowed. While all pods terminate,
-    /// have failed or do not answer, the surge slot is available as well.
+    /// have failed or do not answer, the surge slot (see `lib.rs`) is available as well.
     pub(crate) fn create(&mut self, shared: &mut Shared) -> Result<PodName, NotCreated> {
         let limit = self.settings.limits.max_pods;
         if self.count(shared) >= limit as usize {
@@ -117,15 +117,16 @@ impl Function {
         Ok(name)
     }
 
-    /// A name for a new pod in this slot. `None` if a create under way or a pod that is not stuck
-    /// holds the slot.
+    /// A name for a new pod in this slot. `None` if the slot is held by a create under way, or by a
+    /// pod that is not stuck in termination.
     fn free_name(&self, slot: u32, shared: &Shared) -> Option<PodName> {
         let holders = || self.pods.iter().filter(|tracked| tracked.pod.name.slot == slot);
         let created = self.starts.iter().any(|start| start.name.slot == slot && start.shown.is_none());
         if created || holders().any(|holder| !holder.is_stuck(shared)) {
             return None;
         }
-        // There is one more name than stuck pods, so at least one name is free.
+        // All pods in this slot are stuck. Names of one slot differ in `past`: `None`, or the uid
+        // of a stuck pod. There is one more such name than stuck pods, so at least one is free.
         let mut pasts = std::iter::once(None).chain(holders().map(|holder| Some(holder.pod.uid.clone())));
         let past = pasts.find(|past| holders().all(|holder| holder.pod.name.past != *past))?;
         Some(PodName { image: self.image.clone(), slot, past })

@@ -1,5 +1,5 @@
-//! Checks quantities such as `100m` and `64Mi`. Otherwise the API server would refuse each pod, and
-//! the error would not name the file with the wrong quantity.
+//! Checks quantities such as `100m` and `64Mi`. Without this check, the API server would refuse
+//! each pod, and the error would not name the file with the wrong quantity.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 

@@ -31,7 +31,8 @@ pub(super) struct PodParts {
     pub(super) runtime: Option<PodRuntime>,
     /// Identifies the set of pods: runners with the same scope see the same pods.
     pub(super) scope: String,
-    /// Becomes true when the existing pods are known; `None` if they are known from the start.
+    /// Becomes true when the runtime knows the existing pods; `None` if it knows them from the
+    /// start.
     pub(super) synced: Option<watch::Receiver<bool>>,
 }
 
@@ -72,8 +73,9 @@ impl Wiring<'_> {
         Ok((owned, Some(ring)))
     }
 
-    /// Starts the pod runtime that the flags choose, with the settings of `sources`. If there are
-    /// `shared` pods and the flags enable pods, the runtime uses the shared ones.
+    /// Starts the pod runtime that the flags choose, with the settings of `sources`. If `shared` is
+    /// set and the flags enable pods, the runtime uses the local pods in `shared`, which several
+    /// runners of this process use.
     pub(super) async fn pods(
         &mut self,
         shared: Option<LocalCluster>,

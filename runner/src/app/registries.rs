@@ -41,7 +41,8 @@ impl Wiring<'_> {
         let report = |flag, is_set| {
             let metrics = Arc::clone(&self.metrics);
             move |usable| {
-                // Files at the default places need not exist.
+                // Files at the default places need not exist, so only files that a flag names are
+                // reported.
                 if is_set {
                     metrics.config_valid(flag, usable);
                 }

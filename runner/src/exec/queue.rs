@@ -1,8 +1,8 @@
 //! The queue of the exec runtime: a bounded number of calls run at once, and images take turns.
 //!
-//! With a single queue, a thousand calls of one image would delay all other images. Here only the
-//! first call of each image waits for a place. Places go to these calls in the order in which they
-//! began to wait.
+//! A place is the permission to run one call. With a single queue for the places, a thousand calls
+//! of one image would delay all other images. Here only the first call of each image waits for a
+//! place. Places go to these calls in the order in which they began to wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ mod tests {
             } else {
                 drop(self.waiting.remove(at - self.running.len()));
             }
-            // A call that is woken lets the next of its image wait for a place.
+            // A call that gets its place lets the next call of its image wait for a place, so poll
+            // all calls twice.
             for _ in 0..2 {
                 for (image, number, mut place) in std::mem::take(&mut self.waiting) {
                     match place.as_mut().now_or_never() {

@@ -106,7 +106,8 @@ fn compare() -> io::Result<()> {
 fn median(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    // The rank of the median has a binomial distribution: 1.96 standard deviations to each side.
+    // The rank of the median has a binomial distribution with a standard deviation of sqrt(n) / 2.
+    // The interval has 1.96 of them on each side.
     let margin = (0.98 * (values.len() as f64).sqrt()).ceil() as usize;
     let low = values[middle.saturating_sub(margin)];
     let high = values[(middle + margin).min(values.len() - 1)];

@@ -1,9 +1,10 @@
 //! One function process per call: bytes in, bytes out, and nothing left behind.
 //!
 //! A call ends in one of three cases: the started process has exited and its stdout is closed; the
-//! deadline has passed; or stdout exceeds its limit. Then the whole process group is killed. To
-//! wait for a child, the standard library and Tokio also reap it, and then the kernel may reuse the
-//! number of its group. Therefore this module waits with a pidfd (Linux 5.3).
+//! deadline has passed; or stdout exceeds its limit. Then the whole process group is killed. The
+//! standard library and Tokio reap a child when they wait for it. The kernel may then give the
+//! number of the child's group to another group, which the kill would hit. Therefore this module
+//! waits with a pidfd (Linux 5.3).
 //!
 //! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
 //! ([`adopt_orphans`]). Otherwise it outlives the call. It cannot delay a call, unless it keeps

@@ -1,5 +1,5 @@
-//! The end of a history: the faults are over, and the model checks that everything works without
-//! faults.
+//! The end of a history (one random run of the model): the faults are over, and the model checks
+//! that everything works without faults.
 
 use std::sync::Arc;
 

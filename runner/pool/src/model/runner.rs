@@ -15,8 +15,8 @@ pub(crate) struct Runner {
     /// Milliseconds by which its clock is ahead of the true time: [`OFFSETS`] at most.
     offset: u64,
     pub(crate) config: Config,
-    /// The true time when its process started. No recipe of this runner has an earlier
-    /// `config_time`.
+    /// The true time when its process started. No recipe ([`PodRecipe`]) of this runner has an
+    /// earlier `config_time`.
     started: u64,
     /// The content of the tags, as far as this runner knows.
     pub(crate) known: BTreeMap<ImageKey, ImageContent>,
@@ -30,7 +30,7 @@ pub(crate) struct Runner {
     /// does not arrive earlier.
     pub(crate) deliver_at: u64,
     pub(crate) lag: u64,
-    /// The number of log entries that its watch has sent.
+    /// The number of changes in the server's log that its watch has sent.
     pub(crate) cursor: usize,
     pub(crate) probing: BTreeSet<Uid>,
     pub(crate) created: BTreeSet<Uid>,

@@ -1,9 +1,10 @@
 //! Detects the meaning of `tags` from the schema of FunctionConfigs in the cluster.
 //!
-//! The schemas of Porch's two meanings have the same types, patterns and fields. (Porch dropped a
-//! status field, but earlier and with another change.) Only the descriptions of `tags`, generated
-//! from Porch's source, differ: the newer ones mention constraints. Runners and `porch-fn
-//! porch-config` both use this module, so they get the same result.
+//! Porch's versions differ in the meaning of `tags`, but the types, patterns and fields in their
+//! schemas do not tell which meaning applies. (Porch dropped a status field, but in another,
+//! earlier change.) Only the descriptions of `tags`, generated from Porch's source, differ: the
+//! newer ones mention constraints. Runners and `porch-fn porch-config` both use this module, so
+//! they get the same result.
 
 use serde_json::Value;
 

@@ -43,7 +43,8 @@ impl Shared {
     }
 
     async fn until_serving(&self, object_name: &str, uid: &Uid) {
-        // Another pod may have the address by now.
+        // Another pod may have this pod's IP by now. So ask the API server first whether this pod
+        // still exists.
         if self.store.connect == Connect::PodIp && self.store.has_served(uid) {
             let _ = timeout(CONFIRM_WITHIN, self.is_gone(object_name, uid)).await;
         }

@@ -38,8 +38,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(10);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Runs a wrapper for `command` until it ends, and passes its address to `listening`. Dropping the
-/// sender of `stopped` stops the wrapper; the result is then `None`, otherwise the reason of its
-/// end.
+/// sender of `stopped` stops the wrapper, and the result is `None`. If the wrapper ends by itself,
+/// the result is the reason.
 pub(super) async fn run(
     options: &LocalOptions,
     command: &[String],
@@ -76,7 +76,8 @@ pub(super) async fn run(
             None
         }
     };
-    // The functions of a wrapper that was killed are now children of this process.
+    // A killed wrapper leaves its functions running. They are now children of this process, which
+    // kills them here.
     collect_orphans();
     failure
 }

@@ -1,7 +1,7 @@
 //! The program to run. It is found on `PATH` once, so that a call needs no search.
 //!
-//! With an absolute path, the standard library uses `posix_spawn`. That does not copy the page
-//! tables of a large parent, as a fork does.
+//! With an absolute path, the standard library uses `posix_spawn`. Unlike a fork, that does not
+//! copy the page tables of a large parent.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

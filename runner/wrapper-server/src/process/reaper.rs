@@ -10,10 +10,10 @@
 //!
 //! - Its environment names the call ([`CALL_VARIABLE`]). This is exact: a long call does not
 //!   protect orphans of short ones.
-//! - A process can change its environment. Without the name, its age decides. No process is older
-//!   than the call that started it. So the call of an orphan has ended if the orphan is older than
-//!   every call in flight. Such an orphan lives at most until all calls that ran at the same time
-//!   as its own call have ended.
+//! - A process can change its environment. If the environment names no call, the age of the process
+//!   decides. No process is older than the call that started it. So the call of an orphan has ended
+//!   if the orphan is older than every call in flight. An orphan without the name lives at most
+//!   until all calls that ran at the same time as its own call have ended.
 //!
 //! A sweep never reaps a call's own first process, because it lists only the children of the main
 //! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
@@ -162,7 +162,8 @@ impl Reaper {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             self.calls.lock().is_sweeping = false;
-            // A call that ended between these two steps has started no task.
+            // A call that ended after the last sweep but before the line above started no task, so
+            // sweep once more.
             self.collect(&Handle::current());
         });
     }
@@ -191,7 +192,8 @@ impl Reaper {
 impl Calls {
     fn reap_or_kill(&mut self, pid: Pid) -> Orphan {
         match waitpid(Some(pid), WaitOptions::NOHANG) {
-            // No other process gets this number until the child is reaped.
+            // The child has not ended. No other process gets its number until it is reaped, so the
+            // kill below cannot hit another process.
             Ok(None) => {}
             Ok(Some(_)) => {
                 self.inherited.remove(&pid);
@@ -226,7 +228,8 @@ impl Calls {
         if stat.as_deref().and_then(start_in).is_some_and(|start| start < *oldest) {
             return Some(true);
         }
-        // A process that becomes another program, or ends, has no environment for a moment.
+        // A process that becomes another program, or ends, has no environment for a moment. So an
+        // empty environment does not tell yet whether the call is over.
         (!environment.is_empty()).then_some(false)
     }
 }
@@ -263,7 +266,8 @@ fn call_in(environment: &[u8]) -> Option<u64> {
 /// The start of a process by its `/proc/PID/stat`: the 22nd field, in clock ticks since the
 /// system's start.
 fn start_in(stat: &str) -> Option<u64> {
-    // The second field is the name, which may contain anything; the third follows its last bracket.
+    // The second field is the name in brackets, which may contain anything. So the third field
+    // follows the last closing bracket of the line.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
