@@ -64,8 +64,9 @@ pub enum Lost {
     Stream,
     /// The connection: the peer closed it, or ended.
     Connection,
-    /// The connection, without a message from the peer: the peer did not acknowledge a ping or sent
-    /// bytes in time, or the network reports it as unreachable. The call did not cause this.
+    /// The connection, without a message from the peer. The peer did not acknowledge in time a ping
+    /// or the bytes sent to it, or the network reports the peer as unreachable. The call did not
+    /// cause this.
     Silence,
 }
 

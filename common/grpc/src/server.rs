@@ -37,8 +37,8 @@ pub struct Call {
     pub message: Chunks,
     /// When the caller stops waiting for the answer.
     pub deadline: Instant,
-    /// The bytes that are charged for the call. The hop assigns them to the image by
-    /// [`Charge::claim`] when it has read the image.
+    /// The bytes that are charged for the call. When the hop has read the image's name in the
+    /// message, it assigns them to that image by [`Charge::claim`].
     pub charge: Charge,
     /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
@@ -47,8 +47,8 @@ pub struct Call {
     pub place: Option<Place>,
 }
 
-/// One of the [`Places`] of a server: the right to one call at once. It is not the place of a call
-/// in [`Inflight`].
+/// One of the [`Places`] of a server. A call holds it while it runs. [`Inflight`] uses the same
+/// word for another thing.
 pub type Place = OwnedSemaphorePermit;
 
 /// How many calls a server takes at once. Further calls are refused before their messages are read.
@@ -110,7 +110,7 @@ pub struct Options {
     pub default_timeout: Duration,
     /// How long any call may take (`--max-timeout`).
     pub max_timeout: Duration,
-    /// The bytes that messages may hold. `None` sets no limit.
+    /// Limits the bytes that the messages of all calls hold together. `None` sets no limit.
     pub inflight: Option<Arc<Inflight>>,
     /// How many calls there may be at once. `None` sets no limit.
     pub places: Option<Places>,

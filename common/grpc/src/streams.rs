@@ -28,13 +28,14 @@ task_local! {
 struct Stream {
     /// When its answer last made progress; `None` before the answer begins.
     progress: Cell<Option<Instant>>,
-    /// Counts the stream as activity of the connection while it is set.
+    /// While this is set, the stream counts as activity of the connection.
     open: Cell<Option<Open>>,
 }
 
 /// Records that hyper takes the next part of the current stream's answer.
 pub(crate) fn record_progress() {
-    // A body that a client sends belongs to no stream of this server, so the error is ignored.
+    // A client of the same program may send the body. Then there is no stream of this server, and
+    // the error is ignored.
     let _ = STREAM.try_with(|stream| stream.progress.set(Some(Instant::now())));
 }
 

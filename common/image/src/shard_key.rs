@@ -5,9 +5,10 @@ use crate::{Constraint, Image, parse_version};
 /// Returns the text that the ring hashes for a request with these `image` and `tag` fields:
 ///
 /// * The canonical reference, so that all spellings of an image share one shard.
-/// * A tag field that is a version is a literal tag, as in kpt: the reference with that tag.
-/// * With any other tag constraint, the repository alone. The runner resolves the constraint, and
-///   the result may change; one runner then resolves it for all callers.
+/// * If the tag field is a version, the reference with this version as its tag. kpt also takes a
+///   version literally.
+/// * If the tag field is any other constraint, only the repository. The result of the constraint
+///   may change. With this key, one runner resolves it for all callers.
 /// * Any other tag field is ignored. If `image` has a digest, every tag field is ignored.
 /// * An `image` that is not a reference is returned as it was sent. This function never rejects;
 ///   the runner does, and gives the reason. The length of such a key is not limited here.

@@ -136,7 +136,7 @@ fn message(payload: &(dyn Any + Send)) -> &str {
 }
 
 /// Lets tests make a task panic. With `PORCH_FN_TEST_PANIC=NAME@FILE`, the task of this name panics
-/// when the file exists. Release builds do not contain it.
+/// when the file exists. Release builds ignore the variable.
 pub mod test_panic {
     use std::future::Future;
 

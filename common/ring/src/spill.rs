@@ -19,7 +19,7 @@ const FLOOR: usize = 8;
 /// With this many requests of one image in flight, or more, a sudden rise counts at once.
 const BURST: usize = 8;
 
-/// Time constant of the mean demand: about 20 calls of a typical function.
+/// Time constant of the mean demand: the duration of about 20 calls of a typical function.
 const TIME_CONSTANT: Duration = Duration::from_secs(5);
 
 /// Which runners one request may use.
@@ -54,7 +54,7 @@ impl Limits {
         let fair =
             in_flight.saturating_add(1).saturating_mul(5).div_ceil(usable_nodes.max(1).saturating_mul(4));
         let cap = fair.max(FLOOR);
-        // One more runner for each quarter of `cap` of demand. The cast saturates, and NaN is 0.
+        // The width grows by 1 for each `cap / 4` of demand. The cast saturates, and NaN is 0.
         let demand = demand * routers.max(1) as f64;
         let width = (demand / (0.25 * cap as f64)).floor() as usize;
         Self { cap, width: width.saturating_add(1) }
@@ -62,9 +62,10 @@ impl Limits {
 }
 
 impl Demand {
-    /// Counts the start of a request of this image. Returns the demand before it, in requests in
-    /// flight: their mean, or in a burst half of the current number if that is more. With the mean
-    /// alone, a cold image that turns hot would overload its owner for seconds.
+    /// Counts the start of a request of this image. Returns the demand before this request: the
+    /// mean number of requests in flight. In a burst, the demand is at least half of the current
+    /// number. If only the mean counted, a cold image that turns hot would overload its owner for
+    /// seconds.
     pub fn start(&mut self, now: Duration) -> f64 {
         self.advance(now);
         let in_flight = self.in_flight;
@@ -97,7 +98,8 @@ impl Demand {
 /// first runner below `limits.cap`, or else the least loaded.
 ///
 /// Runners that `usable` rejects do not count towards the width. Skipping a runner has the same
-/// effect as removing it from the ring. For a second attempt, reject the runner of the first.
+/// effect as removing it from the ring. For a second attempt, `usable` must reject the runner of
+/// the first attempt.
 ///
 /// `preference` and `nodes` come from one [`Ring`](crate::Ring): the key's preference order, and
 /// the number of runners. A truncated order may have fewer usable runners than `limits.width`. If

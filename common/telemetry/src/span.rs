@@ -21,7 +21,8 @@ use tonic::Code;
 
 use crate::trace_context::{is_traced, set_parent};
 
-/// Attribute: the function's image. A runner sets the image of the call, a router the ring's key.
+/// Attribute: the function's image. A runner sets the call's image, and a router sets the call's
+/// shard key.
 pub const IMAGE: &str = "porch_fn.image";
 /// Name of the stage in which a call waits for a pod or for the exec runtime.
 pub const QUEUE_WAIT: &str = "queue wait";
@@ -29,7 +30,7 @@ pub const QUEUE_WAIT: &str = "queue wait";
 pub const EVALUATION: &str = "evaluation";
 /// Longest text of an attribute, in bytes. Some texts are caller input.
 const MAX_TEXT: usize = 512;
-/// The only method.
+/// The service and the method of every call: no other method has spans.
 const SERVICE: &str = "evaluator.FunctionEvaluator";
 const METHOD: &str = "EvaluateFunction";
 const NAME: &str = "evaluator.FunctionEvaluator/EvaluateFunction";

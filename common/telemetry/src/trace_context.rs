@@ -38,8 +38,8 @@ fn carried(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static 
     })
 }
 
-/// Replaces the parent in `headers`. `tracestate` belongs to the previous `traceparent`, and stays
-/// only if that was valid.
+/// Replaces the parent in `headers`. `tracestate` belongs to the previous `traceparent`. It stays
+/// only if the previous `traceparent` was valid.
 pub(crate) fn set_parent(parent: HeaderValue, headers: &mut HeaderMap) {
     if !is_traced(headers) {
         headers.remove("tracestate");

@@ -37,8 +37,8 @@ pub struct ShardInfo {
     /// `healthy`, `cooling_down`, `ejected`, `starting`, `unreachable` or `draining`.
     #[serde(deserialize_with = "current_state")]
     pub state: String,
-    /// Whether discovery lists the runner. An unlisted runner stays for a while if it reports
-    /// SERVING.
+    /// Whether discovery lists the runner. The router keeps an unlisted runner for a while if the
+    /// runner reports SERVING.
     #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
     pub listed: bool,
     /// This router's calls in flight on the runner.

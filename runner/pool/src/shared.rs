@@ -13,9 +13,10 @@ pub(crate) struct Shared {
     pub(crate) now: Time,
     /// The actions that the event has caused so far.
     pub(crate) actions: Vec<Action>,
-    /// The earliest time that a rule of the image being settled waits for.
+    /// While the pool settles an image (applies its rules until nothing changes): the earliest time
+    /// that one of the image's rules waits for.
     pub(crate) wake_at: Cell<Option<Time>>,
-    /// The rules of the image being settled must run once more.
+    /// The rules of the image that the pool settles must run once more.
     pub(crate) unsettled: bool,
     pub(crate) config: Config,
     pub(crate) owned: OwnedShards,
@@ -26,20 +27,21 @@ pub(crate) struct Shared {
     pub(crate) timers: BTreeSet<(Time, ImageKey)>,
     pub(crate) totals: Totals,
     pub(crate) quota: Option<Quota>,
-    /// Images whose calls wait for a place for a pod, sorted by the start of the wait.
+    /// Images whose calls wait for room for one more pod (a place, see `capacity`), sorted by the
+    /// start of the wait.
     pub(crate) wanting: BTreeSet<(Time, ImageKey)>,
-    /// When to try again after no pod could be evicted.
+    /// When the pool looks again for a pod to evict, after it has found none.
     pub(crate) evict_at: Option<Time>,
 }
 
 /// The counts of one image, or of all images together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Places that are taken, by any runner.
+    /// Places (see `capacity`) that any runner has taken.
     pub(crate) pods: usize,
-    /// Of them, places with an existing pod.
+    /// Those of `pods` with a pod that this runner has seen.
     pub(crate) seen: usize,
-    /// Of them, places that will be free soon.
+    /// Those of `seen` that will be free soon.
     pub(crate) ending: usize,
     /// Pods that this runner owns.
     pub(crate) owned: usize,
@@ -52,8 +54,8 @@ pub(crate) struct Totals {
 pub(crate) struct Quota {
     pub(crate) pods: usize,
     pub(crate) until: Time,
-    /// The quota has refused a pod although fewer than `pods` exist. `pods` stays the same until
-    /// this happens again, because a quota counts a pod that has ended for a moment longer.
+    /// The quota has refused a pod although fewer than `pods` exist. The reason may be that a quota
+    /// counts an ended pod for a moment longer. So only a second such refusal lowers `pods`.
     pub(crate) doubted: bool,
 }
 
@@ -63,7 +65,8 @@ pub(crate) enum Watch {
     /// Nothing is known yet.
     #[default]
     Never,
-    /// Complete, but late. Nothing is collected before the given time.
+    /// No change is missing, but changes arrive late. The pool deletes no unused pod before
+    /// `collect_from`.
     Current { collect_from: Time },
     /// Changes are being missed.
     Lost,

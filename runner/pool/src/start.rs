@@ -10,8 +10,8 @@ use crate::types::{PodName, Time, Uid};
 
 /// Without an answer after this time, the request counts as lost.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
-/// If a pod may exist after a create, how long the watch may take to show it before the pod is
-/// created again.
+/// A pod may exist after a create without a clear answer. If the watch does not show the pod within
+/// this time, the pool may create it again.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub(crate) struct Start {
     /// The create was answered without a uid. The watch should show the pod.
     pub(crate) answered: bool,
     /// The pod that the watch shows although the create is not answered yet. While this is `None`,
-    /// the start counts in place of the pod.
+    /// the start itself counts as a pod.
     pub(crate) shown: Option<Uid>,
     pub(crate) expires_at: Time,
 }

@@ -135,10 +135,11 @@ pub struct RequestId(pub u64);
 pub struct PodName {
     /// The image that the pod serves.
     pub image: ImageKey,
-    /// `0..max_pods`. Slot `max_pods` is the surge slot.
+    /// `0..max_pods`. Slot `max_pods` is the surge slot, an extra slot: a replacement may start
+    /// there before its predecessor ends.
     pub slot: u32,
-    /// A pod that is stuck in termination and holds a name of this slot. Its uid makes this name a
-    /// different one.
+    /// The uid of a pod that is stuck in termination and still holds a name of this slot. With this
+    /// uid, the new pod of the slot has another name.
     pub past: Option<Uid>,
 }
 
@@ -202,7 +203,7 @@ impl Reason {
 // === impl PodRecipe ===
 
 impl PodRecipe {
-    /// A configuration alone.
+    /// A recipe with a configuration, but without content.
     pub fn of(version: impl Into<Version>, config_time: Option<Time>) -> Self {
         Self { version: version.into(), config_time, content: None }
     }

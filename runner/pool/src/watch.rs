@@ -38,8 +38,9 @@ impl Function {
             }
         }
         if pod.reclaim_after < tracked.pod.reclaim_after && pod.reclaim_after != tracked.pushed {
-            // Another runner that considers itself the owner has given notice. This runner delays
-            // its own delete, so that other runners have time to push the pod.
+            // Another runner that considers itself the owner has given notice: it set a nearer
+            // `reclaim_after`. This runner delays its own delete, so that other runners have time
+            // to push the pod (to write a later `reclaim_after`).
             tracked.delete_after = shared.now + shared.config.eviction_notice();
         }
         let place_wanted = pod.place_wanted.is_some() && pod.place_wanted != tracked.pod.place_wanted;
@@ -66,7 +67,8 @@ impl Function {
     fn track(&mut self, pod: Pod, shared: &mut Shared) -> usize {
         shared.images.insert(pod.uid.clone(), self.image.clone());
         let at = self.pods.partition_point(|other| (&other.pod.name, &other.pod.uid) < (&pod.name, &pod.uid));
-        // A pod can come back with its calls, after a list that was older than the pod.
+        // A list that was older than the pod may have removed it. When the watch reports the pod
+        // again, calls of this runner may still run in it.
         let calls = shared.calls.iter();
         let calls = calls.filter(|(_, call)| call.pod.as_ref() == Some(&pod.uid));
         let calls: Vec<_> = calls.map(|(id, call)| (*id, call.deadline)).collect();
@@ -81,7 +83,7 @@ impl Function {
         let awaited = tracked.awaited();
         Self::stop_probe(&mut tracked, shared);
         shared.images.remove(&tracked.pod.uid);
-        // Its create may not have been answered yet.
+        // If the pod's create is not answered yet, its start counts as a pod again.
         let shown = self.starts.iter_mut().map(|start| &mut start.shown);
         shown.for_each(|shown| drop(shown.take_if(|uid| *uid == tracked.pod.uid)));
         if awaited {

@@ -145,7 +145,8 @@ impl Http {
 
     fn client(&self, url: &Url, led_by: Option<AddressClass>) -> Result<&Client, RegistryError> {
         let Some(registry) = led_by else { return Ok(&self.any) };
-        // A URL with an address instead of a name does not reach the resolver.
+        // If the URL contains an address instead of a name, reqwest does not ask the resolver. So
+        // check the address here.
         let host = url.host_str().unwrap_or_default();
         if !registry.leads_to(AddressClass::of_host(host)) {
             return Err(log(InternalAddress(host.to_owned()), RegistryError::InternalAddress));

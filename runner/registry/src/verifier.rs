@@ -15,8 +15,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 /// The TLS configuration of all requests. It trusts `roots`, which include the certificates `given`
-/// by the user. It names its crypto provider, because the process may have no default provider or
-/// another one.
+/// by the user. It names its crypto provider, because the process may have another default
+/// provider, or none.
 pub(crate) fn tls(roots: RootCertStore, given: Vec<CertificateDer<'static>>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(default_provider());
     let builder =

@@ -175,15 +175,16 @@ impl Settings {
         self.named_executable(image, None).or_else(|| self.configured(image.as_str()))
     }
 
-    /// The existing executable that FunctionConfigs name for `image`, or for a request's tag
-    /// `field` of its repository.
+    /// The first existing executable that FunctionConfigs name for `image`. If the request's tag
+    /// `field` is given, it replaces the image's own tag.
     fn named_executable(&self, image: &Image, field: Option<&str>) -> Option<Setting<PathBuf>> {
         let mut named = self.functions.binary(image, field).into_iter();
         let (config, binary) = named.find(|(_, binary)| !self.missing.contains(&binary.path))?;
         Some(Setting::new(self.flags.functions.join(&binary.path), config.source()))
     }
 
-    /// `image` is canonical, unless it is no image reference at all.
+    /// The executable that `--config` names for `image`: a canonical reference, or a name that is
+    /// no image reference.
     fn configured(&self, image: &str) -> Option<Setting<PathBuf>> {
         let function = self.exec.by_image.get(image)?.clone();
         Some(Setting::new(self.flags.functions.join(&function), Source::ExecConfig(function)))

@@ -24,9 +24,9 @@
 //!   other text that is not a constraint makes the whole object invalid.
 //!
 //! An executable never replaces an image with a digest, whatever its list has. Unlike in Porch, a
-//! digest is exact. Earlier versions of this project had a third meaning (empty for all,
-//! constraints for pods, the more specific object wins). `Exact` keeps only one part of it: the
-//! warm-up of every literal tag.
+//! digest is exact. Earlier versions of this project had a third meaning: an empty list matched
+//! all images, lists for pods had constraints, and the more specific object won. `Exact` keeps only
+//! one part of that meaning: the warm-up of every literal tag.
 
 mod schema;
 #[cfg(test)]
@@ -87,7 +87,7 @@ struct Tag {
 /// The tag that a list is matched with.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
-    /// `None`: an image with a digest alone.
+    /// `None`: the image has a digest and no tag.
     tag: Option<&'a str>,
     version: Option<Version>,
     /// Whether this is the tag field of a request, and not the tag of its image.

@@ -228,7 +228,7 @@ async fn invalid_combinations_of_flags_are_refused() {
         (
             false,
             &["--allowed-images=f", "--allowed-images=http://ghcr.io/f"],
-            "--allowed-images: \"http://ghcr.io/f\" is no pattern",
+            "--allowed-images: \"http://ghcr.io/f\" is not a pattern",
         ),
         (false, &["--max-inflight-bytes=12000000"], little),
     ] {

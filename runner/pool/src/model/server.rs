@@ -56,7 +56,7 @@ pub(crate) struct Server {
     /// All changes since the start.
     pub(crate) log: Vec<Change>,
     /// An earlier list, and the length of the log at that time. A lagging replica of the API server
-    /// answers with it.
+    /// answers with this list.
     pub(crate) stale: (Vec<Pod>, usize),
     versions: u64,
     uids: u64,

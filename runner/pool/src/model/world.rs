@@ -1,4 +1,4 @@
-//! The agenda of future events, and the course of a history.
+//! The agenda of future events, and the course of one simulated run (a history).
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub(crate) struct World {
     pub(crate) highest_limit: u32,
     pub(crate) outage: (u64, u64),
     pub(crate) faults_over: bool,
-    /// The faults are long over: the kept pods exist and stay.
+    /// The faults are long over: the pods that runners keep (`min_pods`) exist and stay.
     pub(crate) settled: bool,
     pub(crate) focus: &'static [Fault],
     /// The number of pods that a quota of the API server allows.

@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn url(&self, path: &str) -> Result<Url, RegistryError> {
-        // A path that begins with `sha256:` would be parsed as a scheme; no path does.
+        // No caller passes a path that begins with `sha256:`, which `join` would take for a scheme.
         self.base.join(path).map_err(|_| RegistryError::malformed("name", "it makes no URL"))
     }
 
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
         parse_token(&read_body(response, TOKEN, MAX_TOKEN_BYTES).await?)
     }
 
-    /// Checks the URL of the token server. It must be HTTPS, because credentials are sent there,
+    /// Checks the URL of the token server. Credentials are sent there. So the URL must be HTTPS,
     /// unless the user allows plain HTTP.
     fn realm(&self, realm: &str) -> Result<Url, RegistryError> {
         let malformed = |reason: &str| RegistryError::malformed(TOKEN, reason);

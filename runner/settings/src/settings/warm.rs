@@ -69,8 +69,8 @@ fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
     })
 }
 
-/// The first constraint in the tags of the object's podExecutor, with the object's first prefix, as
-/// in Porch.
+/// The range that an object names for pods. Like in Porch, it has the first constraint in the tags
+/// of the podExecutor, and only the first of the object's repositories.
 fn range(config: &FunctionConfig) -> Option<Range> {
     let constraint = config.pod.as_ref()?.tags.first_constraint()?.to_owned();
     let repository = Image::parse(config.repositories.first()?, "").ok()?;

@@ -34,7 +34,7 @@ impl Shared {
         pod: &Uid,
         service: &Service,
     ) -> Result<(), Reason> {
-        // Only the first list shows whether the Service already exists.
+        // Before the first list, the store does not know whether the Service already exists.
         let _ = timeout(LISTED_WITHIN, self.store.services_known()).await;
         let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
         loop {
@@ -82,8 +82,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Returns an error if the API server refused the create and no Service exists, or if a Service
-    /// that no runner manages has the name. Any other failure may be temporary.
+    /// Returns an error in two cases: the API server refused the create and no Service was found,
+    /// or a Service that no runner manages has the name. Any other failure may be temporary.
     async fn judge_failure(&self, name: &str, error: &RequestError) -> Result<(), Reason> {
         let refused = match creation(error) {
             Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),

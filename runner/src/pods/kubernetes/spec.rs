@@ -226,7 +226,8 @@ fn annotations(
         (names::ENTRYPOINT, entrypoint.filter(|text| text.len() <= MAX_ENTRYPOINT)),
         (names::RECLAIM_AFTER, Some(format_time(order.reclaim_after))),
     ] {
-        // A missing value must not come from the template, which may be copied from a function pod.
+        // The template may be a copy of a function pod, with that pod's annotations. Remove them if
+        // there is no value.
         match value {
             Some(value) => annotations.insert(key.to_owned(), value),
             None => annotations.remove(key),

@@ -3,8 +3,8 @@
 //!
 //! The watch, answers to writes and the probes' own requests report pods in any order. The store
 //! drops a state that is older than the known state or belongs to a deleted pod. It records a
-//! report, logs it and notifies the pool under one lock, so the pool gets each pod's events in
-//! order, and a caller whose pod failed finds the reason in the log.
+//! report, logs it and notifies the pool under one lock. So the pool gets each pod's events in
+//! order. When the pool rejects a call because its pod failed, the log already has the reason.
 
 mod connections;
 mod services;
@@ -53,7 +53,7 @@ pub(crate) struct Store {
     events: mpsc::UnboundedSender<Event>,
     /// Learns the entrypoints of images from pods, and which images a registry refused.
     images: Arc<ImageSource>,
-    /// Locked before `state`, and until the pool is notified.
+    /// Lock this before `state`, and hold it until the pool is notified.
     reports: Mutex<Reports>,
     /// Every call takes this lock, so hold it only briefly.
     state: Mutex<State>,
@@ -87,7 +87,8 @@ struct State {
 #[derive(Debug, Default)]
 struct KnownPod {
     seen: Observed,
-    /// Whether the pod has served. If it stops answering, it may be gone without a report.
+    /// Whether the pod has served. If such a pod stops answering, it may be gone although the watch
+    /// has not reported that.
     served: bool,
     /// When its termination was first reported.
     ending: Option<Instant>,
@@ -200,7 +201,8 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
-    /// Records that the API server accepted a delete. The watch may never report it.
+    /// Records that the API server accepted the delete of a pod. The watch may never report the
+    /// pod's termination.
     pub(super) fn record_ending(&self, uid: &Uid) {
         if let Some(pod) = self.state.lock().pods.get_mut(uid) {
             pod.ending.get_or_insert_with(Instant::now);

@@ -40,7 +40,7 @@ pub(crate) struct Template {
     pub(crate) time: Option<Time>,
     /// Problems that the user should fix although the template works.
     pub(crate) warnings: Vec<String>,
-    /// A hash of `pod` and `service`. It is equal on all runners and does not disclose them.
+    /// A hash of `pod` and `service`, equal on all runners. It does not disclose their content.
     pub(crate) hash: u64,
 }
 
@@ -67,7 +67,8 @@ impl Template {
         }
         let mut service: Service = yaml::parse(DOCUMENTED_SERVICE)?;
         if let Some(spec) = &mut service.spec {
-            // The runner's own probe detects earlier than the kubelet that the pod serves.
+            // Do not wait until the kubelet reports the pod as ready: the runner's own probe
+            // detects earlier that the pod serves.
             spec.publish_not_ready_addresses = Some(true);
         }
         Self::new(Source::Inline, pod, service, Vec::new())

@@ -247,7 +247,8 @@ fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
             return None;
         }
         if template.time <= known.time {
-            // Going back to an older template also creates a newer configuration.
+            // The user may have restored an older template. It is in effect from now on, so it
+            // needs a newer time than the previous template.
             template.time = Some(now());
         }
     }

@@ -144,7 +144,7 @@ mod tests {
             ("1234|56|789", 4, 4, 100, "1234\n[... 1 bytes of stderr left out ...]\n6789"),
             ("123\n|xxxxxxxxxx|abcd", 4, 4, 100, "123\n[... 10 bytes of stderr left out ...]\nabcd"),
             ("123456", 0, 2, 100, "[... 4 bytes of stderr left out ...]\n56"),
-            // Between characters.
+            // Text is cut only between characters.
             ("aé|-----|éz", 2, 2, 100, "a\n[... 9 bytes of stderr left out ...]\nz"),
             // A limit below the kept bytes.
             ("12345678", 100, 100, 4, "12\n[... 4 bytes of stderr left out ...]\n78"),

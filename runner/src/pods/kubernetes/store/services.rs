@@ -37,7 +37,8 @@ impl Store {
         }
     }
 
-    /// Replaces all Services by the full list. The watch reports again any Service created since.
+    /// Replaces all Services by the full list. This forgets a Service that is newer than the list,
+    /// but the watch reports that Service again.
     pub(in crate::pods::kubernetes) fn replace_services(&self, services: &[Service]) {
         self.state.lock().services = services.iter().filter_map(known_service).collect();
         self.services_listed.send_replace(true);
