@@ -27,19 +27,19 @@ pub enum RouteError {
     /// Runners were ready, but each refused or reset the call's stream until the wait ended.
     #[error(
         "no ready function runner took the call: each refused or reset its stream; see the runners' logs, and \
-         what stands between them and the router"
+         check the proxies between router and runners"
     )]
     NotTaken,
     /// The connection was lost during the call, and the other runners refused the call.
     #[error(
-        "the connection to a function runner was lost during this call, and no other one takes it at the \
-         moment; look for out-of-memory kills and panics in the runners' logs"
+        "the connection to a function runner was lost during this call, and no other runner takes the call \
+         at the moment; look for out-of-memory kills and panics in the runners' logs"
     )]
     Broken,
     /// The call was sent twice, and both connections were lost.
     #[error(
         "the connections to two function runners were lost during this call; it is not sent a third time, \
-         since the call itself may be what ends them: look for out-of-memory kills and panics in the \
+         because the call itself may have ended the runners: look for out-of-memory kills and panics in the \
          runners' logs"
     )]
     BrokenTwice,

@@ -33,7 +33,7 @@ pub(crate) enum PodError {
     Stopped,
     /// Pods died while they ran the call.
     #[error(
-        "the connections to the function's pods were lost during this call and it is not run again: look for \
+        "the connections to the function's pods were lost during this call, and the call is not run again: look for \
          out-of-memory kills and crashes of the function"
     )]
     Broken,

@@ -157,7 +157,7 @@ async fn a_call_whose_pod_dies_is_repeated_up_to_the_retry_limit() {
             answer(PodRuntime { max_retries: retries, ..runtime(Some(address)) }, "").await;
         assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::Unavailable, false), "{message}");
         let text = "unable to evaluate f:v1 with pod evaluator: rpc error: code = Unavailable desc = the \
-                    connections to the function's pods were lost during this call and it is not run again: \
+                    connections to the function's pods were lost during this call, and the call is not run again: \
                     look for out-of-memory kills and crashes of the function";
         assert_eq!(message, text);
         assert_eq!(*taken.borrow(), 1 + retries as usize);

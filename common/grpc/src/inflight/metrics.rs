@@ -26,8 +26,8 @@ impl Collector for Inflight {
             (ledger.held(), ledger.refused())
         };
         let gauges = [
-            ("inflight", "Messages held, including the overhead of their calls", held),
-            ("inflight_limit", "Messages that may be held before calls are refused", self.limit),
+            ("inflight", "Bytes of messages held, including the overhead of their calls", held),
+            ("inflight_limit", "Bytes of messages that may be held before calls are refused", self.limit),
         ];
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));

@@ -18,7 +18,8 @@ const RESET: Answer = Answer::Break(Point::Headers, How::Reset(Reason::INTERNAL_
 const CUT: Answer = Answer::Break(Point::Start, How::Cut);
 const TWICE: &str =
     "the connections to two function runners were lost during this call; it is not sent a third time";
-const ONCE: &str = "the connection to a function runner was lost during this call, and no other one takes it";
+const ONCE: &str =
+    "the connection to a function runner was lost during this call, and no other runner takes the call";
 const IMAGE: &str = "set-image:v1";
 /// Envoy's error for a server that it cannot reach.
 const OF_A_PROXY: &str = "upstream connect error or disconnect/reset before headers. reset reason: connection \
