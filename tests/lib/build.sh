@@ -12,6 +12,7 @@
 #                            PIP_CACHE_DIR) names others
 
 # shellcheck source-path=SCRIPTDIR source=tools.sh
+# shellcheck disable=SC2154 # The script that sources this one sets it.
 . "$here/../lib/tools.sh"
 
 # start KIND [OUTDIR]: sets $out and $bin, and waits for another build of the same OUTDIR.

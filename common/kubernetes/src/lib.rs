@@ -78,7 +78,7 @@ pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client,
     client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// Sets the user agent to `program` and this version, such as `porch-fn-runner/0.1.0`. Audit logs
+/// Sets the user agent to `program` and this version, such as `porch-fn-runner/0.2.0`. Audit logs
 /// and the API server's metrics use it as the client's name.
 pub fn set_user_agent(config: &mut Config, program: &str) {
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
