@@ -127,12 +127,7 @@ impl Metrics {
             pool_actions: add(r, "pool_actions", "Actions of the pod pool"),
             pods: add(r, "pods", "Function pods of the images that this runner owns, by state"),
             functions: add(r, "functions", "Functions that have pods or waiting calls"),
-            pod_start: in_seconds(
-                r,
-                "pod_start",
-                "Time from the decision to create a pod until the pod was ready",
-                histogram(),
-            ),
+            pod_start: in_seconds(r, "pod_start", "Time that pods took to become ready", histogram()),
             pod_start_phases: seconds(r, "pod_start_phase", "Time of each phase: create, address, serve"),
             pod_start_failures: add(r, "pod_start_failures", "Pods that never became ready, by reason"),
             pods_hung: add(r, "pods_hung", "How often a pod with calls became unresponsive"),
@@ -143,12 +138,7 @@ impl Metrics {
             listed: add(r, "listed", "1 if this runner is among --peers; if 0, it owns no image"),
             ring_hash: add(r, "ring_hash", "Hash of the ring's members; routers and runners must agree"),
             exec_hash: add(r, "exec_config_hash", "Hash of images and executables; runners must agree"),
-            clock_ahead: in_seconds(
-                r,
-                "clock_ahead",
-                "How far the API server's clock is ahead of this machine",
-                Gauge::default(),
-            ),
+            clock_ahead: in_seconds(r, "clock_ahead", "API server's clock minus ours", Gauge::default()),
             lookups: seconds(r, "registry_lookup", "Time that registries took to answer"),
             client,
         };
