@@ -2,10 +2,11 @@
 //!
 //! A runner probes only the pods that it needs, and gives up after a while.
 //!
-//! A pod is checked when it has calls and has not answered for a while, and when a call ended by
-//! its deadline. It stays in use during the check, since a slow function is not the pod's fault. A
-//! pod that does not answer is silent. Its calls move to other pods. It does not count towards the
-//! limit, so that another pod starts at once. The runner probes it until it serves again.
+//! A pod is checked when it has calls and has not answered for a while, and when one of its calls
+//! has reached its deadline. It stays in use during the check, since a slow function is not the
+//! pod's fault. A pod that does not answer is silent. Its calls move to other pods. It does not
+//! count towards the limit, so that another pod starts at once. The runner probes it until it
+//! serves again.
 //!
 //! The wrapper-server in a pod may answer checks although no call in the pod finishes. So a pod is
 //! also given up when two calls in a row, of different packages, ran for at least 10 s until their
@@ -100,8 +101,8 @@ impl Function {
         if matches!(tracked.health, Health::Failed | Health::Hung) {
             return;
         }
-        // A pod that was already dead when this runner found it is not a failed start, unless this
-        // runner just created it.
+        // A pod may be dead when the watch first reports it. Then it is a failed start only if this
+        // runner is creating a pod of that name.
         let awaited = tracked.awaited() || self.starts.iter().any(|start| start.name == tracked.pod.name);
         Self::stop_probe(tracked, shared);
         tracked.health = Health::Failed;
@@ -194,8 +195,8 @@ impl Tracked {
     }
 
     /// Whether the pod runs but does not answer. Either it has served, or another runner created it
-    /// and this runner never reached it. Example: the node died on which both the pod and its
-    /// owner, a runner, ran.
+    /// and this runner never reached it. Example: a node dies, and both the pod and its owner, a
+    /// runner, ran on it.
     pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {

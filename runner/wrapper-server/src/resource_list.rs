@@ -6,8 +6,9 @@
 //! If a key is repeated, the first one counts.
 //!
 //! The differences: flow collections (JSON) may nest 255 levels deep, YAML 1.2's escape `\/` is
-//! valid, aliases inside results are not followed, and only the parts of a result that its text
-//! needs are checked. An empty output is always an error: Porch would take it for an empty package.
+//! valid, and aliases inside results are not followed. In a result, only the parts that appear in
+//! the error text are checked. An empty output is always an error: Porch would take it for an empty
+//! package.
 //!
 //! The answer of a function can be several megabytes, and only the results are of interest.
 //! Therefore this reads the parser's events and builds no tree: nesting needs no stack, and an

@@ -76,8 +76,9 @@ impl LookupLimiter {
         };
         let limit = self.registries.get_with_by_ref(registry, || Arc::new(new()));
         // `acquire_owned` fails only if its semaphore is closed, and nothing closes these. While
-        // the registry is cooling down, no lookup waits here for long: the lookup that timed out
-        // has freed its place, and each waiting lookup returns below.
+        // the registry is cooling down, no lookup waits here for long. The lookup that timed out
+        // has freed its place. A waiting lookup takes this place, returns below, and so frees it
+        // for the next one.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
         if limit.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN) {
             return None;

@@ -29,9 +29,9 @@ const MAX_REQUESTS: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
-/// How long an answer is valid. The next request after that time gets the cached list of tags, and
-/// starts a refresh in the background. So a new version may be warmed up only after one more
-/// request.
+/// How long an answer is valid. Then this module asks the catalog again. The catalog answers from
+/// its list of tags even if the list has expired, and refreshes it in the background. So a new
+/// version may appear only in the answer after that one.
 const VALID_FOR: Duration = Duration::from_hours(1);
 
 /// Keeps `resolved` up to date until its receivers are gone. Without `warm_up`, it resolves only

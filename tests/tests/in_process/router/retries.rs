@@ -64,8 +64,8 @@ async fn some_answers_move_a_call_to_the_next_runner() {
     let mut table = vec![
         (vec![of_a_proxy(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![of_a_proxy("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
-        // A runner does not process a call on a refused stream, so each attempt opens a second
-        // stream.
+        // A refused stream means that the runner did not process the call. So the router opens a
+        // second stream to the same runner before it tries the next runner.
         (vec![REFUSED, Answer::Echo], Ok("1"), vec![2, 1]),
         (vec![full("0 is full"), Answer::Echo, Answer::Echo], Ok("1"), vec![1, 1, 0]),
         // A runner that sheds a call has not run it. So the call does not count towards the limit
@@ -223,7 +223,7 @@ async fn a_call_waits_again_when_the_runner_it_waited_for_breaks_the_connection(
     fleet.runners[0].restart().await;
     fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
     fleet.runners[0].on(IMAGE, Answer::Echo);
-    // The function runs for longer than a call without a runner would wait.
+    // Longer than `NO_RUNNER_WAIT`: the time on a runner does not count as waiting for one.
     sleep(Duration::from_secs(6)).await;
     gate.open();
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
