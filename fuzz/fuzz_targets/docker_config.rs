@@ -1,4 +1,5 @@
-//! A Docker config file. The first line of the input is an image reference. An error text has 1 to
+//! Parses a Docker config file, and looks up the credential of an image in it. The first line of
+//! the input is the image's reference; the rest is the file. Asserts that an error text has 1 to
 //! 1023 bytes.
 
 #![no_main]

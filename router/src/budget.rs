@@ -82,7 +82,7 @@ mod tests {
         for _ in 0..500 {
             budget.deposit();
         }
-        // The calls allow 100; rounding may cost one.
+        // 500 calls add 100 retries; rounding may cost one retry.
         assert!((99..=100).contains(&granted(&mut budget, 500, Duration::from_secs(1))));
         assert_eq!(
             granted(&mut budget, 5000, Duration::from_hours(1)),

@@ -33,8 +33,8 @@ pub(crate) use driver::{Driver, Handle};
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};
 
-/// How many pods one call may get that are gone or unreachable, or that refuse the call before they
-/// run it. The pool probes such a pod before it gives the pod to a call again.
+/// A call fails after it got this many pods that are gone, are unreachable, or refuse the call
+/// before they run it. The pool probes such a pod before it gives the pod to a call again.
 const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.

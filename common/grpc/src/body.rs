@@ -28,7 +28,7 @@ pub struct Message {
     parts: std::vec::IntoIter<Bytes>,
     trailers: Option<HeaderMap>,
     charge: Charge,
-    /// The body does not end until the last slice has been sent, which this channel reports. hyper
+    /// Reports that the last slice has been sent. The body ends only after this report. hyper
     /// passes the last slice to HTTP/2 as soon as there is room for its first byte. Without this
     /// wait, hyper would finish the answer before the caller has read it.
     last_sent: Option<oneshot::Receiver<()>>,
@@ -65,8 +65,8 @@ impl Message {
             self.last_sent = None;
         }
         record_progress();
-        // hyper takes a slice only after it has passed on the previous one. So the charge is
-        // released with the last slice.
+        // hyper takes a slice only after it has passed on the previous one. When hyper drops the
+        // last slice, it has passed on the whole message. So the last slice holds the charge.
         if self.parts.len() == 0 {
             next = next.map(|last| std::mem::take(&mut self.charge).release_with(last));
         }

@@ -59,7 +59,7 @@ impl Tasks {
         Self::default()
     }
 
-    /// Starts a task that lives as long as the server, with the name of its span.
+    /// Starts a task that lives as long as the server. The name of `span` becomes the task's name.
     pub fn keep(&mut self, span: Span, task: impl Future<Output = ()> + Send + 'static) {
         self.start(span, task, false);
     }
@@ -191,7 +191,7 @@ mod tests {
         tasks.keep(info_span!("effect"), async move { _ = receiver.await });
         tasks.keep(info_span!("cause"), async move {
             drop::<oneshot::Sender<()>>(sender);
-            // The other task ends some time before this panic is known.
+            // The dropped sender ends the task `effect`, half of `CAUSE_WAIT` before this panic.
             tokio::time::sleep(CAUSE_WAIT / 2).await;
             panic!("lost");
         });

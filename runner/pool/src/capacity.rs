@@ -30,8 +30,8 @@ const EVICT_SURPLUS_PAUSE: Duration = Duration::from_secs(1);
 const DELETED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a pod is not evicted again after its eviction was cancelled.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// How soon a pod that ends is expected to free its place. The same time holds for a pod that
-/// another runner was asked to evict.
+/// The pool expects that a terminating pod frees its place within this time. It expects the same of
+/// a pod that another runner was asked to evict.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The pause before another runner is asked again to evict the same pod.
 const ASK_AGAIN: Duration = Duration::from_secs(30);

@@ -55,11 +55,11 @@
 //!   no unused pod until other runners have had time to push.
 //!
 //! The owner of an image collects, replaces, keeps and warms up its pods. Any runner may serve a
-//! call or start a pod for one. A change of the owner starts and deletes nothing.
+//! call, or start a pod for a call. A change of the owner starts and deletes nothing.
 //!
-//! Modules use only modules above them in this list: `types`, `config`, `event`, `queue`, `shared`,
-//! `tracked`, `start`, `function`, then the rules, then `pool`. Of the rules, `min_pods` uses
-//! `scale`.
+//! A module uses only modules before it in this list: `types`, `config`, `event`, `queue`,
+//! `shared`, `tracked`, `start`, `function`, then the rules, then `pool`. One rule uses another:
+//! `min_pods` uses `scale`.
 
 mod calls;
 mod capacity;

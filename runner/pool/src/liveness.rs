@@ -28,7 +28,7 @@ const CHECK_AFTER: Duration = Duration::from_secs(1);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// The time that a pod has to answer a check after one of its calls reached its deadline.
 const LATE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// If a shorter call reaches its deadline, its pod is not suspected.
+/// If a call reaches its deadline after less than this time, the call does not count as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// A pod that could not be reached counts as silent after this long.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
@@ -58,7 +58,8 @@ impl Function {
             return;
         }
         let (first, at) = *self.pods[index].liveness.late.get_or_insert((package, shared.now));
-        // Calls that ran at the same time may have slowed each other down.
+        // The second call must have started after the first one's deadline: calls that run at the
+        // same time may slow each other down.
         let in_a_row = first != package && granted >= at;
         let served_since = |(other, tracked): (usize, &Tracked)| {
             other != index && tracked.ready() && tracked.liveness.last_served > at
@@ -194,9 +195,9 @@ impl Tracked {
         }
     }
 
-    /// Whether the pod runs but does not answer. Either it has served, or another runner created it
-    /// and this runner never reached it. Example: a node dies, and both the pod and its owner, a
-    /// runner, ran on it.
+    /// Whether the pod does not answer this runner. Either this runner reached it before, or
+    /// another runner created it and this runner never reached it. Example of the latter: a node
+    /// dies on which both the pod and the runner that owns the pod ran.
     pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {

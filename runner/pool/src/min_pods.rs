@@ -3,9 +3,9 @@
 //!
 //! Only the owner keeps pods. It starts missing pods, and pushes the kept pods (writes a later
 //! `reclaim_after`) as if they were in use. So to other runners a kept pod looks like a pod in use,
-//! and they can send a call to it without a push before. Pods beyond the minimum should expire, so
-//! the owner always pushes the same pods. A runner that no longer owns the image stops pushing, and
-//! the new owner finds the pods with most of their lifetime left.
+//! and they can send a call to it without pushing it first. Pods beyond the minimum should expire,
+//! so the owner always pushes the same pods. A runner that no longer owns the image stops pushing,
+//! and the new owner finds the pods with most of their lifetime left.
 
 use crate::function::Function;
 use crate::scale::NotCreated;
@@ -21,8 +21,8 @@ impl Function {
         if keeps { self.settings.limits.min_pods as usize } else { 0 }
     }
 
-    /// Starts missing pods, with a growing pause between starts. Pods may die as soon as they are
-    /// ready, which does not count as a failed start.
+    /// Starts missing pods, with a growing pause between starts. The pause grows after a successful
+    /// start too, because pods may die as soon as they are ready.
     pub(crate) fn top_up(&mut self, shared: &mut Shared) {
         let is_short = |function: &Self, shared: &Shared| function.count(shared) < function.min_pods;
         self.top_up_pause.take_if(|pause| pause.forget_at() <= shared.now);

@@ -127,7 +127,7 @@ impl Settings {
         };
         effective.reconcile();
         if !flags.allowed_images.allows(image) {
-            // Every call of the image is rejected.
+            // The runner rejects every call of the image, so it needs no pods and no executable.
             effective.min_pods = Setting::new(0, Source::Flag("allowed-images"));
             effective.executable = None;
         }

@@ -50,7 +50,8 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     if hops.iter().all(|&(_, size)| size == largest) {
         return report.ok(format!("{} everywhere", shown(largest)));
     }
-    // Porch applies its own limit first, so no call fails if only our limit is larger.
+    // Porch applies its own limit before a message reaches our programs. So a larger limit of ours
+    // has no effect, and is only a warning.
     let ours_are_largest = hops[callers..].iter().all(|&(_, size)| size == largest);
     let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
     report.add(

@@ -125,7 +125,8 @@ async fn a_watch_that_goes_silent_breaks_or_expires_is_replaced() {
     sleep(2 * LIVED).await;
     assert_eq!(service.error(), None);
 
-    // The second watch expires as soon as it is opened. The next list still waits.
+    // The second watch expires as soon as it is opened. The watcher then waits up to
+    // `BETWEEN_WATCHES` before it lists again.
     for address in ["10.0.0.4", "10.0.0.5"] {
         service.api.expire_watches();
         service.api.put_slice("a", &[address]);

@@ -43,7 +43,7 @@ fn an_image_may_override_the_settings() {
     let overrides = Lookup::by(move |image: &ImageKey| (*image == IMAGE.into()).then(|| own.clone()));
     let mut rig = Rig::new(Config { overrides, ..config() });
     rig.run("request 1 -> create 0; request 2 -> create 1; request 3; request 4");
-    rig.run("call 10 other -> create 0; call 11 other; call 12 other"); // no override
+    rig.run("call 10 other -> create 0; call 11 other; call 12 other"); // `other` has no override
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn the_shard_key_decides_the_owner_and_is_written_into_the_pod() {
     rig.step(Event::Own(OwnedShards::Of(Lookup::by(|key: &ShardKey| key.as_str() == "registry/fn"))));
     rig.run("synced -> create 0 + create 1");
 
-    // One pod exists already, under another key.
+    // One pod exists already, with another shard key. The next pod gets the right one.
     let mut rig = Rig::unsynced(config);
     let pod = rig.pod(0);
     let actions = rig.pool.step(Event::Synced(vec![pod]), rig.now);
@@ -150,7 +150,7 @@ fn starts(config: Config, fate: &str) -> Vec<u64> {
 
 #[test]
 fn failed_starts_are_repeated_with_growing_pauses() {
-    // A pod that dies as soon as it is ready counts as a failed start.
+    // The pauses also grow if every pod dies as soon as it is ready.
     for fate in ["refused N quota", "created N ..; ready N ..; gone N"] {
         let one = starts(keeping(1, 1), fate);
         assert_eq!(one[..7], [0, 1, 3, 7, 15, 31, 61]);

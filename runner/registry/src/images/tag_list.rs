@@ -1,5 +1,5 @@
 //! The version tags of one repository. The list is sorted once, because every call with a tag
-//! constraint searches it, also if a pod is ready.
+//! constraint searches it, even if a pod is ready.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Question for TagList {
     }
 
     fn bytes(&self) -> usize {
-        // The parsed version may store a prerelease or build beside the tag.
+        // Counts each tag twice: the parsed version may copy the tag's prerelease or build.
         let tags: usize = self.0.iter().map(|(_, tag)| 2 * tag.len()).sum();
         tags + size_of_val(&*self.0)
     }

@@ -74,8 +74,8 @@ async fn a_changed_ca_is_used_without_a_restart_and_a_broken_one_is_not() {
 
 #[tokio::test]
 async fn a_certificate_that_is_its_own_ca_is_trusted_for_its_name_and_time() {
-    // webpki alone would reject the first certificate. In the last case, the CA did not sign the
-    // certificate.
+    // webpki rejects the first certificate; the client's own verifier makes an exception for it. In
+    // the last case, the CA did not sign the certificate.
     for (certificate, ca, expected) in [
         ("self.crt", "self.crt", Ok(2)),
         ("self-other.crt", "self-other.crt", Err(RegistryError::CertificateName)),
@@ -104,7 +104,8 @@ async fn plain_http_is_used_only_for_insecure_registries() {
     ] {
         let client = Client::new(Options { roots: plain(insecure), ..options() });
         let found = client.metadata(&image(&server, "a:v1")).await.map(|_| ());
-        // The server does not speak TLS: the error names --insecure-registries.
+        // Without the flag, the client uses TLS, which the server does not speak. The text of the
+        // error `Untrusted` names --insecure-registries.
         assert_eq!(found, if expected { Ok(()) } else { Err(RegistryError::Untrusted) }, "{insecure:?}");
     }
 }

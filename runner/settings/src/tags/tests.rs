@@ -29,7 +29,8 @@ fn is_for(tags: &Tags, text: &str) -> bool {
     tags.matches(&Asked::of(&image(text)))
 }
 
-/// The result of matching an executable's tag list: the listed version, or `entry`.
+/// The result of matching an executable's tag list: the listed version that satisfies the request,
+/// or `entry` if an entry matches the request's tag itself.
 fn answer(tags: &Tags, asked: &Asked<'_>) -> Option<String> {
     tags.match_executable(asked).map(|found| match found {
         Match::Entry => "entry".to_owned(),
@@ -101,7 +102,7 @@ fn a_request_that_is_a_constraint_chooses_among_the_listed_versions() {
         let list = binaries(tags, semantics);
         assert_eq!(answer(&list, &Asked::of_field(request)).as_deref(), expected, "{tags:?} {request}");
     }
-    // The tag of an image is matched like any other request.
+    // With `Constrained`, the image's own tag is matched like a tag in the `tag` field.
     assert_eq!(
         answer(&binaries(&["v0.4.5"], Constrained), &Asked::of(&image("f:v0.4"))).as_deref(),
         Some("0.4.5")

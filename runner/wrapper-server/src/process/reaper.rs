@@ -237,8 +237,8 @@ impl Calls {
 /// The environment of a process. Empty if the process ends or becomes another program meanwhile.
 ///
 /// The kernel keeps a process's memory for the time of one read only. If the process becomes
-/// another program between two reads, the second read finds the end. So the first read has room for
-/// most environments. An environment counts only if its last variable is complete.
+/// another program between two reads, the second read returns end of file. So the first read has
+/// room for most environments. An environment counts only if its last variable is complete.
 fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
     let mut file = File::open(format!("/proc/{pid}/environ"))?;
     let mut environment = vec![0; 16 * 1024];

@@ -31,7 +31,8 @@ async fn an_api_server_that_stops_for_a_minute_fails_no_call_of_a_fleet() {
     let fleet = warm.installation.home().record::<Pod>().await;
     let what = format!("API server stopped for {LASTING:?}");
     let stopped = async || {
-        // A running kubelet could report the node before it is regarded as lost.
+        // When the API server is back, a running kubelet could report the node before Kubernetes
+        // regards the node as lost.
         let kubelet = Stopped::stop(cluster.machine(), "kubelet").await;
         let api_server = Stopped::stop(cluster.machine(), "kube-apiserver").await;
         sleep(LASTING).await;

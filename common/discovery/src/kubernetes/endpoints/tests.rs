@@ -27,8 +27,9 @@ fn of(slices: &[EndpointSlice]) -> Vec<String> {
 #[test]
 fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
     let mut proven = BTreeSet::new();
-    // The conditions of four addresses, as the API server changes them when nodes are lost, and the
-    // indices of the addresses that are called then.
+    // Each step has the conditions of four addresses, and the indices of the addresses that are
+    // called after this step. An empty text: the address is not listed. The API server changes
+    // conditions like this when it loses nodes.
     for (what, conditions, expected) in [
         ("two are ready", [READY, READY, NOT_READY, NOT_READY], &[0, 1][..]),
         ("one is still ready", [NOT_READY, READY, NOT_READY, NOT_READY], &[1]),
@@ -54,7 +55,8 @@ fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
 #[test]
 fn an_endpoint_counts_by_its_conditions() {
     let table: [(&str, bool, bool); 10] = [
-        // Conditions; whether the endpoint is called if it is the only one, and beside a ready one.
+        // The endpoint's conditions, whether it is called if it is the only endpoint, and whether
+        // it is called if another endpoint is ready.
         (READY, true, true),
         ("{}", true, true),
         (r#"{"serving": true}"#, true, true),

@@ -27,7 +27,8 @@ impl Followed {
         if self.options.semantics.is_some() {
             return;
         }
-        // Only the first objects wait for the schema: after startup, or after the kind is created.
+        // FunctionConfigs wait only for the first reading of the schema: after startup, or after
+        // the kind is created. So only that reading is repeated for a while.
         let is_first = self.objects.semantics.source == Source::NoSchema && !self.is_schema_missing;
         let within = if is_first { SCHEMA_WITHIN } else { Duration::ZERO };
         let answer = wait_for_schema(&self.options.client, within).await;

@@ -233,7 +233,7 @@ async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
         assert_eq!(server.log(), expected, "{before:?}");
         assert_eq!(runner.is_settled(), is_written, "{before:?}");
         if !is_written {
-            // It stays unwritten until the foreign Secret is deleted.
+            // The runner writes its content only after the foreign Secret is deleted.
             sleep(EVERY * 3).await;
             assert!(server.log().iter().all(|request| request == "GET 200") && runner.is_settled());
             server.0.lock().secret = None;
