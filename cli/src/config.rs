@@ -78,7 +78,7 @@ mod tests {
         assert!(tables(&Page { notes: vec![], ..page }).ends_with("FunctionConfig f\n"));
     }
 
-    /// Returns the error of the command for the server at `address`.
+    /// Runs the command on the server at `address`, and returns the command's error.
     async fn failure(address: &str) -> String {
         let image = "localhost:5000/f:v1@sha256:a&b=ä".to_owned();
         let (address, cluster) = (address.to_owned(), ClusterArgs::default());

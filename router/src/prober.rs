@@ -63,7 +63,8 @@ async fn check_health(runner: &Runner) {
             continue;
         }
         runner.observe(Observation::Unreachable);
-        // A stream that lived for a while ended for a new reason, so the backoff restarts.
+        // If the stream lived for a while, its end is a new fault. So the next pause is the
+        // shortest again.
         if lived {
             backoff.reset();
         }

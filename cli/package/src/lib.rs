@@ -10,7 +10,8 @@
 //! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ files
 //! ```
 //!
-//! Errors are texts with the fault and its fix, since no caller distinguishes errors.
+//! An error is a text that names the fault and its fix. It needs no type, because no caller
+//! distinguishes errors.
 //!
 //! # Libraries
 //!
@@ -26,7 +27,7 @@
 //!   add to flow style and empty mappings.
 //! - rust-yaml 1.1 changes every document; 26 lose comments.
 //! - yaml-edit 0.3.6 makes one change wrongly: if it changes an anchored value, the value's aliases
-//!   change too. It makes all other changes correctly. It could replace only the edits in
+//!   change too. It makes all other changes correctly. It could replace only the code of
 //!   `yaml/patch.rs`, and would add a second parser with its own tree. It does not compare values
 //!   in different spellings. It does not copy new lines with their comments from the function's
 //!   text.

@@ -136,8 +136,8 @@ fn respond(
     response
 }
 
-/// Serves the admin port until the future is dropped. Keep it running during a drain, when probes
-/// and metrics matter most.
+/// Serves the admin port until the future is dropped. Keep the future running during a drain, when
+/// probes and metrics matter most.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();

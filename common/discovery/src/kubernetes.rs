@@ -39,8 +39,8 @@ const LIVED: Duration = Duration::from_secs(12);
 const RIGHTS: &str =
     "grant this process's account get, list and watch on endpointslices.discovery.k8s.io in namespace";
 
-/// Publishes the endpoints of the Service `name` until the future is dropped. All of them get
-/// `port`: the Service's own ports are ignored.
+/// Publishes the endpoints of the Service `name` until the future is dropped. Each endpoint gets
+/// `port`; the Service's own ports are ignored.
 pub(super) async fn follow(namespace: String, name: String, port: u16, client: Client, publisher: Publisher) {
     let proven = BTreeSet::new();
     let mut watcher = Watcher { namespace, name, port, client, publisher, proven, warned: false };

@@ -108,7 +108,8 @@ impl CallError {
 }
 
 /// Sends `framed` to `EvaluateFunction` and receives an answer of at most `limit` bytes. `charge`
-/// is the charge of the call. The answer gets a separate charge, in [`Reply::charge`].
+/// counts the bytes that the call holds. The bytes of the answer are counted separately, in
+/// [`Reply::charge`].
 pub async fn call(
     connection: &Connection,
     headers: HeaderMap,

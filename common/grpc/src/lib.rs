@@ -34,5 +34,6 @@ pub use timeout::{format_timeout, parse_timeout};
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
 /// Maximum header list in bytes that our client accepts in answers, like grpc-go. Other servers,
-/// such as Porch's own wrapper-server, do not limit their status messages. So our client does.
+/// such as Porch's own wrapper-server, do not limit their status messages, so our client needs this
+/// limit.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

@@ -21,8 +21,8 @@ pub struct Received {
     pub trailers: Option<HeaderMap>,
 }
 
-/// After the prefix, [`receive`] calls its `arrived` again for each further part of this size, in
-/// bytes.
+/// [`receive`] calls `arrived` for the prefix, and again after each further part of at least this
+/// size, in bytes.
 const PART: usize = 256 * 1024;
 
 /// Why a body was not received.
@@ -54,7 +54,7 @@ pub async fn receive(
     silence: Duration,
     mut arrived: impl FnMut(Arrived) -> Result<(), Refused>,
 ) -> Result<Received, ReceiveError> {
-    // Bytes that were held when `arrived` was called last.
+    // The bytes that were held at the last call of `arrived`.
     let mut reported = None;
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;

@@ -31,7 +31,7 @@ pub enum PatternError {
     )]
     Malformed { pattern: String },
     /// The first part may mean a name on Docker Hub or a registry. If it meant a registry, anybody
-    /// could set up a registry that it matches.
+    /// could set up a registry with a matching name.
     #[error(
         "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
          registry with a * needs a . or a :, and may not have **"

@@ -1,8 +1,8 @@
 //! How many runners share a busy image, and which of them takes a request.
 //!
 //! Image popularity is skewed, so a ring alone gives the busiest runner almost twice its share.
-//! Bounded loads (spill to the next runner once the owner is above average) balance that, but move
-//! other images: the hot image fills its owner, and every cold image of that owner spills and
+//! Bounded loads (spill to the next runner once the owner is above average) fix this, but they also
+//! move other images: the hot image fills its owner, and every cold image of that owner spills and
 //! starts pods elsewhere. The *width rule* considers the image instead: an image may use as many of
 //! its runners as its own demand fills, and a cold image stays on its owner. Simulated with 5
 //! runners and 100 Zipf images, the busiest runner has 1.3 times the mean, with 109 (image, runner)
@@ -45,7 +45,7 @@ pub struct Demand {
 impl Limits {
     /// Computes the limits for a request that arrives now. The counts do not include it yet.
     ///
-    /// `in_flight` counts all requests of the runners, those of other routers included;
+    /// `in_flight` counts the requests in flight on all runners, including those of other routers;
     /// `usable_nodes` counts the runners that this router would send to; `demand` is the image's
     /// [`Demand`] at this router; `routers` counts the routers that share the runners.
     pub fn new(in_flight: usize, usable_nodes: usize, demand: f64, routers: usize) -> Self {

@@ -22,7 +22,8 @@ const CONCURRENCY: f64 = 16.0;
 const SERVICE_SECONDS: f64 = 0.25;
 /// Requests per seed. With 600,000, the peak is the same and there are three more pairs.
 const REQUESTS: usize = 20_000;
-/// Many, because the peak of one seed depends on the positions of the hot images on the ring.
+/// The number of seeds. It is high, because the peak of one seed depends on the positions of the
+/// hot images on the ring.
 const SEEDS: u64 = 50;
 
 /// The random number generator `SplitMix64`. The numbers depend only on the seed.

@@ -65,7 +65,8 @@ pub struct ImageInfo {
     pub in_flight: usize,
 }
 
-/// Reads the state. The previous version used other names for the same states.
+/// Reads a health state from a router's page. Routers of the previous version use other names for
+/// the same states.
 fn current_state<'de, D: Deserializer<'de>>(page: D) -> Result<String, D::Error> {
     let state = String::deserialize(page)?;
     Ok(match state.as_str() {

@@ -1,12 +1,11 @@
-//! The owner's periodic scan for pods that nobody needs any more.
+//! The owner's periodic scan for pods that nobody needs any more. `lib.rs` explains the terms.
 //!
 //! The owner deletes a healthy pod only after its `reclaim_after`, only if it has no call on the
 //! pod, and only if the pod's resource version has not changed since the decision. To delete a pod
 //! early (replaced, evicted or above the limit), the owner gives notice: it sets `reclaim_after` to
 //! a near time, and prefers other pods. If another runner has a call on the pod, that runner pushes
-//! `reclaim_after` forward again, like for any pod that expires soon. The owner then cancels the
-//! deletion if it was an eviction. For the other reasons, the owner gives notice again one scan
-//! later.
+//! `reclaim_after` forward again, like for any pod that expires soon. If the deletion was an
+//! eviction, the owner then cancels it. Otherwise the owner gives notice again one scan later.
 
 use std::time::Duration;
 
@@ -23,7 +22,8 @@ const REPLACE_AFTER: Duration = Duration::from_mins(1);
 // === impl Function ===
 
 impl Function {
-    /// Once per scan interval: collects, retires and replaces.
+    /// Once per scan interval: deletes unused pods, marks pods above the limit, and starts the
+    /// replacement of an outdated pod.
     pub(crate) fn scan(&mut self, shared: &mut Shared) {
         if shared.reached(self.scan_at) {
             self.scan_at = shared.now + shared.config.scan_interval;
@@ -59,7 +59,8 @@ impl Function {
         }
     }
 
-    /// Marks pods above the limit, as long as enough ready pods stay.
+    /// Marks ready pods as surplus if there are more of them than the limit. As many as the limit
+    /// stay.
     fn choose_surplus(&mut self, shared: &Shared) {
         let limit = self.settings.limits.max_pods as usize;
         let recipe = &self.settings.recipe;
@@ -76,7 +77,7 @@ impl Function {
     }
 
     /// Gives notice to retiring pods that are idle here, and keeps pods that are needed after all.
-    /// Deletes evicted pods at the end of their notice; the other retiring pods wait for a scan.
+    /// Deletes evicted pods at the end of their notice; the scan deletes the other retiring pods.
     pub(crate) fn retire(&mut self, shared: &mut Shared) {
         self.retire_replaced(shared);
         let limit = self.settings.limits.max_pods as usize;

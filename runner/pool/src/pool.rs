@@ -105,7 +105,7 @@ impl Pool {
 
     fn synced(&mut self, pods: Vec<Pod>) {
         if !matches!(self.shared.watch, Watch::Current { .. }) {
-            // Other runners may have been unable to push the pods that they use, like this runner.
+            // Like this runner, other runners may have been unable to push the pods that they use.
             // So this runner deletes no unused pod for one scan interval, in which they can push.
             let collect_from = self.shared.now + self.shared.config.scan_interval;
             self.shared.watch = Watch::Current { collect_from };

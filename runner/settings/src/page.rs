@@ -13,7 +13,7 @@ use crate::source::Setting;
 /// The values in effect for one image. Fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Page {
-    /// Its canonical reference.
+    /// The image's canonical reference.
     pub image: String,
     /// The settings, one per row.
     pub settings: Vec<Row>,

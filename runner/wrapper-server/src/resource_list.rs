@@ -30,7 +30,7 @@ pub use results::{MESSAGE_LIMIT, PART_LIMIT, Results, TEXT_LIMIT};
 /// its size.
 ///
 /// # Errors
-/// The reason why it is not a `ResourceList`, with the position in the function's stdout.
+/// The reason why the output is not a `ResourceList`, with the position in the function's stdout.
 pub fn check(output: &[u8]) -> Result<Results, String> {
     let (text, prefix) = readable(output)?;
     let mut events = Events::new(&text, prefix);

@@ -1,5 +1,5 @@
-//! Tests the binary as a process: the functions that a pod needs besides the server. These are
-//! `--copy-to`, `--idle`, `cp` and `grpc-health-probe`.
+//! Tests the binary as a process: the commands and flags that a pod needs in addition to the
+//! server. These are `--copy-to`, `--idle`, `cp` and `grpc-health-probe`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

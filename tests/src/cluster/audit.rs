@@ -57,13 +57,15 @@ impl Audit {
     }
 
     pub async fn mark(&self) -> Mark {
-        // The API server received every request that is logged before this offset earlier than the
-        // marker. The offset may be inside a line; `read` ignores that line, because it is no JSON.
+        // The API server receives the marker after all requests that are logged before this offset.
+        // The offset may be inside a line; `read` ignores the rest of that line, because it is no
+        // JSON.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();
         self.log_marker(offset).await
     }
 
-    /// The requests that the API server has received since the mark, in the order of its responses.
+    /// The requests that the API server has received since the mark, in the order in which it
+    /// responded.
     pub async fn since(&self, mark: &Mark) -> Vec<Request> {
         let now = self.log_marker(mark.offset).await;
         between(read(&self.path, mark.offset).0, &mark.received, &now.received)

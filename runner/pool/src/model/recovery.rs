@@ -58,8 +58,8 @@ impl World {
 
     pub(crate) fn steady(&mut self, until: u64) {
         if self.now < until {
-            // Calls may be rejected for some minutes, until the effects of the faults have ended;
-            // replacements still go on. If the number of pods is limited, this takes longer: an
+            // For some minutes calls may be rejected, because effects of the faults, such as
+            // replacements, still go on. If the number of pods is limited, this takes longer: an
             // image may also wait until other images' calls, starts and stuck pods have ended.
             let places = self.config.capacity.map(|pods| pods as usize).into_iter().chain(self.quota).min();
             let settled = if places.is_some() { STEADY_UNSTUCK } else { STEADY_SETTLED };
@@ -77,7 +77,7 @@ impl World {
             let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
             let outdated = of_image().filter(|object| self.is_outdated(&object.pod)).count();
             let count = of_image().count();
-            // If the limit leaves no room for the new pod, an outdated pod stays.
+            // If the capacity or the quota has no room for the new pod, the outdated pod stays.
             let outdated = if is_limited(&self.config, self.quota) { 0 } else { outdated };
             if outdated > 0 || count > limit {
                 self.violate(format!("{outdated} of {count} pods outdated, limit {limit}, at the end"));
@@ -114,8 +114,8 @@ impl World {
         }
     }
 
-    /// All pods of an image hang. The calls that detect this may fail. A call 10 s later must not
-    /// be rejected, although its deadline is only 8 s away.
+    /// All pods of an image hang. The calls that detect this may fail. The next call comes 10 s
+    /// later, with a deadline of only 8 s. It must not be rejected.
     fn hang_at_the_end(&mut self) {
         self.count("hung at the end");
         let (runner, image) = (self.rng.index(self.runners.len()), self.rng.index(self.images.len()));
@@ -133,8 +133,8 @@ impl World {
         self.at(self.now + 10_000, move |world| world.request(runner, image, 8000, true));
     }
 
-    /// Checks that exactly the kept pods exist, and that they are up to date. Then no pods are kept
-    /// any more, so that the history ends.
+    /// Checks that exactly the kept pods exist, and that they are up to date. Then configures the
+    /// runners to keep no pods, so that the history can end.
     pub(crate) fn unkeep(&mut self) {
         for image in self.images.clone() {
             let kept = self.to_be_kept(&image);

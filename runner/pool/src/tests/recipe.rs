@@ -36,9 +36,9 @@ fn unknown_content_never_differs_for_the_owner_and_is_oldest_in_a_pod() {
     let timeless = PodRecipe { content: Some(content), ..made("v1", 500) };
     for (pod, own, outdated) in [
         (&made_with("v1", 500, "old", 9000), &made("v1", 100), false),
-        (&made_with("v1", 500, "old", 9000), &made("v2", 500), true), // the configuration still counts
+        (&made_with("v1", 500, "old", 9000), &made("v2", 500), true), // the configuration differs
         (&made_with("v1", 500, "old", 9000), &made("v2", 499), false),
-        (&silent, &known, true), // its content is unknown
+        (&silent, &known, true), // the pod's content is unknown
         (&silent, &PodRecipe::of("v2", None), true),
         (&timeless, &made_with("v1", 100, "new", 1), true),
         (&known, &timeless, false),
@@ -50,7 +50,8 @@ fn unknown_content_never_differs_for_the_owner_and_is_oldest_in_a_pod() {
 #[test]
 fn a_rolling_upgrade_does_not_flap() {
     // The upgraded runner has a later start and a new version. The other runner resolved the same
-    // content earlier or later. Another upgraded runner was started later.
+    // content earlier or later. `third` is the recipe of another upgraded runner, which was started
+    // later.
     let (new, third) = (made_with("v2", 1000, "same", 1100), made_with("v2", 3000, "same", 9000));
     for resolved in [50, 5000] {
         let old = made_with("v1", 90, "same", resolved);

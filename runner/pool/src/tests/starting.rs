@@ -8,7 +8,7 @@ fn a_refused_create_rejects_all_waiting_calls() {
     let mut rig = Rig::new(config());
     rig.run("request 1 ..; request 2 ..");
     rig.run("refused 0 quota -> reject 1 PodFailed quota + reject 2 PodFailed quota");
-    rig.run("request 3 -> reject 3 PodFailed quota"); // also calls during the pause
+    rig.run("request 3 -> reject 3 PodFailed quota"); // so are calls during the pause
     rig.run("pass 1 ..; request 4 -> create 0");
 }
 
@@ -16,9 +16,9 @@ fn a_refused_create_rejects_all_waiting_calls() {
 fn pauses_between_starts_grow_until_a_success() {
     let mut rig = Rig::new(config());
     rig.run("request 1 -> create 0; refused 0 quota ..; pass 1; request 2 -> create 0; refused 0 quota ..");
-    rig.run("pass 1; request 3 -> reject 3 PodFailed quota; pass 1; request 4 -> create 0"); // twice as long
+    rig.run("pass 1; request 3 -> reject 3 PodFailed quota; pass 1; request 4 -> create 0"); // a pause of 2 s
     rig.run("created 0 ..; ready 0 ..; gone 0; request 5 -> create 0");
-    rig.run("refused 0 quota ..; pass 1 ..; request 6 -> create 0"); // back to one second
+    rig.run("refused 0 quota ..; pass 1 ..; request 6 -> create 0"); // again a pause of 1 s
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn only_the_creator_or_the_owner_deletes_a_failed_pod() {
     rig.run("failed 0 image not found about delete -> delete u0 Failed"); // the creator
 
     let mut rig = Rig::new(config());
-    // its slot is taken until the owner has deleted it
+    // The failed pod's slot is taken until the owner has deleted the pod.
     rig.run("disown; see 0 failed exit code 1; request 1");
     rig.run("own -> delete u0 Failed; deleted 0 Ok -> create 1; gone 0");
 }
@@ -53,7 +53,8 @@ fn only_the_creator_or_the_owner_deletes_a_failed_pod() {
 #[test]
 fn a_conflict_or_a_lost_answer_repeats_the_delete_of_a_failed_pod() {
     let mut rig = Rig::new(config());
-    rig.run("request 1 ..; created 0 ..; failed 0 image not found ..; deleted 0 Conflict"); // read it again
+    rig.run("request 1 ..; created 0 ..; failed 0 image not found ..; deleted 0 Conflict");
+    // The runner has read the pod again.
     rig.run("see 0 -> delete u0 Failed; deleted 0 Unreachable; pass 5 -> delete u0 Failed");
     rig.run("deleted 0 Gone; pass 120 ..; is empty");
 }
@@ -62,7 +63,7 @@ fn a_conflict_or_a_lost_answer_repeats_the_delete_of_a_failed_pod() {
 fn a_pod_that_is_not_ready_in_time_has_failed() {
     let mut rig = Rig::new(config());
     rig.run("request 1 ..; created 0 ..; see 0 running ..; pass 59");
-    // ready after all, before the delete succeeded
+    // The delete fails, and the pod becomes ready after all.
     rig.run("pass 1 -> reject 1 NotReady + delete u0 Failed; deleted 0 Conflict; ready 0");
     rig.run("request 2 -> grant 2 u0 + push u0 +1800");
 }
@@ -93,7 +94,7 @@ fn the_ready_timeout_does_not_apply_while_a_pod_is_busy() {
     let limits = Limits { per_pod: 1, ..config().limits };
     let mut rig = Rig::new(Config { limits, ..config() });
     rig.run("request 1 ..; created 0 ..; see 0 ..; ready 0 ..; request 2 ..");
-    rig.run("pass 100 about reject; broken 1 ..; pass 50 -> create 1"); // the same holds for a lost pod
+    rig.run("pass 100 about reject; broken 1 ..; pass 50 -> create 1"); // nor after the pod is lost
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn a_pod_that_vanishes_while_it_starts_is_started_again_after_a_pause() {
     rig.run("pass 1 -> create 0");
 
     rig.run("created 0 ..; see 0 terminating 30 -> unprobe u0"); // another client deletes it
-    rig.run("gone 0; pass 1; pass 1 -> create 0"); // a longer pause
+    rig.run("gone 0; pass 1; pass 1 -> create 0"); // now the pause is 2 s
 }
 
 #[test]

@@ -16,10 +16,10 @@ fn a_warm_up_is_given_up_after_five_failed_starts() {
         rig.run(&format!("refused 0 registry away; pass {}; pass 1 -> create 0", pause - 1));
     }
     rig.run("refused 0 registry away; pass 3600; is empty; warm -> create 0"); // given up, then requested again
-    // A failed pod and a create without an answer count as attempts.
+    // After a failed pod or a create without an answer, the warm-up starts a pod again.
     rig.run("created 0 ..; failed 0 exit code 1 -> unprobe u0 + delete u0 Failed; gone 0");
     rig.run("pass 1 -> create 0; creation 0 Unreachable ..; pass 5 -> create 0; created 0 ..");
-    rig.run("ready 0 ..; gone 0; pass 120 ..; is empty"); // it succeeded
+    rig.run("ready 0 ..; gone 0; pass 120 ..; is empty"); // the warm-up succeeded
 }
 
 #[test]

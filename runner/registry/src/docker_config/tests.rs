@@ -70,8 +70,8 @@ fn the_longest_path_wins_and_a_star_stands_for_a_part_of_one_label() {
         ("r.example.com/teams/x", Some("host")),
         ("r.example.com/team/project/x:v1", Some("project")),
         ("r.example.com/team/projects/x", Some("team")),
-        // Without scheme and trailing slash, `v1` is part of a repository's path. In the URL, `v2`
-        // is the API's version, so both entries have the same path: the first one counts.
+        // Without scheme and trailing slash, `v1` is part of a repository's path. In the URL, only
+        // `v2` is the API's version. So both entries have the path `v1`, and the first one counts.
         ("r.example.com/v1/x", Some("v1")),
         ("a.example.com/x", Some("star")),
         ("a.b.example.com/x", None),

@@ -66,7 +66,7 @@ pub(crate) async fn follow(
         tokio::select! {
             () = resolved.closed() => return,
             () = changed(&mut current) => {}
-            // These futures never end.
+            // Runs the futures, which never end.
             Some(()) = following.next() => {}
         }
     }

@@ -2,9 +2,9 @@
 //! function pods.
 //!
 //! Only the runner that owns the Secret's name on the ring writes it; other runners only read it.
-//! Otherwise runners would overwrite each other: a mounted file changes at different times on
-//! different runners. A Secret without the label of runners is never deleted. No log line and no
-//! error quotes a Secret, because it has the credentials.
+//! Otherwise runners would overwrite each other's content, because a mounted file changes at
+//! different times on different runners. A Secret without the label of runners is never deleted. No
+//! log line and no error quotes a Secret, because it has the credentials.
 
 #[cfg(test)]
 mod tests;

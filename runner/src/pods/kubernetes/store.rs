@@ -134,9 +134,9 @@ impl Store {
         self.send(Event::Gone(uid.clone()));
     }
 
-    /// Replaces all pods by the full list. The list may be older than the known state of a pod. The
-    /// store keeps the newer state. It removes a pod that is not in the list. If that pod is newer
-    /// than the list, the watch reports it again.
+    /// Replaces all pods by the full list. If the list has an older state of a pod than the store,
+    /// the store keeps its own state. The store removes each pod that is not in the list. If such a
+    /// pod was created after the list, the watch reports the pod again.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
         let observed: Vec<_> = objects.iter().filter_map(|object| Some((object, observe(object)?))).collect();
         let listed: HashSet<_> = observed.iter().map(|(_, observed)| observed.pod.uid.clone()).collect();

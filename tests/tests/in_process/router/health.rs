@@ -119,7 +119,8 @@ async fn a_runner_in_cooldown_gets_calls_only_when_the_healthy_one_refuses_or_is
     assert!(started.elapsed() < NO_RUNNER_WAIT, "the call must not wait for another runner");
     fleet.wait_states(&[(1, "unreachable")]).await;
     assert_eq!(caller.runner_of(&image).await, "0");
-    // The runner's old health stream has never ended.
+    // The runner's old health stream has never ended. The router must open a new one to notice the
+    // restart.
     fleet.runners[1].restart().await;
     fleet.wait_states(&[(1, "cooling_down")]).await;
 }

@@ -24,8 +24,8 @@ const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
 /// The maximum time until pods follow a moved tag. An owner waits a minute before it replaces pods,
 /// because it may lose the image to another owner.
 const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
-/// The maximum time of a call that fails without a pod. On an idle node it takes a hundredth of
-/// this.
+/// The maximum time of a call that fails without a pod. On an idle node, such a call takes a
+/// hundredth of this time.
 const AT_ONCE: Duration = Duration::from_secs(10);
 const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
                          --enable-private-registries-tls and --tls-secret-path, or name the registry in \

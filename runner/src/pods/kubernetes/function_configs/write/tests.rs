@@ -71,7 +71,7 @@ fn only_differences_are_written() {
         (None, None, BROKEN, Some(status(None, Some(bad)))),
         (Some(2), Some(bad), BROKEN, None),
         (None, Some("function-runner: worse"), BROKEN, Some(status(None, Some(bad)))),
-        // An object that loses a conflict still counts as observed.
+        // A valid object that loses to another FunctionConfig still counts as observed.
         (None, None, CONFLICT, Some(status(Some(3), Some(lost)))),
         (Some(3), Some(lost), CONFLICT, None),
         // Another writer's error is not overwritten.

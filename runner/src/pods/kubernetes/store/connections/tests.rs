@@ -129,7 +129,8 @@ async fn calls_get_no_lost_connection_and_no_new_address_before_a_probe() {
     assert!(it.store.connection(&it.uid).is_none());
 }
 
-/// Another pod may have got the address already, and the watch may not have reported it yet.
+/// Without a probe, the call could reach the wrong pod: another pod may have got the address
+/// already, and the watch may not have reported it yet.
 #[tokio::test]
 async fn calls_get_no_closed_connection_to_a_pods_own_address_before_a_probe() {
     let (it, stream) = Setup::probed(Connect::PodIp).await;
