@@ -27,8 +27,8 @@ use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::progress::report_if_slow;
 
-/// Some faults are temporary, for example while a runner joins the ring. Doctor repeats the checks
-/// and reports only the faults that persist for 15 s.
+/// Maximum number of repeats of the checks. Some faults are temporary, for example while a runner
+/// joins the ring. Doctor reports such a fault only if it lasts through all repeats (15 s).
 const MAX_REPEATS: usize = 3;
 const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 

@@ -29,9 +29,9 @@ impl View {
 
     /// The states in which a runner may be picked now, and how many runners have them.
     ///
-    /// Healthy runners are preferred to runners that cool down, because the latter may flap. When
-    /// [`cooling_down_count`] is true, both are used. Ejected runners are used only when there are
-    /// no others.
+    /// Runners that cool down may flap, so usually only healthy runners are used. If
+    /// [`cooling_down_count`] returns true, runners that cool down are used too. Ejected runners
+    /// are used only when there are no others.
     pub(crate) fn usable(&self) -> (&'static [HealthState], usize) {
         let [healthy, cooling_down, ejected, ..] = self.counts();
         match (healthy, cooling_down) {

@@ -19,7 +19,7 @@ const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-runner", version)]
 #[command(mut_arg("drain_delay", |flag| flag.default_value("1s")))]
-// There is only one listener.
+// The runner has one listener: its certificate comes from `--listen-tls-*` or from `--tls-*`.
 #[command(mut_arg("listen_tls_cert", |flag| flag.conflicts_with_all(["tls_cert", "tls_key", "tls_client_ca"])))]
 pub struct Flags {
     /// The flags that routers have too.

@@ -49,9 +49,9 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     programs(facts, &mut report);
     let checks = match report.findings.first().map(|finding| finding.level) {
         None => CHECKS,
-        // The program is Porch's runner or ours: its pods do not answer. Only the readiness check
-        // applies to both programs. It may also explain the missing answer: a pod that is not ready
-        // does not identify itself.
+        // No pod answers, so doctor does not know whether the program is Porch's runner or ours.
+        // Only the readiness check applies to both. Its finding may explain the missing answers: a
+        // pod that is not ready does not identify itself.
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };
@@ -67,7 +67,8 @@ pub(super) fn may_be_temporary(finding: &Finding) -> bool {
     finding.level >= Level::Warning && LIVE.contains(&finding.check)
 }
 
-/// Reports why there is nothing to check: none of our programs runs, or doctor cannot identify it.
+/// Reports why there is nothing to check: none of our programs runs, or doctor cannot identify the
+/// program that runs.
 fn programs(facts: &Facts, report: &mut Report) {
     if facts.installed.router.is_none() && facts.installed.runner.is_none() {
         let text = format!("namespace {} has neither routers nor runners", facts.namespace);

@@ -22,7 +22,8 @@ pub(super) struct Facts {
     /// The namespace's Services, by name.
     pub(super) services: BTreeMap<String, ServiceSpec>,
     pub(super) routers: Vec<Asked<Status>>,
-    /// `page` is false for Porch's own runner, which does not have the page that doctor requests.
+    /// [`Answer::page`] is false for Porch's own runner: that runner lacks the page that doctor
+    /// requests.
     pub(super) runners: Vec<Asked<bool>>,
     /// The namespace of function pods.
     pub(super) functions: String,

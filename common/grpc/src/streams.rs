@@ -34,8 +34,8 @@ struct Stream {
 
 /// Records that hyper takes the next part of the current stream's answer.
 pub(crate) fn record_progress() {
-    // A client of the same program may send the body. Then there is no stream of this server, and
-    // the error is ignored.
+    // The body may be a request of a client in this process. Then there is no current stream of
+    // this server, and the error is ignored.
     let _ = STREAM.try_with(|stream| stream.progress.set(Some(Instant::now())));
 }
 

@@ -27,7 +27,7 @@ use crate::collector::Collector;
 
 pub use crate::otel::Otel;
 
-/// How long a server that ends waits until the collector has accepted its last spans.
+/// The longest time that a server waits at its end for the collector to accept the last spans.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
 /// Reads OpenTelemetry's environment variables, and logs a warning for each value that is not

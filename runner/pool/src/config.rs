@@ -24,7 +24,8 @@ pub struct Config {
     /// Pods of all images and runners together (`--max-pods`). `None`: any number.
     pub capacity: Option<u32>,
     /// The images that [`Limits::min_pods`] applies to, each with the key that decides its owner.
-    /// This is a table and not a function, because the owner starts their pods without a call.
+    /// This is a table and not a function: the owner must know these images before their first
+    /// call, to start their pods.
     pub kept_images: Arc<BTreeMap<ImageKey, ShardKey>>,
     /// How often the owner looks for pods to collect or replace (`--scan-interval`).
     pub scan_interval: Duration,

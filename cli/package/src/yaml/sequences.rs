@@ -1,9 +1,9 @@
 //! Indentation of sequences below their key.
 //!
 //! Go's YAML library, and so most functions, does not indent a sequence below its key. If a
-//! document indents its sequences, kpt records `wide` in an annotation, and indents the sequences
-//! again when it writes the function's text. Without this, a function that adds a comment would
-//! change the indentation of all sequences in the document.
+//! document indents its sequences, kpt records `wide` in an annotation of the function's input. kpt
+//! then indents the sequences in the function's output before it writes them. This module does the
+//! same. Otherwise, a document whose text comes from the function would lose its indentation.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -137,7 +137,7 @@ fn fields_that_kubectl_would_keep_are_set_to_null() {
 fn later_changes_by_others_are_kept() {
     let own = object("f", &json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "f"}}));
     let mut changed = generated(&[own], &[]).objects.remove(0);
-    // Porch's manifest was applied again: the annotation stays.
+    // As if Porch's manifest was applied again, which changes the field and keeps our annotation.
     changed["spec"]["binaryExecutor"] = json!({"tags": ["v2"], "path": "f"});
     let back = removed(std::slice::from_ref(&changed)).objects.remove(0);
     assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]));

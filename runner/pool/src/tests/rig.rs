@@ -91,7 +91,8 @@ impl Rig {
         rig
     }
 
-    /// A rig with ready, idle pods in these slots. Every wait for stable ownership is over.
+    /// A rig with ready, idle pods in these slots. After a list or a change of ownership, the owner
+    /// deletes nothing for a while; this time is over.
     pub(crate) fn with_pods(config: Config, slots: &[u32]) -> Self {
         let mut rig = Self::new(config);
         for &slot in slots {

@@ -288,9 +288,10 @@ async fn kind_of_end(client: &Client, error: &FollowError) -> End {
     let api_version = format!("{GROUP}/{VERSION}");
     let is_missing = || has_no_such_kind(client, &api_version, PLURAL);
     match (error, error.code()) {
-        // An API server that does not know the kind yet also answers 404, so this asks for the list
-        // of kinds. A 404 of a watch needs no such request: the next list of objects shows whether
-        // the kind is missing.
+        // A 404 of a list does not prove that the kind is missing, so this requests the list of
+        // kinds: an API server that has not loaded the kind yet answers 404 too. A 404 of a watch
+        // needs no such request, because the next list of objects shows whether the kind is
+        // missing.
         (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
         (_, Some(403)) => End::Forbidden,
         _ => End::Failed,

@@ -62,8 +62,8 @@ impl Shared {
     /// Whether a new Service may replace `service`, which belongs to another pod. A Service of an
     /// earlier pod is deleted.
     async fn may_replace_service(&self, name: &str, pod: &Uid, service: &str) -> Result<bool, Reason> {
-        // Only the API server knows which pod came first. The watch of pods may be interrupted
-        // while the watch of Services works.
+        // Only the API server knows which of the two pods is the current one. The watch of pods may
+        // be interrupted while the watch of Services works.
         match self.cluster.get_pod(name).await {
             Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
             // The API server does not answer, or this pod is gone, which its probe will notice.

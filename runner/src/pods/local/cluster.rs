@@ -138,7 +138,7 @@ impl LocalCluster {
             local.pod.terminating_since = Some(now() + process::GRACE);
             drop(local.keep_alive.take());
         });
-        // The process of a failed pod has already ended.
+        // The process of a failed pod has already ended, so its end cannot remove the pod later.
         if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
             && outcome == WriteOutcome::Ok
         {
