@@ -86,7 +86,7 @@ impl FunctionConfigs {
         Self { configs, by_repository, problems, semantics: Some(semantics), changed }
     }
 
-    /// All objects that are used, sorted by [`precedence`].
+    /// All objects that are used, older objects first.
     pub fn iter(&self) -> impl Iterator<Item = &FunctionConfig> {
         self.configs.iter()
     }
