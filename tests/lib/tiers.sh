@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Runs the tiers of tests/run, and records which of them succeeded, failed or were skipped, and why.
-# Under CI=true a skipped tier is a failure, because nobody reads the list there.
+# Under CI=true a skipped tier is a failure, because nobody reads the list of skipped tiers there.
 
 tier_lines=''
 tier_failures=0

@@ -64,9 +64,9 @@ fn remove_if_empty(entries: &mut Vec<Entry>, key: &str) {
     entries.retain(|(k, value)| k.text() != Some(key) || !is_empty(value));
 }
 
-/// Returns the entries of the mapping at `key`. Clears the key's span. If [`rewrite`] cannot edit
-/// the entry's lines, it then serializes the entry. With a span, it would copy the entry's old
-/// lines.
+/// Returns the entries of the mapping at `key`. Clears the key's span, because [`rewrite`] would
+/// copy the old lines of an entry with a span. If [`rewrite`] cannot edit the entry's lines, it
+/// serializes an entry without a span.
 fn existing<'a>(entries: &'a mut [Entry], key: &str) -> Option<&'a mut Vec<Entry>> {
     let (key, value) = entries.iter_mut().find(|(k, _)| k.text() == Some(key))?;
     key.span = 0..0;

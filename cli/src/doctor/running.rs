@@ -1,4 +1,4 @@
-//! Which porch-servers that start function pods are running, and which pods they may use.
+//! Finds the running porch-servers that start function pods, and the pods that each may use.
 //!
 //! A porch-server uses the pods that it has created. When it starts, it also adopts the pods of its
 //! template's version. The version is the PodTemplate's resourceVersion, in an annotation of the
@@ -71,7 +71,7 @@ pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Resul
     }
     let home = cluster.with_namespace(&workload.namespace);
     let mut pods = home.pods(&workload.selector).await.map_err(|error| error.to_string())?;
-    // An evicted pod stays in the list.
+    // The API server keeps an evicted pod, but its processes have ended.
     let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
     pods.retain(|pod| !matches!(phase(pod).as_deref(), Some("Failed" | "Succeeded")));
     Ok(pods)

@@ -3,7 +3,7 @@
 //! The programs replace Go programs, and existing manifests use Go's flags. Go and clap differ. Go
 //! accepts `-port=1` as well as `--port=1`. In Go, a boolean flag never takes the next argument as
 //! its value, and every other flag does. Of a repeated flag, the last value counts. So [`parse`]
-//! rewrites each argument to a spelling that means the same to both, and then calls clap.
+//! rewrites each argument to a spelling that Go and clap read alike, and then calls clap.
 //!
 //! Declare flags with clap's derive as usual. [`parse`] applies Go's rules to the command:
 //!

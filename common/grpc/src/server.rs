@@ -47,8 +47,8 @@ pub struct Call {
     pub place: Option<Place>,
 }
 
-/// One of the [`Places`] of a server. A call holds it while it runs. [`Inflight`] uses the same
-/// word for another thing.
+/// One of the [`Places`] of a server. A call holds its place while it runs. In [`Inflight`],
+/// "place" means another thing: the entry of a call whose message is not complete.
 pub type Place = OwnedSemaphorePermit;
 
 /// How many calls a server takes at once. Further calls are refused before their messages are read.

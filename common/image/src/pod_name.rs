@@ -25,8 +25,8 @@ pub fn pod_name(image: &Image, slot: u32) -> String {
     pod_name_past(image, slot, "")
 }
 
-/// The name of the pod in `slot` while a pod that is stuck terminating still has the usual name. It
-/// depends on the stuck pod's `uid`, so that all runners choose the same name.
+/// The name of a new pod in `slot` while a pod that is stuck terminating still has the usual name.
+/// The new name depends on the stuck pod's `uid`, so that all runners choose the same name.
 pub fn pod_name_past(image: &Image, slot: u32, uid: &str) -> String {
     // No two inputs have the same bytes: a reference contains no NUL, and the slot has a fixed
     // width.

@@ -86,7 +86,7 @@ impl Answers {
         image.in_flight += u64::from(reported.in_flight);
         image.waiting += u64::from(reported.waiting);
         // Runners with the same scope report the same pods. Only the report with the most ready
-        // pods is counted: a runner that does not use a pod does not know that it is ready.
+        // pods is counted: a runner that does not use a pod does not know that the pod is ready.
         let pods = image.pods.entry(Arc::clone(scope)).or_default();
         *pods = (*pods).max([reported.ready, reported.starting, reported.terminating].map(u64::from));
     }

@@ -47,8 +47,8 @@ pub struct RingStatus {
     /// How images are hashed.
     #[serde(flatten)]
     pub info: RingInfo,
-    /// The owners of the slices around the ring: the index of a runner, and the number of
-    /// consecutive slices that it owns.
+    /// The owners of the slices around the ring. Each entry is the index of a runner, and the
+    /// number of consecutive slices that this runner owns.
     pub slices: Vec<(u16, u16)>,
 }
 

@@ -35,12 +35,13 @@ impl Function {
             tracked.ready()
                 && tracked.pod.recipe.is_outdated_by(&self.settings.recipe)
                 && tracked.may_replace(shared)
-                // A pod that is about to expire needs no successor; a kept pod never expires.
+                // A pod that is about to expire needs no successor. A pod that `min_pods` keeps
+                // never expires.
                 && (tracked.kept || !tracked.is_leaving(shared.config.leaving(), shared.now))
         };
         let Some(old) = self.pods.iter().find(outdated) else { return };
         if shared.totals.replacing >= (shared.totals.owned / REPLACED_SHARE).max(1) {
-            // Pods of other images are replaced first.
+            // Replacements of other images have reached the limit, so try again later.
             self.scan_at = self.scan_at.min(shared.now + shared.config.retry_interval());
             return;
         }
@@ -61,8 +62,8 @@ impl Function {
             return;
         };
         let tracked = &mut self.pods[index];
-        // The old pod terminates and still counts, so the image has one extra pod: the replacement
-        // is not finished yet.
+        // While the old pod terminates, it still counts, so the image has one extra pod. The
+        // replacement is not finished yet.
         if !tracked.stays() && !tracked.is_stuck(shared) {
             return;
         }

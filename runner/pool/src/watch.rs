@@ -83,7 +83,8 @@ impl Function {
         let awaited = tracked.awaited();
         Self::stop_probe(&mut tracked, shared);
         shared.images.remove(&tracked.pod.uid);
-        // If the pod's create is not answered yet, its start counts as a pod again.
+        // A start whose create is not answered yet does not count while its pod is tracked. From
+        // now on the start counts again.
         let shown = self.starts.iter_mut().map(|start| &mut start.shown);
         shown.for_each(|shown| drop(shown.take_if(|uid| *uid == tracked.pod.uid)));
         if awaited {

@@ -118,9 +118,9 @@ impl Http {
             if request.url().scheme() == "https" && next.scheme() == "http" && !self.is_insecure(&next) {
                 return Err(log("a redirect from HTTPS to plain HTTP", RegistryError::Unreachable));
             }
-            // The sender of the redirect chose the target. A public sender may lead only to public
-            // addresses. Any other sender does not change the class of the registry that started
-            // the chain.
+            // The sender of the redirect chose the target. After a public sender, the chain may
+            // lead only to public addresses. After any other sender, the class of the chain's
+            // first sender stays in effect.
             let sender = self.class_of(&response);
             led_by = Some(led_by.filter(|_| sender != AddressClass::Public).unwrap_or(sender));
             if !same_origin(&next, request.url()) {

@@ -35,7 +35,7 @@ const EXECUTORS: [Executor; 2] = [
 /// All objects that are used. `Default` has no objects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FunctionConfigs {
-    /// The first match wins.
+    /// Sorted by [`precedence`]: of equally good matches for an image, the first wins.
     configs: Vec<FunctionConfig>,
     /// Indexes of `configs`, ascending.
     by_repository: HashMap<String, Vec<usize>>,
@@ -86,7 +86,7 @@ impl FunctionConfigs {
         Self { configs, by_repository, problems, semantics: Some(semantics), changed }
     }
 
-    /// All objects that are used, winners first.
+    /// All objects that are used, older objects first.
     pub fn iter(&self) -> impl Iterator<Item = &FunctionConfig> {
         self.configs.iter()
     }

@@ -23,8 +23,8 @@
 //! - `podExecutor` may also list the empty text and `latest`, the other two only `latest`. Any
 //!   other text that is not a constraint makes the whole object invalid.
 //!
-//! An executable never replaces an image with a digest, whatever its list has. Unlike in Porch, a
-//! digest is exact. Earlier versions of this project had a third meaning: an empty list matched
+//! An executable never replaces an image with a digest, even if the executable's list has `*`. This
+//! differs from Porch. Earlier versions of this project had a third meaning: an empty list matched
 //! all images, lists for pods had constraints, and the more specific object won. `Exact` keeps only
 //! one part of that meaning: the warm-up of every literal tag.
 

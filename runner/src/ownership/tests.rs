@@ -149,7 +149,7 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
 async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
     let warnings = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&warnings);
-    // tracing makes a writer for each message.
+    // tracing makes a writer for each message, so the calls of `writer` count the warnings.
     let writer = move || {
         count.fetch_add(1, Ordering::Relaxed);
         std::io::sink()

@@ -122,7 +122,7 @@ async fn call(sender: &mut SendRequest<Bytes>) -> RecvStream {
     answer.await.unwrap().into_body()
 }
 
-/// This includes a peer that finished a TLS handshake and then sends nothing.
+/// The same code closes a peer that finished a TLS handshake and then sends nothing.
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_an_http2_preface_is_closed() {
     let mut server = TestServer::new();
@@ -221,7 +221,7 @@ async fn an_answer_that_is_not_read_is_dropped() {
     }
 }
 
-/// A small answer is not dropped, but it ends with its connection.
+/// The server does not drop a small answer. The answer ends when the drain closes its connection.
 #[tokio::test(start_paused = true)]
 async fn a_small_answer_that_is_not_read_does_not_delay_a_drain() {
     let mut server = TestServer::new();

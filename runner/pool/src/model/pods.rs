@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// The pod hangs. Its calls then end without an answer, at their deadlines, or when the runner
+    /// The pod hangs, and its calls get no answer. A call ends at its deadline, or when the runner
     /// disconnects.
     pub(crate) fn hang(&mut self, uid: &Uid, hang: Hang) {
         let Some(object) = self.server.get_mut(uid) else { return };

@@ -104,7 +104,7 @@ impl Entry {
     fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, String> {
         let mut entry = Self::default();
         if matches!(node.value, Value::Alias) {
-            // A repeat of an earlier result, which is not available here.
+            // An alias repeats an earlier result. This reader has no access to that result.
             entry.message.push_str("(YAML alias)");
             return Ok(entry);
         }

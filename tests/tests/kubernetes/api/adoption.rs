@@ -105,7 +105,8 @@ async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
             (answer.message == failed(&setup.image, POD_NAME_TAKEN)).then_some(())
         })
         .await;
-        // If the collector has deleted a newer pod, it has also checked this pod.
+        // If the runner has deleted an expired pod that is newer than `foreign`, it has also
+        // checked `foreign`.
         runner.client.call(&marker, INPUT).await.output();
         let newer = setup.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
         let newer = newer.expect("the marker's pod");

@@ -18,8 +18,8 @@ async fn a_foreign_wrapper_server_works() {
     let server = foreign::client("echoserver");
     let setup = Setup::new().await;
     let image = wrapper_of(&setup, &server).await;
-    // The program accepts the flags of Porch's wrapper-server and has the same health service,
-    // grpc-go's. Unlike Porch's wrapper-server, it listens on 127.0.0.1 by default.
+    // The foreign program accepts the flags of Porch's wrapper-server. Both use grpc-go's health
+    // service. Unlike Porch's, the foreign program listens on 127.0.0.1 by default.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
     let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
     let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
