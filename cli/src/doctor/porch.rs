@@ -18,9 +18,9 @@ const WRAPPER_VARIABLE: &str = "WRAPPER_SERVER_IMAGE";
 /// Only evaluators that start pods have these flags and this port.
 const POD_FLAGS: [&str; 2] = ["pod-namespace", "pod-evaluator-port"];
 const POD_EVALUATOR_PORT: i32 = 9447;
-/// Porch's flags for the maximum message size, in the order of the list: of porch-server v1.5 (its
-/// other size flag is for its own API), of porch-controllers (current name, then the older one),
-/// and of porch-server.
+/// Porch's flags for the maximum message size. The first is of porch-server v1.5, whose other size
+/// flag is for its own API. The next two are the current and the older name in porch-controllers.
+/// The last is of porch-server. If a program has several of these flags, the first counts.
 const MESSAGE_SIZES: [&str; 4] = [
     "function-runner-grpc-max-message-size",
     "packagerevisions.max-grpc-message-size",
@@ -46,7 +46,7 @@ pub(super) struct Evaluator {
     pub(super) workload: Workload,
     /// The container that evaluates.
     pub(super) container: String,
-    /// Whether it is porch-server; else it may be the function runner.
+    /// Whether this Deployment is porch-server. Otherwise it may be the function runner.
     pub(super) is_server: bool,
     /// The namespace of its function pods; `None` if the Deployment does not contain it.
     functions: Option<String>,

@@ -60,7 +60,8 @@ async fn only_a_different_value_notifies_and_a_broken_file_changes_nothing() {
     fs::write(&path, "10").unwrap();
     let files = WatchedFiles::read(source).unwrap();
     let mut values = files.subscribe();
-    // The file's content, whether receivers are notified, and then value, error and parses.
+    // The file's new content, and whether it notifies receivers. Then the value, the last error and
+    // the number of parses after it.
     for (text, is_news, value, error, parses) in [
         ("10", false, 10, None, 1),
         ("12", false, 10, None, 2),

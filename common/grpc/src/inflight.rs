@@ -44,7 +44,7 @@ pub enum Hop {
     Runner,
 }
 
-/// The limit for which a message was refused.
+/// Why a message was refused: the limit that it would exceed, or its slowness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     /// The limit of all calls.
@@ -149,8 +149,8 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Refused {
-    /// Whether the previous hop may send the call elsewhere. If the answer was refused, it may not:
-    /// the function must not run twice.
+    /// Whether the previous hop may send the call elsewhere. After a refused answer it may not,
+    /// because the function has run already and must not run twice.
     pub(super) fn is_shed(&self) -> bool {
         self.hop == Hop::Runner && self.why != Why::Answer
     }

@@ -162,14 +162,14 @@ impl Comparison {
     fn holds(&self, version: &Version) -> bool {
         let own = &self.version;
         let order = version.cmp_precedence(own);
-        // The order of the first `count` numbers alone.
+        // Compares only the first `count` numbers.
         let first = |count: usize| {
             let numbers = |version: &Version| [version.major, version.minor, version.patch];
             numbers(version)[..count].cmp(&numbers(own)[..count])
         };
         match (self.operator, self.written) {
             ("" | "=", 3) => order.is_eq(),
-            // `~0.0.0` is everything, like `*`.
+            // `~0.0.0` matches every version, like `*`.
             ("~" | "~>", 3) if (own.major, own.minor, own.patch) == (0, 0, 0) => order.is_ge(),
             ("" | "=" | "~" | "~>", written) => order.is_ge() && first(written.min(2)).is_eq(),
             ("!=", 1) => first(1).is_ne(),

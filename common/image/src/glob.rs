@@ -11,7 +11,8 @@ pub fn glob_matches(glob: &str, text: &str) -> bool {
 /// Each wildcard matches as little as possible. On a mismatch, the last `*` matches one byte more;
 /// if it cannot, the last `**` does. Earlier wildcards need not be extended.
 fn find_match(mut glob: &[u8], mut text: &[u8]) -> bool {
-    // The glob after the wildcard, and the text whose first byte the wildcard may take next.
+    // For the last `*` and the last `**`: the glob after the wildcard, and the text after the part
+    // that the wildcard matches so far.
     let (mut last_star, mut last_double) = (None, None);
     loop {
         if let [b'*', b'*', rest @ ..] = glob {

@@ -17,8 +17,9 @@ use crate::shared::{Call, Shared};
 use crate::tracked::Tracked;
 use crate::types::{Phase, Reason, RequestId, Time, Uid};
 
-/// For this long after a pod refused a call, this runner runs no more calls on the pod at once than
-/// when the pod refused. Other runners may need the pod's remaining room.
+/// How long a refusal by a pod limits this runner's calls on the pod. The limit is the number of
+/// its calls in flight on the pod when the pod refused. Other runners may need the pod's
+/// remaining room.
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// The error for callers while the runner has not listed the pods yet. Without a list, it creates
 /// no pod.

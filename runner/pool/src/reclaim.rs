@@ -70,8 +70,8 @@ impl Function {
         reserved.max(shared.now + lifetime)
     }
 
-    /// Pushes pods that are in use or kept if their `reclaim_after` lags behind. Also pushes pods
-    /// that a waiting call could use, but that expire too soon.
+    /// Pushes pods that are in use or kept (as one of `min_pods`) if their `reclaim_after` lags
+    /// behind. Also pushes pods that a waiting call could use, but that expire too soon.
     pub(crate) fn push_pods(&mut self, shared: &mut Shared) {
         self.choose_kept(shared);
         let waiting = self.queue.front().map(|(_, _, deadline)| deadline);
@@ -136,7 +136,8 @@ impl Function {
         }
     }
 
-    /// Treats answers that never came as lost.
+    /// Gives up pushes and deletes that the API server has not answered within
+    /// [`ANSWER_TIMEOUT`].
     pub(crate) fn expire_answers(&mut self, shared: &Shared) {
         for tracked in &mut self.pods {
             if tracked.push.take_if(|expires_at| shared.reached(*expires_at)).is_some() {
@@ -164,7 +165,7 @@ impl Tracked {
         shared.act(Action::Push { uid, resource_version, name, until, place_wanted });
     }
 
-    /// The API server does not answer. The pod is used without a push, and the push is retried.
+    /// The push got an error or no answer. The pod is used without it, and the push is retried.
     fn waive_push(&mut self, shared: &Shared) {
         let retry = shared.config.retry_interval();
         self.push_after = shared.now + retry;

@@ -39,9 +39,9 @@ pub(crate) struct Shared {
 pub(crate) struct Totals {
     /// Places (see `capacity`) that any runner has taken.
     pub(crate) pods: usize,
-    /// Those of `pods` with a pod that this runner has seen.
+    /// The places among `pods` whose pod this runner has seen.
     pub(crate) seen: usize,
-    /// Those of `seen` that will be free soon.
+    /// The places among `seen` that will be free soon, because their pod ends.
     pub(crate) ending: usize,
     /// Pods that this runner owns.
     pub(crate) owned: usize,
@@ -65,7 +65,7 @@ pub(crate) enum Watch {
     /// Nothing is known yet.
     #[default]
     Never,
-    /// No change is missing, but changes arrive late. The pool deletes no unused pod before
+    /// The watch delivers every change, but possibly late. The pool deletes no unused pod before
     /// `collect_from`.
     Current { collect_from: Time },
     /// Changes are being missed.

@@ -15,7 +15,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
-/// How long after a pause the next failure still counts as a repetition.
+/// A new pause that begins within this time after the end of the last one is longer than the last.
 const REMEMBER: Duration = Duration::from_mins(1);
 
 /// A create under way.
@@ -30,7 +30,7 @@ pub(crate) struct Start {
     pub(crate) expires_at: Time,
 }
 
-/// A pause between starts that grows while starts follow each other.
+/// A pause before the next start. Each further pause is longer, up to [`LAST_BACKOFF`].
 #[derive(Debug)]
 pub(crate) struct Backoff {
     pub(crate) starts: u32,

@@ -35,7 +35,8 @@ pub(crate) struct Tracked {
     pub(crate) pushed: Option<Time>,
     /// No push before this time.
     pub(crate) push_after: Time,
-    /// The API server did not answer a push. Until this time, the pod is used without a push.
+    /// The API server answered a push with an error or not at all. Until this time, the pod is used
+    /// without a push.
     pub(crate) waived_until: Time,
     /// Set while a delete is under way. Without an answer by this time, the delete counts as lost.
     pub(crate) delete: Option<Time>,
@@ -45,13 +46,13 @@ pub(crate) struct Tracked {
     pub(crate) doomed: bool,
     /// The pod is one of the image's `min_pods`. It stays although it is unused.
     pub(crate) kept: bool,
-    /// Why its owner wants to delete the pod before its `reclaim_after`.
+    /// Why this pod's owner wants to delete the pod before `reclaim_after`.
     pub(crate) retiring: Option<DeleteReason>,
     /// If the pod is being evicted: the end of the eviction's notice, and the pod's `reclaim_after`
     /// when the eviction began.
     pub(crate) eviction: (Time, Option<Time>),
-    /// Set when this runner gave notice: it pushed a near `reclaim_after`. No further notice before
-    /// this time, so that other runners can object.
+    /// Set when this runner gave notice: it wrote a `reclaim_after` that passes soon. This runner
+    /// gives no further notice before this time, so that other runners can object.
     pub(crate) noticed: Option<Time>,
     /// No eviction before this time.
     pub(crate) left_alone_until: Time,
@@ -72,7 +73,8 @@ pub(crate) struct Liveness {
     pub(crate) check: Option<Check>,
     /// Number of checks so far. The check under way has this number.
     pub(crate) checks: u64,
-    /// From this time on the pod is silent, and does not count towards the limit.
+    /// From this time on the pod counts as silent: it runs but does not answer. A silent pod does
+    /// not count towards `max_pods`.
     pub(crate) silent_from: Option<Time>,
     /// Set if a long call has reached its deadline since the pod last served a call: the package
     /// of the first such call, and when it reached its deadline.
@@ -93,8 +95,8 @@ pub(crate) enum Health {
     Unknown,
     Probing {
         since: Time,
-        /// `reclaim_after` at that time. If another runner has pushed a later value since, that
-        /// runner can reach the pod.
+        /// `reclaim_after` when the probe began. If another runner has pushed a later value since
+        /// then, that runner can reach the pod.
         reclaim_after: Option<Time>,
         /// The pod was pending longer than the ready timeout, and the waiting calls were rejected.
         given_up: bool,

@@ -40,7 +40,7 @@ pub enum ResolveError {
     Registry(#[from] RegistryError),
 }
 
-/// Caches the answers of registries. A lookup that runs when this is dropped ends by itself.
+/// Caches the answers of registries. Dropping the cache does not cancel the lookups in progress.
 #[derive(Debug)]
 pub struct Images {
     registry: Arc<dyn Registry>,
@@ -106,7 +106,8 @@ impl Images {
     pub async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         let known = self.lists.known(image);
         if let Some(chosen) = known.and_then(|list| list.highest(image, constraint)) {
-            // One poll starts the lookup if the list has expired and the limiter has a free place.
+            // If the list has expired and the limiter has a free place, this one poll starts a
+            // lookup, which continues in its own task.
             let _ = self.fresh(&self.lists, image, self.ttl).now_or_never();
             return Ok(chosen);
         }

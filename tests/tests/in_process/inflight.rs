@@ -57,8 +57,8 @@ async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
 
 #[tokio::test]
 async fn calls_without_a_message_are_evicted_for_others() {
-    // The first calls send only the prefix of the largest allowed message. The other calls send
-    // only headers.
+    // In the first case, calls send only a prefix, which announces the largest allowed message. In
+    // the second case, calls send only headers.
     const LARGEST: u32 = 65_536;
     let announced = [&[0], &LARGEST.to_be_bytes()[..]].concat();
     for (count, prefix, limit) in

@@ -4,7 +4,8 @@
 //! quotes, which the functions do not intend. So an unchanged value keeps its old text, and a
 //! changed scalar is replaced in place. A changed, added or removed entry of a block mapping
 //! replaces, adds or removes whole lines. New lines are copied from the new text. [`emit`]
-//! serializes an entry whose key has no text.
+//! serializes a new entry that has no lines of its own there, for example because this program
+//! created it.
 
 use std::ops::Range;
 

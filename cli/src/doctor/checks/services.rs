@@ -78,7 +78,7 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         installed.callers.iter().map(|caller| (caller, destination(facts, &caller.address))).collect();
     for original in installed.originals.iter().filter(|original| original.pods > 0) {
         let (name, pods) = (&original.name, original.pods);
-        // If a program calls this runner, `call` reports that.
+        // If a program calls this runner, the function `call` reports that below.
         if called.iter().all(|(_, destination)| *destination != Destination::Other(name)) {
             report.warning(
                 format!("Porch's own function runner still runs: Deployment {name}, {pods} replicas"),
@@ -171,7 +171,7 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
     report.add(level, calls + &where_to, fix);
 }
 
-/// Returns whether [`services`] already reports this.
+/// Returns whether the function [`services`] already reports the fault of this destination.
 fn is_reported(facts: &Facts, destination: &Destination<'_>) -> bool {
     match destination {
         Destination::Nobody(name) => *name == expected_service(facts) || is_merged(facts, name),

@@ -112,8 +112,8 @@ fn listed(kind: &str, items: &[Value], next: &str) -> (u16, Value) {
     (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"continue": next}, "items": items}))
 }
 
-/// Expects these porch-servers, which may use objects, or an error with this text: the reason not
-/// to delete.
+/// Checks the result of [`servers`]. `expected` has the names of the porch-servers that may use
+/// objects, or a part of the error: the reason why nothing may be deleted.
 async fn expect(facts: &Facts, answers: Vec<(u16, Value)>, expected: Result<&[&str], &str>) {
     let (cluster, _asked) = answering(answers).await;
     let found = servers(&cluster, facts).await;

@@ -11,7 +11,7 @@ use crate::watch::watch;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A resolver that asks `dns` alone, with a search list and `ndots`.
+/// A resolver that asks only `dns`, with a search list and `ndots`.
 fn resolver(dns: &FakeDns, search: &[&str], ndots: usize) -> DnsResolver {
     let search = search.iter().map(|domain| Name::from_ascii(domain).unwrap()).collect();
     let mut options = ResolverOpts::default();

@@ -266,7 +266,8 @@ mod tests {
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![0]));
         assert_eq!((ledger.received(silent), ledger.progress(silent, at(501))), (None, Err(Why::Slow)));
         assert_eq!(ledger.take(400, None, at(998)), Err(Why::Limit));
-        // Both other messages would become overdue, but one of them is complete before that.
+        // The messages of calls 1 and 3 have not become overdue yet. Call 1's message is complete
+        // before that time, and call 3's is not.
         assert_eq!(ledger.received(arriving), Some(300));
         assert_eq!(ledger.take(701, None, at(5000)), Err(Why::Limit));
         assert_eq!((ledger.received(third), evicted(&calls)), (None, vec![3]));

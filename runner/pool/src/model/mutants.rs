@@ -1,6 +1,6 @@
 //! Mutants are faults that a test plants between a pool and its world. The model must detect each
 //! of them. A mutant drops or changes events before the pool receives them, or actions that the
-//! pool returns. `runner/pool/src/lib.rs` explains "push" and "notice".
+//! pool returns. `runner/pool/src/lib.rs` explains "push", "notice" and "surge slot".
 
 use std::sync::Arc;
 use std::time::Duration;

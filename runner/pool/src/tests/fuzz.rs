@@ -9,7 +9,7 @@ use crate::config::{Config, Limits};
 use crate::model::Rng;
 use crate::types::Time;
 
-/// `#` is a call, and `$` a slot.
+/// The steps that are drawn. `#` stands for a call's number, and `$` for a slot's number.
 const STEPS: &str = "cancel #; served #; broken #; silent #; full #; late # 1; late # 2; see $; see $ running; \
      see $ outdated expiring 9; see $ wanted 0; see $ running wanted 9; see $ terminating 5; see $ endless; \
      see $ failed exit code 1; see $ past u1; gone $; synced; synced $, $ running; watch lost; created $; \

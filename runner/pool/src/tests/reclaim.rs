@@ -1,5 +1,6 @@
-//! `reclaim_after`: a runner that uses a pod pushes it from time to time: it writes a later
-//! `reclaim_after`. If the pod expires within the clock skew, a call waits for the push.
+//! Tests of pushes. A push writes a later `reclaim_after` to a pod. A runner that uses the pod
+//! pushes it from time to time. If the pod expires within the clock skew, a call waits for the
+//! push.
 
 use super::rig::{Rig, config, seconds};
 use crate::config::{Config, Limits};

@@ -1,4 +1,4 @@
-//! The source of each value: it decides which pods and executables run.
+//! Tests which source each setting comes from. The settings decide which pods and executables run.
 
 use std::path::Path;
 
@@ -267,7 +267,7 @@ fn executables_of_function_configs_win_over_the_file() {
         ("f:v2", ">2", None),
         // kpt resolved the constraint to `v1`.
         ("f:v1", ">=1 <2", own),
-        // No constraint.
+        // `nightly` is no constraint, so the image's own tag counts.
         ("f:v1", "nightly", own),
     ] {
         let found = executable(&settings, image, tag).map(|found| found.value);

@@ -8,11 +8,11 @@ use porch_fn_image::Image;
 use super::Settings;
 use crate::function_config::FunctionConfig;
 
-/// Stands for one image: the highest tag of a repository that satisfies a constraint. Only a
-/// registry can resolve it.
+/// Stands for one image: the repository with its highest tag that satisfies the constraint. Only a
+/// registry can tell which tag that is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// Its tag does not matter.
+    /// The tag of this image is ignored.
     pub repository: Image,
     /// A constraint that [`porch_fn_image::Constraint::parse`] accepts.
     pub constraint: String,

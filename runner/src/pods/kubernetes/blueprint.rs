@@ -94,8 +94,8 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // There is one time for all images. The removal of an image's settings must also give a
-        // later time, but leaves no settings that could carry it.
+        // All images share one time, so that the removal of an image's settings gives a later time
+        // too. After the removal, there are no settings of the image to take a time from.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
     }

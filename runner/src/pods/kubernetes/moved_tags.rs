@@ -17,7 +17,7 @@ use super::backend::Shared;
 
 /// Maximum number of concurrent queries.
 const MAX_QUERIES: usize = 4;
-/// Limits of the interval, which is half the validity of an answer.
+/// The interval between queries is half the validity of an answer, but within these limits.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(1);
 

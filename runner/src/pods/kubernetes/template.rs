@@ -1,8 +1,9 @@
 //! Templates of pods and Services: the built-in template, a user's ConfigMap, or the objects of
 //! newer Porch.
 //!
-//! The runner refuses an invalid template when it reads it, and names the violated point of the
-//! contract. Without that check, the template's pods would never become ready.
+//! When the runner reads a template, it checks the contract in `template/contract.rs`. It refuses
+//! an invalid template, and names the violated point of the contract. Without that check, the
+//! template's pods would never become ready.
 
 mod contract;
 #[cfg(test)]

@@ -112,7 +112,7 @@ async fn a_second_attempt_gets_the_rest_of_the_deadline() {
     let body = framed(&image, "package");
     let called = tokio::spawn(async move { caller.call(&[("grpc-timeout", "20S")], body).await });
     fleet.runners[0].wait("the first attempt", |log| log.calls.len() == 1).await;
-    // The deadline of the second attempt must be shorter by this time.
+    // The second attempt's deadline must be shorter than the first attempt's by at least this time.
     sleep(SPENT).await;
     gate.open();
     assert_eq!(called.await.unwrap().code(), Code::Ok);

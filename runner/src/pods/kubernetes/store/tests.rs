@@ -40,7 +40,8 @@ const GONE: &str = "failed to resolve reference \"a.b/fn@sha256:one\": a.b/fn@sh
 async fn the_registry_is_queried_again_after_a_node_did_not_find_an_image() {
     let mut it = Setup::new().await;
     it.store.record_pod(&pod("one", 1, names::CONTAINER, "ErrImagePull", GONE));
-    // The pool can create another pod from here on.
+    // After this event the pool may create another pod, so the image's metadata must already count
+    // as wrong.
     assert!(matches!(it.events.try_recv(), Ok(Event::Seen(_))));
     assert_eq!(it.requests().await, 1);
     // Each pod causes only one new query.
