@@ -1,9 +1,8 @@
 //! A load generator. It makes calls while a test causes faults, and reports each call's outcome.
 //!
 //! In a closed loop each caller has one call in flight. In an open loop calls start at a fixed
-//! rate, even if earlier calls have not ended. Calls in flight and the duration have an upper
-//! limit. The routers may change, as behind a Service: when a router closes a connection, the load
-//! connects to another one.
+//! rate. Calls in flight and the duration have an upper limit. When a router closes a connection,
+//! the load connects to another router, like behind a Service.
 
 mod report;
 

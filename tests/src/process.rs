@@ -56,6 +56,19 @@ pub async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>)
     found.await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
 }
 
+/// The value of `field` for a function on the runner's `/pods` page; 0 if the page has no such
+/// function.
+pub async fn count(runner: &Server, image: &str, field: &str) -> u64 {
+    let page = runner.json("/pods").await;
+    let entry = page.as_array().into_iter().flatten().find(|function| function["image"] == image);
+    entry.map_or(0, |entry| entry[field].as_u64().expect("a number"))
+}
+
+pub async fn wait_count(runner: &Server, image: &str, field: &str, expected: u64) {
+    let reached = async || (count(runner, image, field).await == expected).then_some(());
+    eventually(&format!("{field} of {image} is {expected}"), reached).await;
+}
+
 /// Prints a measured figure. The test harness does not capture this output.
 pub fn figure(text: &str) {
     let _ = std::io::stderr().write_all(format!("figure: {text}\n").as_bytes());

@@ -1,10 +1,7 @@
 //! Routers and runners as processes on a real cluster, scaled up and down like a Deployment. A
 //! runner is listed as ready when it reports that it is ready. Before it gets SIGTERM, it is listed
-//! as terminating.
-//!
-//! Each runner has its own address in the cluster's network; all use the same port. A headless
-//! Service without a selector has an `EndpointSlice` with their addresses. The cluster's DNS serves
-//! these addresses too.
+//! as terminating. A headless Service without a selector has an `EndpointSlice` with the runners'
+//! addresses, which the cluster's DNS serves too.
 
 mod host;
 

@@ -2,8 +2,7 @@
 //!
 //! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject.
 //! The results are the busiest runner's requests divided by the mean, and the number of (image,
-//! runner) pairs with traffic. Each pair is a pool of warm pods. Seeds are fixed, so the results
-//! are the same on every run.
+//! runner) pairs with traffic. Each pair is a pool of warm pods. Seeds are fixed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

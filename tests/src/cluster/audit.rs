@@ -64,8 +64,7 @@ impl Audit {
         self.log_marker(offset).await
     }
 
-    /// The requests that the API server has received since the mark, in the order in which it
-    /// responded.
+    /// The requests that the API server has received since the mark, in the order of its responses.
     pub async fn since(&self, mark: &Mark) -> Vec<Request> {
         let now = self.log_marker(mark.offset).await;
         between(read(&self.path, mark.offset).0, &mark.received, &now.received)

@@ -11,7 +11,8 @@ use porch_fn_image::{Image, pod_name};
 use porch_fn_tests::client::{Answer, Client};
 pub(crate) use porch_fn_tests::cluster::alive;
 use porch_fn_tests::cluster::{Change, Cluster, Namespace, Recorder};
-use porch_fn_tests::process::{Sandbox, Server, eventually};
+use porch_fn_tests::process::{Sandbox, Server};
+pub(crate) use porch_fn_tests::process::{count, wait_count};
 use serde_json::{Value, json};
 
 /// A package that functions return unchanged.
@@ -84,19 +85,6 @@ fn only(mut pods: Vec<Pod>) -> Pod {
 pub(crate) fn function(pod: &Pod) -> &Container {
     let containers = &pod.spec.as_ref().unwrap().containers;
     containers.iter().find(|container| container.name == "function").unwrap()
-}
-
-/// A number from the function's entry on the runner's `/pods` page; zero if it has no entry.
-pub(crate) async fn count(runner: &Server, image: &str, field: &str) -> u64 {
-    let page = runner.json("/pods").await;
-    let entry = page.as_array().unwrap().iter().find(|function| function["image"] == image);
-    entry.map_or(0, |entry| entry[field].as_u64().unwrap())
-}
-
-/// Waits until `field` of the function has this value on the runner's `/pods` page.
-pub(crate) async fn wait_count(runner: &Server, image: &str, field: &str, expected: u64) {
-    let what = format!("{field} of {image} is {expected}");
-    eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
 }
 
 /// A small pod template as a user would write it: `cp` copies the wrapper-server into the pod, and

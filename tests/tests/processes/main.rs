@@ -1,8 +1,5 @@
 //! Tests of our binaries as processes: signals, exit codes, standard input, environments, and
-//! processes that crash.
-//!
-//! tests/run selects tests by the first part of their names. The tests in `foreign` need
-//! third-party programs, and those in `nightly` take minutes.
+//! processes that crash. The tests in `foreign` need third-party programs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

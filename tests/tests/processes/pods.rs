@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Descendant, Sandbox, Server, binary, eventually, figure, flag};
+use porch_fn_tests::process::{
+    Descendant, Sandbox, Server, binary, count, eventually, figure, flag, wait_count,
+};
 use rustix::process::Signal;
 use tokio::time::Instant;
 use tonic::Code;
@@ -48,17 +50,6 @@ fn pids(sandbox: &Sandbox) -> Vec<i32> {
 }
 
 /// A number from the function's entry on the `/pods` page; zero if it has no entry.
-async fn count(runner: &Server, field: &str) -> u64 {
-    let page = runner.json("/pods").await;
-    let entry = page.as_array().unwrap().iter().find(|function| function["image"] == IMAGE);
-    entry.map_or(0, |entry| entry[field].as_u64().unwrap())
-}
-
-async fn wait_count(runner: &Server, field: &str, pods: u64) {
-    let reached = async || (count(runner, field).await == pods).then_some(());
-    eventually(&format!("{pods} {field}"), reached).await;
-}
-
 async fn actions(runner: &Server, action: &str) -> Option<u64> {
     runner.metric(&format!("porch_fn_runner_pool_actions_total{{action=\"{action}\"}}")).await
 }
@@ -80,7 +71,7 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
             flag("warm-up-pod-cache", warm_up),
         ];
         let (runner, client) = runner(&sandbox, "exec cat", flags).await;
-        wait_count(&runner, "ready", expected).await;
+        wait_count(&runner, IMAGE, "ready", expected).await;
         assert_eq!(pods(&sandbox).len() as u64, expected);
         // The call uses the warm pod. Without a warm pod, it starts one.
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
@@ -100,14 +91,14 @@ async fn a_cache_config_that_is_written_later_warms_up_pods_and_keeps_them_past_
     let (runner, client) = runner(&sandbox, "exec cat", flags).await;
     assert_eq!(pods(&sandbox), []);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}', minReplicas: 1, maxReplicas: 2}}"));
-    wait_count(&runner, "ready", 1).await;
+    wait_count(&runner, IMAGE, "ready", 1).await;
     let kept = pids(&sandbox);
     // Although there are no calls, the owner pushes the pod: it writes a later reclaim-after, the
     // time after which a pod may be deleted.
     eventually("3 pushes", async || (actions(&runner, "push").await >= Some(3)).then_some(())).await;
     assert_eq!(pids(&sandbox), kept);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}'}}"));
-    wait_count(&runner, "ready", 0).await;
+    wait_count(&runner, IMAGE, "ready", 0).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
 }
 
@@ -123,7 +114,7 @@ async fn an_unused_pod_is_deleted_and_a_call_creates_a_new_one() {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         assert_eq!(actions(&runner, "create").await, Some(round));
         eventually("the pod is deleted", async || pods(&sandbox).is_empty().then_some(())).await;
-        wait_count(&runner, "ready", 0).await;
+        wait_count(&runner, IMAGE, "ready", 0).await;
     }
     assert_eq!(actions(&runner, "delete expired").await, Some(2));
 }
@@ -143,7 +134,7 @@ async fn a_killed_pod_is_replaced_and_its_call_runs_again() {
     };
     let (answer, killed) = tokio::join!(client.call(IMAGE, INPUT), kill);
     assert_eq!((&answer.output()[..], answer.log().as_str()), (INPUT.as_bytes(), "again\n"));
-    wait_count(&runner, "ready", 1).await;
+    wait_count(&runner, IMAGE, "ready", 1).await;
     let now = pods(&sandbox);
     assert!(now.len() == 1 && now != killed, "{now:?}");
 
@@ -167,13 +158,13 @@ async fn a_pod_keeps_starting_when_its_caller_cancels() {
     assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
     tokio::select! {
         answer = client.call(IMAGE, INPUT) => panic!("{answer:?}"),
-        () = wait_count(&runner, "waiting", 1) => {}
+        () = wait_count(&runner, IMAGE, "waiting", 1) => {}
     }
-    wait_count(&runner, "waiting", 0).await;
-    assert_eq!(count(&runner, "starting").await, 1);
+    wait_count(&runner, IMAGE, "waiting", 0).await;
+    assert_eq!(count(&runner, IMAGE, "starting").await, 1);
     let pod = pids(&sandbox);
     sandbox.write("go", "");
-    wait_count(&runner, "ready", 1).await;
+    wait_count(&runner, IMAGE, "ready", 1).await;
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
     assert_eq!(pids(&sandbox), pod, "the pod that was starting");
 }

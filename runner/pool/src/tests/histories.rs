@@ -1,8 +1,7 @@
 //! The property test runs many histories of the model. A second test proves that the model notices
 //! planted faults.
 //!
-//! `POOL_HISTORIES` sets the number of histories (100,000 in tests/run). `POOL_SEED` replays one
-//! history with a trace.
+//! `POOL_HISTORIES` sets the number of histories. `POOL_SEED` replays one history with a trace.
 
 use crate::model::{self, Counts, Mutant};
 

@@ -1,5 +1,5 @@
 //! Applies deploy/ like a user: the unchanged base, its components and the single runner. It also
-//! checks that nothing is left after removal. `scaling` tests scaling of the base.
+//! checks that nothing is left after removal.
 //!
 //! The cluster's node and DNS can resolve the registry that the manifests name. Nothing enforces
 //! `NetworkPolicies` here, and neither cert-manager nor the Prometheus operator runs. For those

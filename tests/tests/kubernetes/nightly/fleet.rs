@@ -2,8 +2,7 @@
 //! fails, and no runner gets more than twice its fair share of the calls for longer than two
 //! seconds. tests/processes/cluster.rs tests faults of runners in a fixed list.
 //!
-//! `tests/run nightly fleet` runs these tests and prints one table for each kind of discovery.
-//! The tables are copied into `docs/fleet-faults.md`.
+//! Each kind of discovery prints one table of `docs/fleet-faults.md`.
 
 mod shares;
 

@@ -4,9 +4,7 @@
 //!
 //! Porch's own programs do not run here. The test applies the Deployments, Services, accounts and
 //! Roles of Porch's manifests, but their pods run a stand-in (tests/clients/go/cmd/porch). It makes
-//! calls and shuts down like Porch's programs. As a server or controller, it continues to make
-//! calls for 30 s after SIGTERM, on its open connection. As a function runner, it exits at once
-//! after SIGTERM, and its running calls fail.
+//! calls and shuts down like Porch's programs.
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,7 @@
 //! before, and refuse the others at once.
 //!
 //! The functions mostly sleep, and few calls run at once. So the calls exceed the runners' limits,
-//! not the machine's CPU. `tests/in_process/inflight.rs` tests the limits of bytes and memory.
+//! not the machine's CPU.
 
 use std::ops::Range;
 use std::time::Duration;

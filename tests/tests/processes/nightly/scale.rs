@@ -2,8 +2,7 @@
 //! and the duration of calls to warm pods. Meanwhile pods change, all pods are listed again, and
 //! thousands of images appear.
 //!
-//! The test contains the API server. One server that listens on all addresses of 127/8 stands for
-//! all pods. Calls go through the runner's own port, so the figures cover whole calls.
+//! The test contains the API server, and one server on all addresses of 127/8 for all pods.
 
 mod api;
 mod objects;
