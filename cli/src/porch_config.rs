@@ -1,10 +1,9 @@
 //! `porch-fn porch-config`: prints FunctionConfigs that make porch-server send its functions to the
 //! routers, and FunctionConfigs that undo this.
 //!
-//! A porch-server that evaluates functions in its own pods calls `--function-runner` only for
-//! functions whose FunctionConfig names an executable for the tag. So each function gets a
-//! `binaryExecutor` for all tags. The output is meant for `kubectl apply -f -`, or for a Git
-//! repository.
+//! A porch-server that creates function pods itself calls `--function-runner` only if a
+//! FunctionConfig names an executable for the image's tag. So each function gets a `binaryExecutor`
+//! for all tags. The output is meant for `kubectl apply -f -`, or for a Git repository.
 
 mod changes;
 

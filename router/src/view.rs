@@ -61,7 +61,7 @@ impl View {
     }
 
     /// `0 of 3 runners ready: 2 unreachable, 1 draining`. The text contains no runner names,
-    /// because Porch may commit it.
+    /// because Porch may commit it to git.
     pub(crate) fn summary(&self) -> String {
         let known = self.runners.len();
         if known == 0 {

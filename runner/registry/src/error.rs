@@ -92,8 +92,8 @@ impl RegistryError {
         Self::malformed(what, format!("it has more than {limit} {unit}"))
     }
 
-    /// Whether the registry answered the lookup: it does not know the image, or the image cannot
-    /// be used. All other errors mean that the lookup itself failed.
+    /// Whether this error is a valid answer of the registry: it does not know the image, or the
+    /// image cannot be used. All other errors mean that the lookup itself failed.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(self, Self::NotFound | Self::Platform { .. } | Self::NoCommand)
     }

@@ -48,7 +48,7 @@ impl Scalar {
 }
 
 /// Returns whether some YAML version reads plain text as null, a boolean, a number, a date or a
-/// merge key. serde-saphyr's own rule is too broad: it also quotes versions such as `1.10.0`.
+/// merge key. serde-saphyr's rule for quotes is too broad: it also quotes `1.10.0`, for example.
 fn may_be_special(text: &str) -> bool {
     let is_date = |(year, _): (&str, &str)| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit());
     // YAML 1.1 reads 12:30:45 as a number in base 60.

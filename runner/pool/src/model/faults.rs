@@ -35,7 +35,7 @@ pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64) -> Runner {
     Runner::new(config.clone(), offset, now - uptime)
 }
 
-/// In some histories, a minimum of pods (`min_pods`) is kept: of the first image, or of all images.
+/// In some histories (random runs), `min_pods` is set for the first image or for all images.
 pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config) {
     if rng.chance(40) {
         config.limits.min_pods = rng.between(1, u64::from(config.limits.max_pods)) as u32;
@@ -254,8 +254,8 @@ impl World {
         for runner in 0..self.runners.len() {
             self.after(0, length - 1, move |world| world.lose_watch(runner));
         }
-        // Requests near the end of the outage. They may use pods whose `reclaim_after` their
-        // runners cannot write before the outage ends.
+        // Requests near the end of the outage. For the pods that serve them, no runner can write a
+        // later `reclaim_after` before the outage ends.
         for _ in 0..self.rng.between(0, 6) {
             self.after(length - length.min(30_000), length, Self::burst);
         }
