@@ -19,7 +19,7 @@ use crate::rig::{INPUT, REFERENCE, births};
 const BOTH_VERSIONS: Duration = Duration::from_secs(90);
 /// The maximum time from the end of the rollout until all function pods are replaced. Each runner
 /// replaces one pod at a time, because it owns fewer than 40, and one replacement takes two minutes.
-const REPLACED_WITHIN: Duration = Duration::from_mins(20);
+const REPLACED_WITHIN: Duration = Duration::from_mins(30);
 /// How long no pod may change after that. It is longer than an owner waits before it replaces pods.
 const UNCHANGED: Duration = Duration::from_secs(80);
 
