@@ -5,8 +5,8 @@
 //! the ring for every pod. When discovery no longer lists a runner, the runner leaves at once,
 //! unless its health stream reports SERVING. Then it stays for a while, because discovery may be
 //! wrong. Health never changes the ring; it only decides whether a member may be picked. A runner
-//! cools down when discovery lists it again, or when it becomes healthy again. The view does not
-//! distinguish these two cases of cooldown.
+//! cools down (see `health.rs`) when discovery lists it again, or when it becomes healthy again.
+//! The snapshot does not distinguish these two cases of cooldown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -137,7 +137,8 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure>
     Ok(all_deleted)
 }
 
-/// Collects the facts and the unused objects. Fails if a program may need all of them.
+/// Collects the facts and the unused objects. Fails if a function runner of Porch may still need
+/// the objects.
 async fn find(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
     let what = format!("checking namespace {}", cluster.namespace);
     let facts = report_if_slow(&what, Box::pin(gather(cluster))).await?;

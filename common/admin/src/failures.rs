@@ -23,7 +23,8 @@ pub struct Failure {
     pub at_ms: u64,
     /// The number of these calls.
     pub count: u64,
-    /// The program that recorded it, `router` or `runner`. Only the status page sets this.
+    /// The program that recorded these failures, `router` or `runner`. Only the status page sets
+    /// this.
     pub by: String,
     /// The address of the runner where the call failed; empty if the router knows none. A runner
     /// leaves this empty: the status page sets it.

@@ -44,7 +44,7 @@ pub enum CallError {
         #[source]
         error: Box<dyn Error + Send + Sync>,
     },
-    /// The answer is larger than was allowed.
+    /// The answer is larger than the limit of the call.
     #[error("the answer of {size} bytes is larger than {limit} bytes")]
     TooLarge {
         /// Announced size in bytes.

@@ -132,8 +132,8 @@ fn the_width_rule_levels_load_without_spreading_cold_images() {
     assert!(pairs <= 115.0, "pairs {pairs}");
 }
 
-/// A cold image jumps to 30 % of all traffic. The burst term must spread it before its mean demand
-/// has risen.
+/// A cold image jumps to 30 % of all traffic. The burst term must spread the image before the
+/// image's mean demand has risen.
 #[test]
 fn a_cold_image_that_turns_hot_does_not_overload_its_owner() {
     let of_seed = |seed| {

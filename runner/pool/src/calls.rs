@@ -4,9 +4,9 @@
 //! A call gets the least loaded ready pod with room. Pods with equal load take turns.
 //!
 //! A pod that expires or retires soon gets a call only if no other pod has room, whatever the
-//! loads. So the pod can end without affecting calls. It gets no calls at all if a pod with a newer
-//! recipe can take over. A pod too close to its `reclaim_after` must be pushed (see `lib.rs`)
-//! before it gets a call, unless the API server does not answer.
+//! loads. So the pod can end without affecting calls. The pod gets no calls at all if a pod with a
+//! newer recipe (see `replace.rs`) can take over. A pod too close to its `reclaim_after` must be
+//! pushed (see `lib.rs`) before it gets a call, unless the API server does not answer.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::tracked::Tracked;
 use crate::types::{Phase, Reason, RequestId, Time, Uid};
 
 /// How long a refusal by a pod limits this runner's calls on the pod. The limit is the number of
-/// its calls in flight on the pod when the pod refused. Other runners may need the pod's
-/// remaining room.
+/// this runner's other calls that were on the pod at the refusal. The limit is temporary: other
+/// runners' calls may have filled the pod, and these calls end.
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// The error for callers while the runner has not listed the pods yet. Without a list, it creates
 /// no pod.

@@ -4,8 +4,8 @@
 //! pod, and only if the pod's resource version has not changed since the decision. To delete a pod
 //! early (replaced, evicted or above the limit), the owner gives notice: it sets `reclaim_after` to
 //! a near time, and prefers other pods. If another runner has a call on the pod, that runner pushes
-//! `reclaim_after` forward again, like for any pod that expires soon. If the deletion was an
-//! eviction, the owner then cancels it. Otherwise the owner gives notice again one scan later.
+//! `reclaim_after` forward again, like for any pod that expires soon. If the notice was for an
+//! eviction, the owner then cancels the eviction. Otherwise it gives notice again one scan later.
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ impl Function {
     }
 
     /// The API server did not answer a request about this image, or answered with an error, such as
-    /// an error of a webhook. Other runners that use the image's pods may have the same problem. No
-    /// pod of the image is collected until they have had time to push again. If the API server is
-    /// `unreachable`, this holds for all images.
+    /// an error of a webhook. Other runners that use the image's pods may have the same problem. So
+    /// this runner collects no pod of the image until the other runners have had time to push
+    /// again. If the API server is `unreachable`, it collects no pod of any image.
     pub(crate) fn delay_collection(&mut self, unreachable: bool, shared: &mut Shared) {
         let from = shared.now + shared.config.scan_interval;
         match &mut shared.watch {

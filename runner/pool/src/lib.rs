@@ -44,7 +44,7 @@
 //!   and starts the new pod first. A pod is outdated if its configuration or image content differs
 //!   from the owner's and is not newer than the owner's ([`PodRecipe`]).
 //! - **A pod that does not answer is replaced** (`liveness`). It stops counting towards the limit
-//!   at once. The runner probes it until it serves again, or gives up.
+//!   at once. The runner probes it until the pod serves again or the runner gives up.
 //! - **A minimum is kept** (`min_pods`). The owner starts `min_pods` pods of an image and pushes
 //!   them as if they were in use. It always pushes the same pods. Other unused pods expire: their
 //!   `reclaim_after` passes.

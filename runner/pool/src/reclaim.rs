@@ -34,8 +34,8 @@ impl Config {
         ttl.max(self.skew.saturating_mul(4)).max(SHORTEST_LIFETIME)
     }
 
-    /// How long before a pod's end the owner gives notice of it. This leaves the other runners time
-    /// to see the notice in a late watch, and to push.
+    /// When the owner gives notice, the pod has this long to live. This leaves the other runners
+    /// time to see the notice in a late watch, and to push.
     pub(crate) fn notice(&self) -> Duration {
         self.skew.saturating_mul(2)
     }
@@ -70,8 +70,8 @@ impl Function {
         reserved.max(shared.now + lifetime)
     }
 
-    /// Pushes pods that are in use or kept (as one of `min_pods`) if their `reclaim_after` lags
-    /// behind. Also pushes pods that a waiting call could use, but that expire too soon.
+    /// Pushes pods that are in use or kept (as one of `min_pods`) if [`Self::lags`] is true for
+    /// them. Also pushes pods that a waiting call could use, but that expire too soon.
     pub(crate) fn push_pods(&mut self, shared: &mut Shared) {
         self.choose_kept(shared);
         let waiting = self.queue.front().map(|(_, _, deadline)| deadline);
@@ -100,8 +100,8 @@ impl Function {
         }
     }
 
-    /// Whether `reclaim_after` lags behind so far that it must be pushed: by a quarter of the
-    /// lifetime, but [`LONGEST_THROTTLE`] at most.
+    /// Whether `reclaim_after` is so much earlier than a push would set it that a push is due: by a
+    /// quarter of the lifetime, but by [`LONGEST_THROTTLE`] at most.
     fn lags(&self, tracked: &Tracked, deadline: Option<Time>, shared: &Shared) -> bool {
         let lifetime = shared.config.lifetime(self.settings.limits.ttl);
         let Some(reclaim_after) = tracked.pod.reclaim_after else { return true };
@@ -165,7 +165,7 @@ impl Tracked {
         shared.act(Action::Push { uid, resource_version, name, until, place_wanted });
     }
 
-    /// The push got an error or no answer. The pod is used without it, and the push is retried.
+    /// The push got an error or no answer. Calls use the pod anyway, and the push is retried.
     fn waive_push(&mut self, shared: &Shared) {
         let retry = shared.config.retry_interval();
         self.push_after = shared.now + retry;

@@ -184,7 +184,8 @@ impl Function {
     }
 
     /// A start failed. The waiting calls are rejected at once if no other pod can serve them. If
-    /// `error` is `None`, they wait for the next start. The pod `except` is not expected to serve.
+    /// `error` is `None`, the calls wait for the next start. The pod `except` does not count as a
+    /// pod that can serve.
     pub(crate) fn start_failed(
         &mut self,
         error: Option<Rejection>,
@@ -202,7 +203,7 @@ impl Function {
         }
     }
 
-    /// The answer to a new call while starts are paused and no pod can be expected to serve it.
+    /// The answer to a new call while starts are paused and no pod is ready or starting.
     pub(crate) fn paused_error(&self, shared: &Shared) -> Option<Rejection> {
         let hope = !self.is_paused(shared) || self.starting(shared) > 0 || self.any_ready();
         self.backoff.as_ref()?.error.clone().filter(|_| !hope)

@@ -194,7 +194,7 @@ pub struct ImageContent {
 // === impl Reason ===
 
 impl Reason {
-    /// This text, under this name in metrics.
+    /// Creates a reason with this text. `kind` is its name in metrics.
     pub fn new(kind: &'static str, text: impl Into<Arc<str>>) -> Self {
         Self { kind, text: text.into() }
     }
@@ -245,11 +245,12 @@ pub struct Pod {
     pub terminating_since: Option<Time>,
     /// The phase of the pod.
     pub phase: Phase,
-    /// What it was created from.
+    /// What the pod was created from.
     pub recipe: PodRecipe,
-    /// The owner may delete it after this moment (`fn.kpt.dev/reclaim-after`).
+    /// The owner may delete the pod after this moment (`fn.kpt.dev/reclaim-after`).
     pub reclaim_after: Option<Time>,
-    /// When another runner last asked its owner to evict it (`fn.kpt.dev/place-wanted`).
+    /// When a runner that does not own the pod last asked the owner to evict the pod
+    /// (`fn.kpt.dev/place-wanted`).
     pub place_wanted: Option<Time>,
 }
 

@@ -7,8 +7,8 @@
 //! - `podExecutor`: the list does not select images. The object is for every tag and digest, and
 //!   every entry is valid. The list only names the tags to warm up.
 //! - `binaryExecutor`: an entry is the image's tag, character by character. A request's tag field
-//!   is a version constraint: it selects the highest listed version that satisfies it. An entry
-//!   that cannot be a tag is reported, since it has no effect.
+//!   is a version constraint: it selects the highest listed version that the constraint allows.
+//!   An entry that cannot be a tag has no effect, so it is reported.
 //! - `goExecutor`: ignored; only Porch itself uses it.
 //!
 //! [`TagSemantics::Constraint`], Porch since its pull request 1186: in all three lists an entry is
@@ -18,8 +18,9 @@
 //!   matches an image without a tag, which here is the same as `latest`.
 //! - A plain version is a constraint as well: `v0.2` matches any `0.2.x`, and `v0.4.5` also matches
 //!   `0.4.5`.
-//! - If a request is itself a constraint, an executable matches it if an entry has the same text or
-//!   a listed version satisfies it. The same text wins, then the highest version.
+//! - A request may itself be a constraint. An executable then matches if an entry has the same
+//!   text, or if a listed version satisfies the request. The same text wins, then the highest
+//!   version.
 //! - `podExecutor` may also list the empty text and `latest`, the other two only `latest`. Any
 //!   other text that is not a constraint makes the whole object invalid.
 //!

@@ -83,8 +83,8 @@ impl AsyncRead for Wire {
             && let Some(stream_id) = first_new_stream(&buffer.filled()[before..])
         {
             // Discards the bytes of the call. The HTTP/2 library reads zero bytes: the end of the
-            // connection. The GOAWAY frame names the last processed stream: clients use odd stream
-            // numbers, so its number is two less. One write can send the whole frame.
+            // connection. The GOAWAY frame names the stream before the call's. Clients use odd
+            // stream numbers, so that number is two less. One write can send the whole frame.
             buffer.set_filled(before);
             let _ = self.stream.try_write(&go_away_frame(stream_id - 2));
         }

@@ -78,7 +78,7 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         installed.callers.iter().map(|caller| (caller, destination(facts, &caller.address))).collect();
     for original in installed.originals.iter().filter(|original| original.pods > 0) {
         let (name, pods) = (&original.name, original.pods);
-        // If a program calls this runner, the function `call` reports that below.
+        // If a program calls this runner, the function `call` reports the call below.
         if called.iter().all(|(_, destination)| *destination != Destination::Other(name)) {
             report.warning(
                 format!("Porch's own function runner still runs: Deployment {name}, {pods} replicas"),

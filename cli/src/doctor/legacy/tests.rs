@@ -170,7 +170,7 @@ async fn nothing_is_deleted_until_the_last_pod_of_porchs_runner_in_any_namespace
         (vec![scaled(renamed("porch-system"))], vec![&terminates], Err(still)),
         (vec![scaled(renamed("b"))], vec![], Ok(&[][..])),
         (vec![scaled(renamed("b"))], vec![&pod("Failed", false), &pod("Succeeded", true)], Ok(&[])),
-        // The Deployment is ours, but its terminating pod may be one of Porch's runner.
+        // The Deployment is ours, but its terminating pod may run Porch's runner.
         (vec![ours.clone()], vec![&runs, &terminates], Err(still)),
         (vec![ours], vec![&runs], Ok(&[])),
         (vec![server.clone()], vec![&terminates], Ok(&["a/porch-server"])),

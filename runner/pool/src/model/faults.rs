@@ -302,8 +302,8 @@ impl World {
         }
     }
 
-    /// A runner resolves every tag. Content that it already knew keeps the time of its first
-    /// resolution.
+    /// A runner resolves every tag. If the runner already knew the content, the time of the first
+    /// resolution stays.
     pub(crate) fn resolve(&mut self, runner: usize) {
         let resolved = Some(Time::from_millis(self.now));
         for (image, moves) in self.images.iter().zip(&self.tags) {

@@ -22,8 +22,8 @@ use crate::transport::{Http, read_body, same_origin};
 /// The `client_id` that is sent to token servers.
 const CLIENT_ID: &str = "porch-fn";
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// At most: the first attempt, an attempt that answers the challenge, one for a new challenge, and
-/// one with new credentials.
+/// Maximum number of attempts at one request: the first attempt, an attempt that answers the
+/// challenge, one for a new challenge, and one with new credentials.
 const MAX_ATTEMPTS: usize = 4;
 
 /// One lookup at the registry of one image.

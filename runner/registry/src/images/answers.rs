@@ -66,8 +66,8 @@ pub(super) struct AnswerEntry<V> {
 #[derive(Debug)]
 struct LastAnswer<V> {
     known: Option<Arc<V>>,
-    /// When the registry last confirmed `known`; `None` without an answer, or after a pod that was
-    /// created with `known` failed.
+    /// When the registry last confirmed `known`. `None` if there is no answer, or if a pod failed
+    /// that was created with `known`.
     confirmed: Option<Instant>,
     /// The last lookup's error, and the time until which no lookup is started.
     failed: Option<(RegistryError, Instant)>,
@@ -119,7 +119,7 @@ impl<V: Question> Answers<V> {
                 *last = LastAnswer { known: Some(Arc::clone(new)), confirmed, failed: None };
             }
             Err(error) => {
-                // If there is a previous answer, callers get that one and a longer pause does no
+                // If there is a previous answer, callers get that answer. So a longer pause does no
                 // harm.
                 let is_short = last.known.is_none() && is_transient(error);
                 let pause = if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL };

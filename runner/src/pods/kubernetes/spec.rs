@@ -114,8 +114,8 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, extras: &
     if let Some(account) = &overrides.service_account {
         spec.service_account_name = Some(account.clone());
         if source == Source::Inline {
-            // Users set a service account to get its token. The built-in template does not mount
-            // the token.
+            // Users set a service account to get its token in the pod. The built-in template
+            // disables the mount of the token, so remove that setting.
             spec.automount_service_account_token = None;
         }
     }
@@ -226,8 +226,8 @@ fn annotations(
         (names::ENTRYPOINT, entrypoint.filter(|text| text.len() <= MAX_ENTRYPOINT)),
         (names::RECLAIM_AFTER, Some(format_time(order.reclaim_after))),
     ] {
-        // The template may be a copy of a function pod, with that pod's annotations. Remove them if
-        // there is no value.
+        // The template may be a copy of a function pod, with that pod's annotations. Remove an
+        // annotation for which the new pod has no value.
         match value {
             Some(value) => annotations.insert(key.to_owned(), value),
             None => annotations.remove(key),

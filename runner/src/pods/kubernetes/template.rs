@@ -151,9 +151,10 @@ impl Template {
     }
 }
 
-/// Parses one object of a ConfigMap directly into its type. An error then has its line and column,
-/// and a plain scalar such as `1.10` is read as a string if the field is a string. Labels and
-/// annotations beside the metadata, as in the documented example, are moved there with a warning.
+/// Parses one object of a ConfigMap directly into its type. An error then names the line and
+/// column, and a plain scalar such as `1.10` is read as a string if the field is a string. Labels
+/// and annotations that are not in the metadata but next to it, like in the documented example, are
+/// moved into the metadata with a warning.
 fn read_object<K>(part: &str, text: &str, warnings: &mut Vec<String>) -> Result<K, String>
 where
     K: DeserializeOwned + Resource + Metadata<Ty = ObjectMeta>,
@@ -194,8 +195,8 @@ pub(crate) fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
     times.filter_map(|time| times::from_timestamp(time.0)).max()
 }
 
-/// Keeps the part of a template's metadata that pods inherit. A name or UID belongs to the template
-/// alone.
+/// Keeps the part of a template's metadata that pods inherit. A name or UID belongs only to the
+/// template.
 fn labels_and_annotations(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { labels: metadata.labels, annotations: metadata.annotations, ..ObjectMeta::default() }
 }

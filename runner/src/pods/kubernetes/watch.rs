@@ -88,7 +88,7 @@ async fn follow<K>(
 }
 
 fn trim_pod(pod: &mut Pod) {
-    // `crash` needs only the pull secrets.
+    // Of the spec, only the pull secrets are needed, by `crash`.
     pod.spec = pod
         .spec
         .take()

@@ -53,7 +53,7 @@ static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 /// logs a warning, and a process that leaves its group outlives its call.
 pub fn adopt_orphans() {
     let adopt = || -> io::Result<()> {
-        // The main thread has the number of the process.
+        // The thread number of the main thread equals the process number.
         let children = File::open(format!("/proc/self/task/{}/children", getpid()))?;
         REAPER.calls.lock().inherited = numbers_in(&children)?.into_iter().collect();
         set_child_subreaper(Some(getpid()))?;

@@ -31,7 +31,7 @@ pub(super) struct Object {
     pub(super) observed: Option<i64>,
     /// `status.error`.
     pub(super) error: String,
-    /// The time of the last change, except of the status.
+    /// The time of the last change that is not a change of the status.
     pub(super) changed: Option<Time>,
 }
 
@@ -48,8 +48,8 @@ pub(super) enum Write {
     Finalizer,
 }
 
-/// Returns the write that `object` needs. `applied` is true if its current state is in effect, and
-/// not an earlier one. `problem` describes what the object's user should fix.
+/// Returns the write that `object` needs. `applied` is true if the object's current state is in
+/// effect, and not an earlier state. `problem` describes what the object's user should fix.
 pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>) -> Option<Write> {
     let ObjectMeta { generation, finalizers, .. } = &object.metadata;
     if object.is_ending() {
