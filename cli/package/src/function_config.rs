@@ -76,7 +76,7 @@ impl FunctionConfig {
             format!("the function config has no {missing}; complete the file given to --fn-config")
         })?;
         let config = Self(document);
-        // The text must parse to the same values when it is indented below its key.
+        // The text must parse to the same values when it is indented below `functionConfig:`.
         match Yaml::valid(config.field()).and_then(|list| list.root.get(FUNCTION_CONFIG).cloned()) {
             Some(node) if same(&node, &config.0.root) => Ok(config),
             _ => Err(NOT_PLAIN.to_owned()),

@@ -53,8 +53,8 @@ pub(super) fn resource_list(text: &str) -> Result<Option<Yaml>, ParseError> {
     Ok(list.filter(|list| list.root.get("kind").and_then(Node::text) == Some("ResourceList")))
 }
 
-/// Returns the path, index and text of an item. `cut` is the item's own text. The item is
-/// serialized if `cut` is missing or does not parse to `item`.
+/// Returns the path, index and text of an item. `cut` is the item's text in the output. The
+/// item is serialized if `cut` is missing or does not parse to `item`.
 fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
     let annotation = |keys: [&str; 2]| {
         keys.into_iter().find_map(|key| annotations::get(item, key)).filter(|value| !value.is_empty())

@@ -5,8 +5,8 @@
 //! - When the IPv6 lookup fails, hickory returns only the IPv4 addresses (and the reverse). A
 //!   [`Lookup`] keeps the two results separate.
 //! - For a search list, hickory reports only the last name's error. A failure followed by "no such
-//!   name" would look like an empty answer. So this module looks up each name of the list itself.
-//!   An answer is empty only if no lookup of the list failed.
+//!   name" would look like an empty answer. So this module, not hickory, goes through the list. An
+//!   answer is empty only if no lookup of the list failed.
 //! - hickory's cache would hide changes until the TTL ends, so it is cleared before each lookup.
 
 #[cfg(test)]

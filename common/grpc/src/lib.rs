@@ -29,11 +29,11 @@ pub use status::{
 pub use timeout::{format_timeout, parse_timeout};
 
 /// Maximum header list in bytes. Every hop accepts requests up to this limit, and our answers stay
-/// below it. A status message of [`MAX_MESSAGE_BYTES`] must fit beside the metadata, although
-/// percent-encoding can triple its length.
+/// below it. A status message of [`MAX_MESSAGE_BYTES`] and the metadata must fit into it together,
+/// although percent-encoding can triple the length of the message.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
 /// Maximum header list in bytes that our client accepts in answers, like grpc-go. Other servers,
-/// such as Porch's own wrapper-server, do not limit their status messages, so our client needs this
-/// limit.
+/// such as Porch's own wrapper-server, do not limit their status messages. So our client accepts
+/// more than our servers send.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

@@ -5,8 +5,8 @@ use crate::{Constraint, Image, parse_version};
 /// Returns the text that the ring hashes for a request with these `image` and `tag` fields:
 ///
 /// * The canonical reference, so that all spellings of an image share one shard.
-/// * If the tag field is a version, the reference with this version as its tag. kpt also takes a
-///   version literally.
+/// * If the tag field is a version, the reference with this version as its tag. For kpt, too,
+///   a version is a tag and not a constraint.
 /// * If the tag field is any other constraint, only the repository. The result of the constraint
 ///   may change. With this key, one runner resolves it for all callers.
 /// * Any other tag field is ignored. If `image` has a digest, every tag field is ignored.

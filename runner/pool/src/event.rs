@@ -50,21 +50,21 @@ pub enum Event {
     WatchLost,
     /// The answer to `Create`.
     Created {
-        /// As requested.
+        /// The name in `Create`.
         name: PodName,
         /// The answer.
         result: Creation,
     },
     /// The answer to `Delete`.
     Deleted {
-        /// As requested.
+        /// The uid in `Delete`.
         uid: Uid,
         /// The answer.
         result: WriteOutcome,
     },
     /// The answer to `Push`.
     Pushed {
-        /// As requested.
+        /// The uid in `Push`.
         uid: Uid,
         /// The answer.
         result: WriteOutcome,
@@ -73,9 +73,9 @@ pub enum Event {
     Ready(Uid),
     /// The answer to `Check`.
     Checked {
-        /// As requested.
+        /// The uid in `Check`.
         uid: Uid,
-        /// As requested.
+        /// The number in `Check`.
         number: u64,
         /// Whether the wrapper-server in the pod answered in time, whatever the answer.
         answered: bool,
@@ -95,9 +95,9 @@ pub enum Event {
     /// The set of runners changed. A pool starts with [`OwnedShards::All`]: a runner with peers
     /// sends this before the first `Synced`, and again at every change.
     Own(OwnedShards),
-    /// Start one pod of the image unless one exists. Only the owner starts it. The pool remembers
-    /// the request until it knows the pods and the shards are not [`OwnedShards::None`]. It drops
-    /// the request if another runner owns the image, or after five failed starts in a row.
+    /// Start one pod of the image unless one exists. Only the owner starts it. The pool keeps the
+    /// request while it does not know the pods, or while its shards are [`OwnedShards::None`]. It
+    /// drops the request if another runner owns the image, or after five failed starts in a row.
     Warm {
         /// What to warm up.
         image: ImageKey,

@@ -96,14 +96,14 @@ impl Function {
         }
     }
 
-    /// The pod is lost. It is a failed start only if the pod never served.
+    /// The pod is lost. This counts as a failed start only if the pod never served.
     pub(crate) fn fail(&mut self, index: usize, reason: Reason, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         if matches!(tracked.health, Health::Failed | Health::Hung) {
             return;
         }
-        // A pod may be dead when the watch first reports it. Then it is a failed start only if this
-        // runner is creating a pod of that name.
+        // A pod may be dead when the watch first reports it. This counts as a failed start only if
+        // this runner is creating a pod of that name.
         let awaited = tracked.awaited() || self.starts.iter().any(|start| start.name == tracked.pod.name);
         Self::stop_probe(tracked, shared);
         tracked.health = Health::Failed;

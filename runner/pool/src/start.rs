@@ -15,7 +15,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
-/// A new pause that begins within this time after the end of the last one is longer than the last.
+/// If a pause begins within this time after the previous pause ended, it is longer than that one.
 const REMEMBER: Duration = Duration::from_mins(1);
 
 /// A create under way.

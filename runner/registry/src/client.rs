@@ -124,7 +124,7 @@ impl Client {
                     return Ok(digest.into());
                 }
             }
-            // The registry may not support HEAD.
+            // Some registries do not support HEAD.
             Err(RegistryError::Malformed { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -25,7 +25,7 @@ pub enum RegistryError {
          retry; the runner's log has the cause"
     )]
     Unreachable,
-    /// A redirect or a token realm leads to an internal address. This registry may not send the
+    /// A redirect or a token realm leads to an internal address. This registry must not send the
     /// runner there: see `address_class`.
     #[error(
         "the image's registry sends the runner to a loopback, link-local or cluster address, which only a registry \

@@ -80,7 +80,7 @@ impl CacheConfig {
 // === impl Item ===
 
 impl Item {
-    /// An item of a map. Errors about the item name the location of the map's value.
+    /// An item of a map. An error about the item contains the location of the map's value.
     fn of_map((name, ttl): (String, Spanned<String>)) -> Self {
         Self {
             name: Spanned::new(name, ttl.referenced, ttl.defined),

@@ -29,7 +29,7 @@ const EXACT: &[&str] = &[
     "\"metadata\":\n  \"name\": >\n    a\n   \n\n",
 ];
 
-/// Metadata whose text changes as well: old annotations and empty mappings are removed.
+/// Metadata whose text does not stay: old annotations and empty mappings are removed.
 const INEXACT: &[&str] = &[
     "metadata: {}\n",
     "metadata:\n",
@@ -154,8 +154,8 @@ fn check(package: &Package) -> Result<(), TestCaseError> {
     prop_assert_eq!(sent.len(), file.documents.len());
     for (at, (item, document)) in sent.iter().zip(&file.documents).enumerate() {
         let document = file.text[document.range.clone()].replace("\r\n", "\n");
-        // If the file ends in a block scalar without a newline, this test's parser adds one to the
-        // value.
+        // If the file ends in a block scalar without a newline, this test's parser adds a newline
+        // to the value.
         let whole = Yaml::valid(document.as_str());
         let is_same = |document: &Node| same(&bare(item), &bare(document));
         let ends_open = !document.ends_with('\n') && document.contains(['|', '>']);

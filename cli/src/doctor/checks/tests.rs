@@ -201,7 +201,7 @@ fn answering(answers: &[Option<bool>]) -> Vec<Asked<bool>> {
     answers.iter().enumerate().map(asked).collect()
 }
 
-/// An installation without routers. Its runner may be Porch's own, and the pods have these answers.
+/// An installation without routers. The pods of its runner give these answers (see `answering`).
 pub(in crate::doctor) fn single_runner(answers: &[Option<bool>]) -> Facts {
     let mut objects = objects();
     let mut deployment = objects["deployments"][1].clone();

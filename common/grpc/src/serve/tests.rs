@@ -122,7 +122,7 @@ async fn call(sender: &mut SendRequest<Bytes>) -> RecvStream {
     answer.await.unwrap().into_body()
 }
 
-/// The same code closes a peer that finished a TLS handshake and then sends nothing.
+/// The same code closes a TLS connection whose peer sends nothing after the handshake.
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_an_http2_preface_is_closed() {
     let mut server = TestServer::new();

@@ -44,7 +44,7 @@ pub(crate) fn made(version: &str, written: u64) -> PodRecipe {
     PodRecipe::of(version, Some(Time::from_millis(written)))
 }
 
-/// Like `made`, with image content. The tag resolved to it first at `resolved`, in milliseconds.
+/// Like `made`, with image content. `resolved` (ms): when the tag first resolved to this content.
 pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64) -> PodRecipe {
     let content = ImageContent { digest: digest.into(), resolved: Some(Time::from_millis(resolved)) };
     PodRecipe { content: Some(content), ..made(version, written) }

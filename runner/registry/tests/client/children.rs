@@ -1,5 +1,5 @@
-//! Properties of a whole process: its environment and its log. Each test runs another test in its
-//! own process.
+//! Properties of a whole process: its environment and its log. Each test starts a new process that
+//! runs one other test.
 
 use std::process::Stdio;
 

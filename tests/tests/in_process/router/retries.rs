@@ -309,9 +309,9 @@ async fn runners_that_hang_do_not_count_as_lost_connections_of_a_call() {
     assert_eq!(fleet.taken(), [1, 1, 1, 0]);
 }
 
-/// A fault such as the loss of a node may end several runners at almost the same time. Without the
-/// pause, the router could send the call to the next of these runners just before that runner ends.
-/// After two lost connections, the router would treat the call as the cause.
+/// A fault such as the loss of a node may end several runners at almost the same time. Without a
+/// pause, the router could send the call again to a runner that is about to end. After two lost
+/// connections, the router would treat the call as the cause.
 #[tokio::test]
 async fn a_call_whose_connection_was_lost_is_sent_again_after_a_pause() {
     let (mut fleet, image, _) = Fleet::ordered(2, &[]).await;

@@ -221,7 +221,7 @@ fn use_stand_in(deployment: &mut Value, image: &str, images: &[String], report_t
         deployment["spec"]["replicas"] = json!(3);
     }
     let pod = &mut deployment["spec"]["template"]["spec"];
-    // The stand-in calls for 30 s after SIGTERM.
+    // The stand-in makes calls for 30 s after SIGTERM.
     pod["terminationGracePeriodSeconds"] = json!(60);
     let container = &mut pod["containers"][0];
     container["image"] = json!(image);

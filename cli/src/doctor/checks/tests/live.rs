@@ -63,7 +63,7 @@ fn routers_must_know_each_ready_runner_by_one_of_its_addresses() {
     let all_known = "1 routers have found the 2 runners that are ready";
     let cases: [(Addresses, [Addresses; 2], &str); 10] = [
         (&["10.0.0.1:9445", "10.0.0.2:9445"], [A, B], all_known),
-        // The pods' first address is of the other family.
+        // The router knows IPv6 addresses, and each pod's first address is IPv4.
         (&["[fd00::1]:9445", "[fd00::2]:9445"], [A, B], all_known),
         (&["[fd00:0:0::1]:9445", "[FD00::2]:9445"], [A, B], all_known),
         (&["10.0.0.1:9445", "10.0.0.2:9445"], [&A[..1], &B[..1]], all_known),
