@@ -123,8 +123,8 @@ impl HealthState {
         matches!(self, Self::Starting | Self::Unreachable | Self::Draining)
     }
 
-    /// Whether a change from this state to `next` is logged as a warning. A drain is expected, and
-    /// after a drain the runner is expected to become unreachable, because its process ends.
+    /// Whether a change from this state to `next` is logged as a warning. A drain is normal.
+    /// After a drain the runner becomes unreachable, which is normal too, because its process ends.
     pub(crate) fn is_unexpected_before(self, next: Self) -> bool {
         next == Self::Ejected || (next == Self::Unreachable && self != Self::Draining)
     }

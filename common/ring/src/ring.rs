@@ -45,7 +45,7 @@ pub struct Ring {
 #[derive(Debug)]
 struct Point {
     position: u64,
-    /// Index into [`Ring::preferences`], in rows. Not hashed.
+    /// Number of the row in [`Ring::preferences`].
     row: u32,
 }
 

@@ -1,6 +1,6 @@
 //! How many runners share a busy image, and which of them takes a request.
 //!
-//! Image popularity is skewed, so a ring alone gives the busiest runner almost twice its share.
+//! Image popularity is skewed, so without spill the busiest runner gets almost twice its share.
 //! Bounded loads (spill to the next runner once the owner is above average) fix this, but they also
 //! move other images: the hot image fills its owner, and every cold image of that owner spills and
 //! starts pods elsewhere. The *width rule* considers the image instead: an image may use as many of

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// Displays an error with all its causes. The outermost error of a failed connection alone does not
-/// explain why it failed.
+/// Displays an error with all its causes. The outermost error of a failed connection does not
+/// explain why the connection failed.
 #[derive(Debug)]
 pub struct Causes<'a>(pub &'a dyn Error);
 

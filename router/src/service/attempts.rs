@@ -118,8 +118,8 @@ impl<'a> Attempts<'a> {
                 }
                 Attempt::Shed(reply) => {
                     self.note(&runner, "SHED", &message_of(reply.status_headers()));
-                    // A busy runner has not failed. A runner that cannot reach its pods may have
-                    // failed.
+                    // A busy runner answers RESOURCE_EXHAUSTED and has not failed. A runner that
+                    // cannot reach its pods answers UNAVAILABLE and may be faulty.
                     if reply.code() == Code::Unavailable {
                         self.record_failure(&runner);
                     }

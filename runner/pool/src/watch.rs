@@ -83,8 +83,8 @@ impl Function {
         let awaited = tracked.awaited();
         Self::stop_probe(&mut tracked, shared);
         shared.images.remove(&tracked.pod.uid);
-        // A start whose create is not answered yet does not count while its pod is tracked. From
-        // now on the start counts again.
+        // While a pod is tracked, the pod is counted instead of its start. If the API server has
+        // not answered the create yet, the start is counted again from now on.
         let shown = self.starts.iter_mut().map(|start| &mut start.shown);
         shown.for_each(|shown| drop(shown.take_if(|uid| *uid == tracked.pod.uid)));
         if awaited {

@@ -3,7 +3,7 @@
 //! `openssl req -x509` makes certificates that are their own CA. Users configure such a certificate
 //! in a registry, and give the same file to the runner as the CA. Go and curl accept such a
 //! certificate, but webpki rejects a CA as a server's certificate. So this verifier accepts a
-//! certificate from the user's CA file for its own names, while it is valid.
+//! certificate from the user's CA file, if that certificate is valid and has the server's name.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl ServerCertVerifier for Verifier {
         let verified =
             self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // webpki checks the dates before it returns this.
+            // webpki checks the dates before it returns this error.
             Err(Error::InvalidCertificate(CertificateError::Other(other)))
                 if other.to_string() == "CaUsedAsEndEntity"
                     && self.given.iter().any(|it| it == end_entity) =>

@@ -1,4 +1,4 @@
-//! How `porch-fn` connects to its API server.
+//! How `porch-fn` connects to the API server.
 
 use std::ffi::OsString;
 

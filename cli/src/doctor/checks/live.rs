@@ -168,7 +168,7 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
     let mut faults: BTreeMap<(Level, String), usize> = BTreeMap::new();
     for metrics in &pages {
         let mut add = |level, fault| *faults.entry((level, fault)).or_default() += 1;
-        // The code below reports FunctionConfigs with faults, from a metric of their own.
+        // The code below reports faulty FunctionConfigs, which have another metric.
         for source in invalid(metrics).filter(|source| *source != "functionconfigs") {
             // Without --function-pod-template, runners read the templates from the objects that
             // newer Porch versions use.

@@ -78,7 +78,7 @@ fn kept_pods_wait_for_a_free_place_and_are_evicted_last() {
         limits: Limits { min_pods: 1, ttl: seconds(120), ..config().limits },
         ..room_for(2)
     });
-    rig.run("pass 60; pods -> f0 f1"); // the kept pod of f9 waits for a place
+    rig.run("pass 60; pods -> f0 f1"); // the kept pod of f9 waits for room
     // The pod of f0 is evicted, although it was used later than the kept pod of f9.
     rig.run("pass 1900 ..; pods -> f9; serve f0; serve f1 5; pods -> f1 f9");
 }

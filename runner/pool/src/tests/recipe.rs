@@ -1,5 +1,5 @@
-//! A pod is outdated if its configuration or its image content differs from the owner's recipe, and
-//! no differing part is newer in the pod.
+//! A pod is outdated if its configuration or its image content differs from the owner's recipe. But
+//! it is not outdated if a differing part is newer in the pod than in the recipe.
 
 use super::rig::{NOTHING, Rig, config, limits, made, made_with};
 use crate::config::Config;

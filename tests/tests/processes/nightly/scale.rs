@@ -65,7 +65,7 @@ impl Runner {
         figure(&format!("{what}: {now} MiB, at most {peak} MiB, {files} open files"));
     }
 
-    /// The number of calls to pods, and how many of them waited for a pod at most a millisecond.
+    /// The number of calls to pods, and how many of them waited at most 1 ms for a pod.
     async fn waits(&self) -> (u64, u64) {
         let (_, metrics) = self.server.page("/metrics").await;
         let buckets = metrics.lines().filter(|line| {

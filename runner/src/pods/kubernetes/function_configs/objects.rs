@@ -1,9 +1,9 @@
 //! The existing FunctionConfigs, the configuration made from them, and the next write to one of
 //! them. Has no I/O.
 //!
-//! The pause before the next write to the same object doubles with each write. Without it, two
-//! writers of the same field could overwrite each other in a tight loop. The pause is reset when
-//! the object had no write for twice that time.
+//! The pause before the next write to the same object doubles with each write. Without
+//! the pause, two writers of the same field could overwrite each other in a tight loop. The pause
+//! is reset when the object had no write for twice the pause.
 
 #[cfg(test)]
 mod tests;

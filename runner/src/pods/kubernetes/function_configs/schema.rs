@@ -21,8 +21,8 @@ const NO_MEANING: &str = "it has no FunctionConfig with a description of podExec
 // === impl Followed ===
 
 impl Followed {
-    /// Reads the schema, unless `--functionconfig-tags` decides. After a failure the last answer
-    /// stays in effect.
+    /// Reads the schema, unless `--functionconfig-tags` sets the meaning of tags. After a failure
+    /// the last answer stays in effect.
     pub(super) async fn read_schema(&mut self) {
         if self.options.semantics.is_some() {
             return;

@@ -45,7 +45,7 @@ struct State {
     /// Watch events: the resource version and the JSON line of each.
     pod_events: Vec<(u64, Bytes)>,
     service_events: Vec<(u64, Bytes)>,
-    /// Watches of pods that began before this version have expired.
+    /// A watch of pods has expired if it began before this version.
     expired: u64,
     /// When the runner began its last list of pods, and when it began the watch after that list.
     listed: Option<Instant>,
