@@ -2,7 +2,7 @@
 //!
 //! Each call is retried at most once after it was sent. Without a budget, this could still double
 //! the load of a failing cluster. The budget allows a burst, because a runner that dies interrupts
-//! all of its calls in flight. After the burst, it allows a share of the calls.
+//! all of its calls in flight. After the burst, the budget allows retries for a share of the calls.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ const RESERVED_FOR: Duration = Duration::from_secs(10);
 /// A token bucket. All times are durations since the same origin.
 #[derive(Debug, Default)]
 pub(crate) struct RetryBudget {
-    /// Retries that were made and are not earned back yet, at most [`RESERVE`].
+    /// Retries that were made, less those that calls and time have added since; at most
+    /// [`RESERVE`].
     spent: f64,
     updated: Duration,
     /// Reserved retries for the calls of lost runners, and when the reservation expires.

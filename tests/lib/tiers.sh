@@ -69,8 +69,8 @@ tier_ended() {
     fi
 }
 
-# missing_programs SCRIPT OUTDIR: builds programs of other projects, and prints why some are
-# missing.
+# missing_programs SCRIPT OUTDIR: runs SCRIPT, which builds programs of other projects in OUTDIR.
+# Prints why programs are missing.
 missing_programs() {
     local lines code=0
     lines=$("$1" "$2") || code=$?

@@ -64,9 +64,9 @@ fn remove_if_empty(entries: &mut Vec<Entry>, key: &str) {
     entries.retain(|(k, value)| k.text() != Some(key) || !is_empty(value));
 }
 
-/// Returns the entries of the mapping at `key`. Clears the key's span, because [`rewrite`] would
-/// copy the old lines of an entry with a span. If [`rewrite`] cannot edit the entry's lines, it
-/// serializes an entry without a span.
+/// Returns the entries of the mapping at `key`. Clears the key's span, because the caller changes
+/// the entries. If [`rewrite`] replaces a whole entry whose key has a span, it copies the old
+/// lines. An entry whose key has no span is serialized.
 fn existing<'a>(entries: &'a mut [Entry], key: &str) -> Option<&'a mut Vec<Entry>> {
     let (key, value) = entries.iter_mut().find(|(k, _)| k.text() == Some(key))?;
     key.span = 0..0;

@@ -34,7 +34,8 @@ const EXPIRED: u16 = 410;
 /// What a [`Follower`] reports.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// All objects that exist now. The first change, and the one after [`Change::Expired`].
+    /// All objects that exist now. A follower reports this first, and again after
+    /// [`Change::Expired`].
     Listed(Vec<K>),
     /// An object was created or changed.
     Applied(K),

@@ -118,8 +118,8 @@ impl Files {
     /// The files of the flags that begin with `flags`; `None` if none of them is set.
     ///
     /// # Errors
-    /// When only one of certificate and key is set, or the CA without both. Also when `mutual` is
-    /// true and the CA is missing.
+    /// When any of the flags is set, but the certificate or the key is missing. Also when `mutual`
+    /// is true and the CA is missing.
     pub fn of(
         flags: &'static str,
         [certificate, key, client_ca]: [&Option<PathBuf>; 3],
@@ -150,8 +150,8 @@ impl Files {
         Ok(acceptor(self.follow(Self::server, gauges, tasks)?, flags))
     }
 
-    /// Builds a connector. The peers' certificates must contain `name`; without `name`, the peer's
-    /// own address. A task follows the files and updates `gauges`.
+    /// Builds a connector. A peer's certificate must contain `name`. If `name` is `None`, it must
+    /// contain the peer's address. A task follows the files and updates `gauges`.
     ///
     /// # Errors
     /// When a file cannot be read or used, or `name` is not valid.
@@ -196,8 +196,8 @@ impl Files {
         let config = builder.with_single_cert(parsed.chain, parsed.key);
         let mut config = config.map_err(|error| self.certificate.error(error))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // No session resumption: a client that resumes a session does not send its certificate,
-        // which may have expired.
+        // No session resumption: a client that resumes a session does not send its certificate, so
+        // this server could not refuse a certificate that has expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)

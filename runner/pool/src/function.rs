@@ -177,7 +177,7 @@ impl Function {
             + self.unseen_starts()
     }
 
-    /// Number of pods that are expected to serve soon, for the first time or again, including
+    /// Number of pods that are not ready but may soon serve, for the first time or again. Includes
     /// creates under way.
     pub(crate) fn starting(&self, shared: &Shared) -> usize {
         let starting = |tracked: &&Tracked| !tracked.ready() && tracked.may_serve(shared);

@@ -123,7 +123,7 @@ impl Tracked {
         self.stays() && self.delete.is_none() && !self.failed()
     }
 
-    /// Whether the pod serves, or is expected to serve soon.
+    /// Whether the pod serves, or may soon serve: it is neither ending, failed nor silent.
     pub(crate) fn may_serve(&self, shared: &Shared) -> bool {
         self.lives() && !self.is_silent(shared)
     }
@@ -156,7 +156,8 @@ impl Tracked {
         self.pod.reclaim_after.is_none_or(|reclaim_after| reclaim_after <= now + margin)
     }
 
-    /// Whether the pod retires or expires so soon that calls should go to other pods if possible.
+    /// Whether the pod is retiring, or expires within `margin`. Calls should then go to other pods
+    /// if possible.
     pub(crate) fn is_leaving(&self, margin: Duration, now: Time) -> bool {
         self.retiring.is_some() || self.expires_within(margin, now)
     }

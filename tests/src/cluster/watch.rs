@@ -65,8 +65,8 @@ fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
     }
 }
 
-/// The existing objects, and all later changes. `None` follows each complete list. If the API
-/// server has an outage, the stream reports the changes during the outage when the outage is over.
+/// The existing objects, and all later changes. `None` follows each complete list. Changes during
+/// an outage of the API server are reported after the outage.
 fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();

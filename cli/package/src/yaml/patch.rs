@@ -3,9 +3,9 @@
 //! Functions parse YAML and serialize it again. Their libraries drop comments, blank lines and
 //! quotes, which the functions do not intend. So an unchanged value keeps its old text, and a
 //! changed scalar is replaced in place. A changed, added or removed entry of a block mapping
-//! replaces, adds or removes whole lines. New lines are copied from the new text. [`emit`]
-//! serializes a new entry that has no lines of its own there, for example because this program
-//! created it.
+//! replaces, adds or removes whole lines. New lines are copied from the new text. An entry that
+//! this program created, or an entry of a flow mapping, has no lines in the new text: [`emit`]
+//! serializes it.
 
 use std::ops::Range;
 

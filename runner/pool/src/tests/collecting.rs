@@ -35,9 +35,9 @@ fn a_pod_in_use_or_wanted_is_not_collected() {
 #[test]
 fn after_a_lost_answer_the_pod_is_judged_again() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    rig.run("see 0 expiring 1; pass 60 ..; deleted 0 Unreachable; request 1"); // it may be terminating
+    rig.run("see 0 expiring 1; pass 60 ..; deleted 0 Unreachable; request 1"); // u0 may be ending
     rig.run("pass 5 -> push u0 +1800; cancel 1; pushed 0 Conflict");
-    rig.run("pass 55; pass 65 -> delete u0 Expired"); // a missing answer counts as a gap
+    rig.run("pass 55; pass 65 -> delete u0 Expired"); // a lost answer counts as a watch gap
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn after_a_watch_gap_nothing_is_deleted_for_one_scan_interval() {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run("see 0 expiring 1; watch lost; pass 300; synced 0 expiring 0; pass 59");
     rig.run("pass 61 -> delete u0 Expired");
-    // A list without a gap is no reason to wait.
+    // After a list that followed no watch gap, the pool does not wait.
     rig.run("deleted 0 Conflict; synced 0 expiring 0; pass 60 -> delete u0 Expired");
 }
 

@@ -141,7 +141,7 @@ fn the_highest_listed_version_answers_a_constraint() {
     for (of, field, expected) in [
         ("f:v9", Some("<0.3"), &["new", "old", "all"][..]),
         ("f:v9", Some(">=0.1"), &["old", "new", "all"]),
-        // An object lists `~0.2` itself.
+        // The object `range` lists the constraint `~0.2` itself.
         ("f:v9", Some("~0.2"), &["range", "new", "all"]),
         ("f:v9", Some("v0.2.7"), &["range", "all"]),
         ("f:v9", Some(">=1"), &["all"]),

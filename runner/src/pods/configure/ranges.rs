@@ -30,8 +30,8 @@ const MAX_REQUESTS: usize = 2;
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
 /// How long an answer is valid. Then this module asks the catalog again. The catalog answers from
-/// its list of tags even if the list has expired, and refreshes it in the background. So a new
-/// version may appear only in the answer after that one.
+/// its list of tags even if the list has expired, and refreshes the list in the background. So a
+/// new version may be missing in one answer, and appear only in the next one.
 const VALID_FOR: Duration = Duration::from_hours(1);
 
 /// Keeps `resolved` up to date until its receivers are gone. Without `warm_up`, it resolves only

@@ -228,7 +228,8 @@ impl Shared {
         if let (Some(name), Some(uid), Some(version)) =
             (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
         {
-            // No runner would ever delete this pod, because none recognises it.
+            // Without its labels or annotations, no runner recognises this pod as its own. So no
+            // runner would ever delete it later.
             let deleted = self.cluster.delete_pod(name, uid, version, None).await;
             tracing::warn!(pod = name, ?deleted, "a created pod lacks its labels or annotations");
         }

@@ -133,7 +133,8 @@ impl Blueprint {
         self.flags.pull_secret.as_deref().filter(|_| !is_public)
     }
 
-    /// Returns the recipe of the image's pods, given the content that the image's tag refers to.
+    /// Returns the recipe of the image's pods: the version and the time of their configuration, and
+    /// `content`, which the image's tag refers to.
     pub(crate) fn recipe(&self, image: &ImageKey, content: Option<ImageContent>) -> PodRecipe {
         let Ok(template) = &self.template else {
             // A recipe without a time counts as the oldest configuration, so it replaces no pod.

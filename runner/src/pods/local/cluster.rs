@@ -138,7 +138,8 @@ impl LocalCluster {
             local.pod.terminating_since = Some(now() + process::GRACE);
             drop(local.keep_alive.take());
         });
-        // The process of a failed pod has already ended, so its end cannot remove the pod later.
+        // A running pod is removed when its process ends. The process of a failed pod has already
+        // ended, so remove the pod here.
         if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
             && outcome == WriteOutcome::Ok
         {

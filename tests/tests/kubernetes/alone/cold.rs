@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{CONNECTS, INPUT, Setup};
 
 const RUNS: usize = 8;
-/// The maximum of the median time, from when the new pod accepts connections.
+/// The largest allowed median of the times, from when the new pod accepts connections.
 const BOUND: Duration = Duration::from_millis(150);
-/// The maximum of all runs except the slowest, on a busy node.
+/// The largest allowed time on a busy node. The slowest run is ignored.
 const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);
 
 #[tokio::test]

@@ -89,8 +89,8 @@ async fn a_pod_is_created_with_its_service_and_adopted_by_other_runners() {
 async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
     let setup = Setup::new().await;
     let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
-    // The second pod has our labels and is never ready. A runner would delete it after its
-    // reclaim-after time, but it belongs to another image.
+    // The second foreign pod has our labels but another image, and is never ready. Its
+    // reclaim-after time is in the far future, so no runner may delete it.
     let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": setup.name(0)});
     let other = json!({
         REFERENCE: "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
