@@ -97,8 +97,8 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     found
 }
 
-/// Returns the evaluator in a Deployment that starts function pods. `None` for programs that are
-/// known to be ours.
+/// Returns the evaluator that starts function pods, if the Deployment has one. `None` for programs
+/// that are known to be ours.
 pub(super) fn evaluator_of(workload: &Workload) -> Option<Evaluator> {
     match recognised(workload) {
         Some((ProgramKind::Router | ProgramKind::Runner, _)) => None,

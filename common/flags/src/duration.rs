@@ -9,9 +9,9 @@ use super::values::quote;
 pub struct GoDuration(pub Duration);
 
 const SYNTAX: &str = "is not a duration; use forms such as 30m, 1h30m, 500ms";
-/// No flag of ours accepts a negative duration.
+/// The error for a negative duration: no flag of ours accepts one.
 const NEGATIVE: &str = "is negative; use 0 or forms such as 30m, 1h30m, 500ms";
-/// The maximum of Go's type is about 292 years.
+/// The error above the maximum of Go's type, about 292 years.
 const TOO_LONG: &str = "is too long; use at most 2562047h";
 
 /// Go's units in seconds. Go accepts both characters for micro.

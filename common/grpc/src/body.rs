@@ -60,7 +60,7 @@ impl Message {
         if next.is_none()
             && let Some(sent) = &mut self.last_sent
         {
-            // The channel's sender is dropped with the slice.
+            // The last slice holds the channel's sender, and the sender's drop ends this wait.
             let _ = ready!(Pin::new(sent).poll(context));
             self.last_sent = None;
         }

@@ -39,8 +39,8 @@ use crate::{Body, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection. Porch and routers send all of their calls over one
 /// connection. Calls above this limit wait at the sender, where this server cannot order or refuse
-/// them. So this limit must not be the lower one: it is the default limit of bytes in flight,
-/// 512 MiB, divided by 16 KiB per call.
+/// them. So the limit of bytes in flight must take effect before this one. This limit is the
+/// default limit of bytes in flight, 512 MiB, divided by 16 KiB per call.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window
 /// would only add round trips. The connection has its own window, which limits all of its streams.

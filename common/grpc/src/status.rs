@@ -11,7 +11,7 @@ pub const MAX_MESSAGE_BYTES: usize = 128 * 1024;
 /// The trailer by which a runner or wrapper-server reports that it did not start the call, so that
 /// the call may be sent elsewhere.
 pub const SHED_TRAILER: &str = "porch-fn-retry";
-/// Its only value.
+/// The only value of [`SHED_TRAILER`].
 pub const SHED_VALUE: &str = "shed";
 
 /// The trailer by which a runner reports how many other calls it has in flight.

@@ -51,7 +51,7 @@ fn demand_is_the_mean_over_time_of_requests_in_flight_or_half_of_a_burst() {
         None
     };
     let kept = (-1.0_f64).exp(); // remaining share of the mean after the time constant, 5 s
-    // Each event has its time in seconds. A start also has the expected demand before it.
+    // Each event has its time in seconds. A start has the demand that must precede it.
     for (what, events) in [
         ("it grows", &[(100, START, 0.0), (100, START, 0.0), (105, START, 2.0 * (1.0 - kept))][..]),
         ("it reaches the number in flight", &[(0, START, 0.0), (0, START, 0.0), (1000, START, 2.0)]),

@@ -2,8 +2,8 @@
 //! Porch uses.
 //!
 //! This module needs only OpenTelemetry's API. The wrapper-server does not use the SDK, because
-//! every function pod gets a copy of that binary. `tracing`'s spans are not used, because they
-//! would also be created for the log.
+//! every function pod gets a copy of that binary. `tracing`'s spans are not used, because the
+//! log's subscriber would create them even for calls without tracing.
 
 use std::borrow::Cow;
 use std::str::FromStr;

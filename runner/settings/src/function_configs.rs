@@ -4,8 +4,9 @@
 //! object that names the tag wins over an object for all tags. Between equals, the older object
 //! wins, then the one with the first name in sort order. The status of an object names the first
 //! image that it loses to another object. If an object for all tags loses an image to an object
-//! that names the tag, that is intended, and no status reports it. If a request's tag is a version
-//! constraint, the object whose executable lists the highest version that satisfies it wins.
+//! that names the tag, that is intended, and no status reports it. A request's tag may be a version
+//! constraint. Then the object wins whose executable lists the highest version that satisfies the
+//! constraint.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;

@@ -62,7 +62,7 @@ pub struct Effective {
     pub max_pods: Setting<u32>,
     /// Number of pods that stay beyond `ttl`.
     pub min_pods: Setting<u32>,
-    /// Load of the least loaded pod at which one more pod is started.
+    /// A runner starts one more pod when the least loaded pod has this many calls.
     pub waitlist: Setting<u32>,
     /// The overrides of the template.
     pub overrides: PodOverrides,
@@ -211,8 +211,8 @@ fn pick<T: Clone>(
 // === impl Effective ===
 
 impl Effective {
-    /// Makes `max_pods` at least `min_pods`. A conflict is possible only if two sources set them.
-    /// The value of the higher source stays.
+    /// Makes `max_pods` at least `min_pods`. A conflict is possible only if two sources set the
+    /// two values. Then the source with the higher precedence wins.
     fn reconcile(&mut self) {
         if self.min_pods.value <= self.max_pods.value {
             return;

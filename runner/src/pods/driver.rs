@@ -1,6 +1,6 @@
-//! The actor around the pool, which has no I/O. One task owns the pool, passes it events and the
-//! time, and executes its actions. Calls reach the task through [`Handle`].
-//! `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push.
+//! The actor around the pool, because the pool itself has no I/O. One task owns the pool, passes
+//! events and the time to the pool, and executes the pool's actions. Calls reach the task through
+//! [`Handle`]. `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -143,8 +143,8 @@ pub(crate) struct Driver<B> {
 // === impl Driver ===
 
 impl<B: Backend> Driver<B> {
-    /// Creates a driver with an empty pool over `backend`. Timestamps in pods come from another
-    /// clock. `clock_ahead` is how far that clock is ahead of this machine's clock.
+    /// Creates a driver with an empty pool over `backend`. On Kubernetes, timestamps in pods
+    /// follow the API server's clock. `clock_ahead` is how far it is ahead of this machine's clock.
     pub(crate) fn new(
         config: Config,
         backend: B,

@@ -83,7 +83,7 @@ impl World {
                 self.violate(format!("{outdated} of {count} pods outdated, limit {limit}, at the end"));
             }
         }
-        // When only one more pod fits, all runners may create one at the same moment.
+        // When only one more pod fits, each runner may create a pod at the same moment.
         let stay = |object: &&Object| !object.is_terminating();
         let there = self.server.objects.values().filter(stay).count();
         let most = self.config.capacity.map(|pods| pods as usize);

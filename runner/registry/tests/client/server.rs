@@ -152,7 +152,7 @@ impl Server {
         self.state.seen.lock().clone()
     }
 
-    /// Takes the methods and paths of the requests since the last call.
+    /// Takes the methods and paths of the requests since the previous `take`.
     pub(crate) fn take(&self) -> Vec<String> {
         let seen = std::mem::take(&mut *self.state.seen.lock());
         seen.iter().map(|seen| format!("{} {}", seen.method, seen.path)).collect()

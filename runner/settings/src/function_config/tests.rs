@@ -159,7 +159,7 @@ fn replicas_agree_with_parallel_executions() {
     }
 }
 
-/// Each error names the field, the mistake and what is expected.
+/// Each error names the field, the mistake and the valid form.
 #[test]
 fn errors_name_the_field() {
     let whole = "expected a whole number from 0 to 4294967295";

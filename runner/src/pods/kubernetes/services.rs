@@ -1,6 +1,6 @@
-//! The Service in front of each pod. It is created after its pod and owned by it, so Kubernetes
-//! deletes it with its pod. Every delete names a UID, so a late delete cannot remove the Service of
-//! a new pod with the same name.
+//! The Service in front of each pod. The pod is created first and owns the Service, so Kubernetes
+//! deletes the Service with the pod. Every delete names a UID, so a late delete cannot remove the
+//! Service of a new pod with the same name.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ fn processes() -> impl Iterator<Item = Pid> {
     names.filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?))
 }
 
-/// Polls until nothing is found: the kernel does not signal the end of a killed process.
+/// Polls until `find` returns nothing: nothing tells this test when a killed process is gone.
 async fn wait_until_gone(find: impl Fn() -> Vec<Pid>) {
     let polled = timeout(SOON, async {
         while !find().is_empty() {

@@ -23,7 +23,7 @@ fn end(exit_code: i32, reason: &str, seconds: u32) -> Value {
     }})
 }
 
-/// The function container alone, in this state.
+/// Only the function container, in this state.
 fn function(state: &Value) -> Value {
     status(&[container("function", 0, state, &json!({}))])
 }
@@ -75,7 +75,7 @@ fn single_states() {
         (condition("PodScheduled", "False", "SchedulingGated"), "pending"),
         (condition("PodScheduled", "True", "Unschedulable"), "pending"),
         (condition("Ready", "False", "Unschedulable"), "pending"),
-        // Init containers are expected to end.
+        // It is no fault if an init container ends.
         (init(&success, &success), "pending"),
         (init(&success, &failure), "pending"),
         (init(&failure, &success), "pending"),
