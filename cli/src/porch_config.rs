@@ -1,9 +1,10 @@
 //! `porch-fn porch-config`: prints FunctionConfigs that make porch-server send its functions to the
 //! routers, and FunctionConfigs that undo this.
 //!
-//! A porch-server that creates function pods itself calls `--function-runner` only if a
-//! FunctionConfig names an executable for the image's tag. So each function gets a `binaryExecutor`
-//! for all tags. The output is meant for `kubectl apply -f -`, or for a Git repository.
+//! Some versions of porch-server create function pods themselves. They call the server that
+//! `--function-runner` names only if a FunctionConfig names an executable for the image's tag. So
+//! each function gets a `binaryExecutor` for all tags. The output is meant for
+//! `kubectl apply -f -`, or for a Git repository.
 
 mod changes;
 

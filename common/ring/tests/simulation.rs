@@ -1,4 +1,4 @@
-//! Simulates the width rule under skewed traffic, because the rule's limits hold only on average.
+//! Simulates the width rule of `spill.rs` under skewed traffic: its limits hold only on average.
 //!
 //! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject.
 //! The results are the busiest runner's requests divided by the mean, and the number of (image,
@@ -132,8 +132,8 @@ fn the_width_rule_levels_load_without_spreading_cold_images() {
     assert!(pairs <= 115.0, "pairs {pairs}");
 }
 
-/// A cold image jumps to 30 % of all traffic. The burst term must spread the image before the
-/// image's mean demand has risen.
+/// A cold image jumps to 30 % of all traffic. The burst must raise the demand at once, and spread
+/// the image before its mean demand has risen.
 #[test]
 fn a_cold_image_that_turns_hot_does_not_overload_its_owner() {
     let of_seed = |seed| {

@@ -59,8 +59,8 @@ impl Function {
         }
     }
 
-    /// Marks ready pods as surplus if there are more of them than the limit. As many as the limit
-    /// stay.
+    /// Marks the ready pods that exceed the limit as surplus. Pods that this runner may not replace
+    /// are not marked.
     fn choose_surplus(&mut self, shared: &Shared) {
         let limit = self.settings.limits.max_pods as usize;
         let recipe = &self.settings.recipe;

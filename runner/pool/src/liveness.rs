@@ -195,9 +195,9 @@ impl Tracked {
         }
     }
 
-    /// Whether the pod does not answer this runner. Either this runner reached it before, or
-    /// another runner created it and this runner never reached it. Example of the latter: a node
-    /// dies on which both the pod and the runner that owns the pod ran.
+    /// Whether the pod does not answer this runner. This runner may have reached the pod before. If
+    /// not, only a pod that another runner created counts: for example, a node dies on which both
+    /// the pod and the runner that owns the pod ran.
     pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {

@@ -2,8 +2,8 @@
 //! newer Porch.
 //!
 //! When the runner reads a template, it checks the contract in `template/contract.rs`. It refuses
-//! an invalid template, and names the violated point of the contract. Without that check, the
-//! template's pods would never become ready.
+//! an invalid template, and names the violated point of the contract. Pods of such a template would
+//! never become ready.
 
 mod contract;
 #[cfg(test)]
@@ -138,8 +138,8 @@ impl Template {
         Ok(Self { pod, service, source, service_of_object: false, time: None, warnings, hash })
     }
 
-    /// Returns the version of a pod that is made from the template and `made_with`, the bytes of
-    /// all other inputs.
+    /// Returns the version of a pod: the source of its template, and a hash of everything that the
+    /// pod is made from. `made_with` are the bytes of the inputs other than the template.
     pub(crate) fn version(&self, made_with: &[u8]) -> String {
         let bytes = [&self.hash.to_le_bytes(), made_with].concat();
         let source = match self.source {

@@ -12,8 +12,8 @@
 //!   protect orphans of short ones.
 //! - A process can change its environment. If the environment names no call, the age of the process
 //!   decides. No process is older than the call that started it. So the call of an orphan has ended
-//!   if the orphan is older than every call in flight. An orphan without the name lives at most
-//!   until all calls that ran at the same time as its own call have ended.
+//!   if the orphan is older than every call in flight. At the latest, that is when all calls that
+//!   overlapped with its own call have ended.
 //!
 //! A sweep never reaps a call's own first process, because it lists only the children of the main
 //! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
@@ -35,8 +35,9 @@ use tokio::time::sleep;
 /// Names the call in the environment of its processes.
 const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
-/// The pause between two sweeps. It doubles from the shortest to the longest, because a process
-/// that may not be killed yet can live as long as a call.
+/// The first and the longest pause between two sweeps. Each pause is twice as long as the one
+/// before, because sweeps may go on for as long as a call runs: until then, it may be unknown
+/// whether a process is left over.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Largest number of passes over the children in one sweep.
@@ -45,7 +46,8 @@ const MAX_PASSES: usize = 100;
 /// The children belong to the whole process, so it has one reaper.
 static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 
-/// Makes this process adopt orphans among its descendants, and end a call's orphans with the call.
+/// Makes this process adopt orphans among its descendants, and kill the orphans of each call when
+/// the call ends.
 ///
 /// Call it at the start of the process, from the main thread. The main thread must not start other
 /// processes, because they would be taken for orphans. This needs `/proc` and a kernel that lists
@@ -65,8 +67,8 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Kills and reaps the orphans of child processes that ran calls and have ended, such as local
-/// pods.
+/// Kills and reaps the processes that a local pod left behind. A local pod is a child process that
+/// runs calls itself. Call this when one has ended.
 ///
 /// # Panics
 /// Outside a Tokio runtime.
@@ -236,8 +238,8 @@ impl Calls {
 
 /// The environment of a process. Empty if the process ends or becomes another program meanwhile.
 ///
-/// The kernel keeps a process's memory for the time of one read only. If the process becomes
-/// another program between two reads, the second read returns end of file. So the first read has
+/// The open file does not keep the process's memory alive between two reads. If the process becomes
+/// another program meanwhile, the second read returns end of file. So the first read has
 /// room for most environments. An environment counts only if its last variable is complete.
 fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
     let mut file = File::open(format!("/proc/{pid}/environ"))?;
