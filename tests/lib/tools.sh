@@ -53,14 +53,6 @@ no_shellcheck() {
     have shellcheck || echo "shellcheck is not installed (Debian's package shellcheck)"
 }
 
-no_buildah() {
-    if [ "$(id -u)" -ne 0 ]; then
-        echo 'buildah needs root, to run the builder in a chroot'
-    elif ! have buildah || ! have debootstrap; then
-        echo "buildah is not installed (Debian's packages buildah and debootstrap)"
-    fi
-}
-
 # no_cluster: prints why this machine cannot run a test cluster, if it cannot.
 no_cluster() {
     if [ "$(id -u)" -ne 0 ]; then
@@ -98,7 +90,6 @@ install_tools() {
     [ -z "$(no_chromium)" ] || packages="$packages chromium fonts-inter"
     [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
     have shellcheck || packages="$packages shellcheck"
-    [ "$(id -u)" -ne 0 ] || [ -z "$(no_buildah)" ] || packages="$packages buildah debootstrap"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"
     if [ -z "$packages" ]; then
         return 0

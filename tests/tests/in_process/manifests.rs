@@ -422,10 +422,8 @@ fn images_are_built_by_the_compiler_that_the_workspace_asks_for() {
     let (minor, _) = version.split_once('"').unwrap().0.rsplit_once('.').unwrap();
     for image in ["function-runner", "wrapper-server"] {
         let dockerfile = text(&format!("images/{image}/Dockerfile"));
-        assert!(
-            dockerfile.contains(&format!("\nARG BUILDER=docker.io/library/rust:{minor}-")),
-            "{image}: {minor}"
-        );
+        let builder = format!("\nARG BUILDER=docker.io/library/rust:{minor}-");
+        assert!(dockerfile.contains(&builder), "{image}: {minor}");
         // If the build context contained rust-toolchain.toml, rustup would download everything that
         // the file requests.
         let ignored = text(&format!("images/{image}/Dockerfile.dockerignore"));
