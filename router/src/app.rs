@@ -87,12 +87,9 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let health = Health::new();
     let (signal, drain) = drain::channel();
 
-    let (discover, snapshots) = porch_fn_discovery::watch(
-        flags.runners.clone(),
-        flags.server.kubeconfig.as_deref(),
-        "porch-fn-router",
-    )
-    .await?;
+    let kubeconfig = flags.server.kubeconfig.as_deref();
+    let (discover, snapshots) =
+        porch_fn_discovery::watch(flags.runners.clone(), kubeconfig, "porch-fn-router").await?;
     let discovered = snapshots.clone();
     tasks.keep(tracing::info_span!("discovery"), discover);
 

@@ -18,6 +18,8 @@ const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// Set Porch's --function-runner to this router (HOST:9445), and --runners to the runners' headless
 /// Service.
+// The texts of the flags appear in --help, which does not render Markdown.
+#[allow(clippy::doc_markdown)]
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-router", version)]
 pub struct Flags {
@@ -27,14 +29,11 @@ pub struct Flags {
     /// The runners: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT
     /// (its EndpointSlices), static:///A:PORT,B:PORT (a list), or HOST:PORT (the same as
     /// dns:///HOST:PORT)
-    // These texts appear in --help, which does not render Markdown.
-    #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_PORT))]
     pub runners: Target,
     /// Mutual TLS with the runners: the name that the runners' certificates must contain; if not
     /// set, HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's address
     /// for static:///
-    #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "NAME")]
     pub tls_server_name: Option<String>,
     /// Interval of HTTP/2 pings to each runner; the calls of a runner that does not answer move to

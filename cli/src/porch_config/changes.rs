@@ -30,10 +30,10 @@ const AFTER_GENERATE: [&str; 2] = [
     "porch-server and porch-controllers keep the objects that they have read, even deleted ones, until they restart; \
      porch-server itself still evaluates functions that have no FunctionConfig",
 ];
-const NOTHING_TO_APPLY: &str = "standard output is empty, because no object has to be applied; kubectl apply then fails \
-    with \"no objects passed to apply\"";
-const AFTER_REMOVE: &str = "after that, restart porch-server and porch-controllers; until they restart, they call \
-    --function-runner for these functions, so it must still be the routers";
+const NOTHING_TO_APPLY: &str = "standard output is empty, because no object has to be applied; kubectl apply \
+                                then fails with \"no objects passed to apply\"";
+const AFTER_REMOVE: &str = "after that, restart porch-server and porch-controllers; until they restart, they \
+                            call --function-runner for these functions, so it must still be the routers";
 
 /// A function that the user names.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -134,12 +134,8 @@ pub struct Server<E> {
 impl<E: Evaluate> Server<E> {
     /// A server for `evaluator` that also answers for `health`.
     pub fn new(evaluator: Arc<E>, health: &Health, options: Options) -> Arc<Self> {
-        Arc::new(Self {
-            evaluator,
-            health: HealthServer::new(health.clone()),
-            options,
-            calls: AtomicUsize::new(0),
-        })
+        let health = HealthServer::new(health.clone());
+        Arc::new(Self { evaluator, health, options, calls: AtomicUsize::new(0) })
     }
 
     /// Answers one HTTP/2 request.

@@ -26,8 +26,8 @@ pub enum PatternError {
     TooMany { count: usize },
     /// No image matches it.
     #[error(
-        "{pattern:?} is not a pattern for images: write [registry/]name[:tag][@digest], with * for any text without a / \
-         and ** for any text"
+        "{pattern:?} is not a pattern for images: write [registry/]name[:tag][@digest], with * for any text \
+         without a / and ** for any text"
     )]
     Malformed { pattern: String },
     /// The first part may mean a name on Docker Hub or a registry. If it meant a registry, anybody

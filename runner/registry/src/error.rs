@@ -28,9 +28,9 @@ pub enum RegistryError {
     /// A redirect or a token realm leads to an internal address. This registry must not send the
     /// runner there: see `address_class`.
     #[error(
-        "the image's registry sends the runner to a loopback, link-local or cluster address, which only a registry \
-         at such an address may do: check its redirects and its token realm (the runner's log names the host), use a registry \
-         with such an address, or give the image's command in --image-metadata"
+        "the image's registry sends the runner to a loopback, link-local or cluster address, which only a \
+         registry at such an address may do: check its redirects and its token realm (the runner's log names \
+         the host), use a registry with such an address, or give the image's command in --image-metadata"
     )]
     InternalAddress,
     /// The TLS handshake with the registry fails.

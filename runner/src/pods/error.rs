@@ -33,8 +33,8 @@ pub(crate) enum PodError {
     Stopped,
     /// Pods died while they ran the call.
     #[error(
-        "the connections to the function's pods were lost during this call, and the call is not run again: look for \
-         out-of-memory kills and crashes of the function"
+        "the connections to the function's pods were lost during this call, and the call is not run again: \
+         look for out-of-memory kills and crashes of the function"
     )]
     Broken,
     /// The runner already holds too many bytes in flight to accept the answer.

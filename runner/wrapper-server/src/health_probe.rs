@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -68,10 +69,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn check(flags: Flags) -> Result<(), Failure> {
-    // In Go, an address without a host means this machine.
-    let host = if flags.addr.starts_with(':') { "localhost" } else { "" };
-    let address = format!("{host}{}", flags.addr);
-    let connected = timeout(flags.connect_timeout.into(), TcpStream::connect(address)).await;
+    let connected = timeout(flags.connect_timeout.into(), connect(&flags.addr)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connected.map_err(|error| no_connection(&error))?;
     let answered = timeout(flags.rpc_timeout.into(), call(stream, flags.service)).await;
@@ -86,6 +84,15 @@ async fn check(flags: Flags) -> Result<(), Failure> {
             Err((3, refused.to_owned()))
         }
     }
+}
+
+/// In Go, an address without a host means this machine. The kubelet runs such a probe every second,
+/// so this machine's addresses are not looked up.
+async fn connect(addr: &str) -> io::Result<TcpStream> {
+    let port = addr.strip_prefix("localhost").unwrap_or(addr).strip_prefix(':');
+    let Some(port) = port.and_then(|port| port.parse().ok()) else { return TcpStream::connect(addr).await };
+    let here = [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()];
+    TcpStream::connect(&here[..]).await
 }
 
 fn no_connection(error: &io::Error) -> Failure {

@@ -92,7 +92,10 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         let address = format!("{}:{PORT}", expected_service(facts));
         report.warning(
             format!("nothing in namespace {namespace} calls a function runner"),
-            format!("set --function-runner={address} on porch-server; if it runs in another namespace, add .{namespace} to the name"),
+            format!(
+                "set --function-runner={address} on porch-server; if it runs in another namespace, add \
+                 .{namespace} to the name"
+            ),
         );
     }
     for (caller, destination) in called.iter().filter(|(_, destination)| !is_reported(facts, destination)) {
@@ -113,9 +116,9 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
                 "{} evaluates functions in its own pods, except functions whose FunctionConfig names an executable",
                 server.workload.name
             ),
-            "porch-fn porch-config generate prints FunctionConfigs that make porch-server call --function-runner; \
-             with --warm-up-pod-cache=false it starts no pods for these functions; it still evaluates functions \
-             without a FunctionConfig itself",
+            "porch-fn porch-config generate prints FunctionConfigs that make porch-server call \
+             --function-runner; with --warm-up-pod-cache=false it starts no pods for these functions; it \
+             still evaluates functions without a FunctionConfig itself",
         );
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ResourceVersion, ShardKey, Uid};
+use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -71,7 +71,6 @@ struct Reports {
 /// Facts from earlier reports of a pod.
 #[derive(Debug, Default)]
 struct Earlier {
-    version: ResourceVersion,
     history: History,
     logged: Logged,
     /// Whether the image's entrypoint was learned from this pod.
@@ -162,11 +161,12 @@ impl Store {
         if reports.gone.contains(&uid) {
             return None;
         }
-        let earlier = reports.pods.entry(uid.clone()).or_default();
-        if is_older(pod.resource_version.as_str(), earlier.version.as_str()) {
-            return self.state.lock().pods.get(&uid).map(|known| (known.seen.pod.clone(), false));
+        if let Some(known) = self.state.lock().pods.get(&uid)
+            && is_older(pod.resource_version.as_str(), known.seen.pod.resource_version.as_str())
+        {
+            return Some((known.seen.pod.clone(), false));
         }
-        earlier.version = pod.resource_version.clone();
+        let earlier = reports.pods.entry(uid.clone()).or_default();
         let was_refused = earlier.history.image_was_refused();
         pod.phase = phase(object, &mut earlier.history);
         if earlier.history.image_was_refused() && !was_refused {

@@ -14,8 +14,8 @@ use crate::rig::{
 
 const POD_NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it \
                               from the function namespace";
-const SERVICE_NAME_TAKEN: &str = "a Service that this runner does not manage has the name of the function's Service: remove it \
-                                  from the function namespace";
+const SERVICE_NAME_TAKEN: &str = "a Service that this runner does not manage has the name of the function's \
+                                  Service: remove it from the function namespace";
 
 // === impl Setup ===
 

@@ -35,8 +35,9 @@ const MAY_NOT_CREATE: &str = "the runner may not create pods and Services in the
                               account the Role of the deployment manifests there";
 const NO_TEMPLATE: &str = "the runner may not read ConfigMap kpt-function-eval-pod-template of --function-pod-template: its \
                            Role needs the verb get on configmaps in its own namespace";
-const EARLIER_SERVICE: &str = "the Service of an earlier pod has the name of the function's Service, and the runner has no \
-                               right to delete it: grant its service account the Role of the deployment manifests in the function namespace";
+const EARLIER_SERVICE: &str = "the Service of an earlier pod has the name of the function's Service, and the \
+                               runner has no right to delete it: grant its service account the Role of the \
+                               deployment manifests in the function namespace";
 const MAY_NOT_WRITE: &str = "the runner may not write Secret auth-secret in the function namespace: its Role needs the verbs \
                              create, delete, get and update on secrets there";
 const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service account the Role of the deployment \
