@@ -1,8 +1,8 @@
 //! Annotations that record which file an item came from, and its position in that file.
 //!
-//! kpt (kyaml) defines them. Path and index exist twice: with the current internal prefix, and with
-//! the older public prefix that existing functions still read. All annotations are added when a
-//! package is read, and removed before its files are written.
+//! kpt (kyaml) defines them. The annotations for path and index exist twice: with the current
+//! internal prefix, and with the older public prefix that existing functions still read. All
+//! annotations are added when a package is read, and removed before its files are written.
 
 use crate::yaml::{Entry, Node, Yaml, rewrite, same, sequence_indent};
 
@@ -18,13 +18,13 @@ pub(super) fn get<'a>(item: &'a Node, key: &str) -> Option<&'a str> {
     item.get("metadata")?.get("annotations")?.get(key)?.text()
 }
 
-/// Adds the annotations after the document's other annotations. Call [`remove`] first: it removes
-/// annotations of an earlier call. `path` is relative to the package, with slashes. `index` is the
+/// Adds the annotations after the document's other annotations. Call [`remove`] first, because the
+/// document may already have them. `path` is relative to the package, with slashes. `index` is the
 /// document's position in the file, from 0. `Ok(None)`: the document cannot be serialized.
 ///
 /// # Errors
 ///
-/// Returns the name of a value that is not a mapping, but must be one.
+/// Returns the name of a value that must be a mapping, but is not.
 pub(super) fn add(document: &Yaml, path: &str, index: usize) -> Result<Option<Yaml>, &'static str> {
     let mut wanted = document.root.clone();
     let top = wanted.entries_mut().ok_or("the document")?;
@@ -64,9 +64,8 @@ fn remove_if_empty(entries: &mut Vec<Entry>, key: &str) {
     entries.retain(|(k, value)| k.text() != Some(key) || !is_empty(value));
 }
 
-/// Returns the entries of the mapping at `key`. Clears the key's span, because the caller changes
-/// the entries. If [`rewrite`] replaces a whole entry whose key has a span, it copies the old
-/// lines. An entry whose key has no span is serialized.
+/// Returns the entries of the mapping at `key`, for changes. Clears the key's span: for a
+/// key with a span, [`rewrite`] may copy the old lines instead of serializing the changed entry.
 fn existing<'a>(entries: &'a mut [Entry], key: &str) -> Option<&'a mut Vec<Entry>> {
     let (key, value) = entries.iter_mut().find(|(k, _)| k.text() == Some(key))?;
     key.span = 0..0;

@@ -20,8 +20,8 @@ pub(super) fn is_kustomization(path: &Path) -> bool {
     KUSTOMIZATIONS.iter().any(|name| path.ends_with(name))
 }
 
-/// Parses `text` and adds a newline at its end. This newline must not become part of the value of a
-/// block scalar at the end, so the block's header becomes `|-` or `>-`.
+/// Parses `text`. Adds a newline at its end if it has none. If `text` ends in a block scalar, the
+/// added newline must not change the value, so the block's header becomes `|-` or `>-`.
 pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseError> {
     if text.ends_with('\n') {
         return Yaml::parse(text);

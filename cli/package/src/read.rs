@@ -16,7 +16,7 @@ use crate::file::{File, Package};
 const KPTFILE: &str = "Kptfile";
 const IGNORE_FILE: &str = ".krmignore";
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
-/// Maximum depth of directories, since the walk is recursive.
+/// Maximum depth of directories. The walk is recursive, so a limit protects the stack.
 const MAX_DEPTH: usize = 64;
 
 struct Walk<'a> {

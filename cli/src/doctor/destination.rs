@@ -24,11 +24,11 @@ pub(super) enum Destination<'a> {
     Nobody(&'a str),
     /// The Service has no selector, but an `externalName` or Endpoints of its own.
     NoSelector(&'a str),
-    /// The Service has no such port, so nothing answers.
+    /// The Service does not have the port of the address, so nothing answers.
     NoPort(&'a str),
     /// The address is not a Service of the namespace.
     Outside,
-    /// The Deployment takes the address from another object.
+    /// The calling Deployment takes the address from another object, such as a ConfigMap.
     Unknown,
 }
 

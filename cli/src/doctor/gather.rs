@@ -45,8 +45,8 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
             async |router| Ok(router.page("/status.json").await?.1),
         )
         .await?,
-        // Finds out which runners are ours. Without an image, our `/config` page answers 400.
-        // Porch's runner has no such page.
+        // Finds out which runners are ours. Our `/config` page answers 400 to a request without an
+        // image. Porch's runner has no such page.
         runners: ask(
             cluster,
             installed.runner.as_ref(),

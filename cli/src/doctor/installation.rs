@@ -41,8 +41,8 @@ pub(super) struct Installation {
     pub(super) router: Option<Installed<porch_fn_router::Flags>>,
     /// The runners behind the routers, or the only runner if there are no routers.
     pub(super) runner: Option<Installed<porch_fn_runner::Flags>>,
-    /// Other Deployments that may be Porch's own function runner. After Porch 1.6, it starts no
-    /// function pods and only runs executables.
+    /// Other Deployments that may be Porch's own function runner. After Porch 1.6, Porch's runner
+    /// starts no function pods: it only runs executables.
     pub(super) originals: Vec<Workload>,
     pub(super) callers: Vec<Caller>,
     /// porch-controllers that render packages but have no evaluator's address.
@@ -97,8 +97,8 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     found
 }
 
-/// Returns the evaluator that starts function pods, if the Deployment has one. `None` for programs
-/// that are known to be ours.
+/// Returns the evaluator that starts function pods, if the Deployment has one. Also `None` for a
+/// program that is certainly ours.
 pub(super) fn evaluator_of(workload: &Workload) -> Option<Evaluator> {
     match recognised(workload) {
         Some((ProgramKind::Router | ProgramKind::Runner, _)) => None,

@@ -9,8 +9,8 @@ pub(super) const FUNCTIONS: &str = "porch-fn-system";
 const PORCH_MESSAGE: u64 = 6_291_456;
 /// porch-server's flag for the address of a function runner.
 const RUNNER_FLAG: &str = "function-runner";
-/// Variables of porch-controllers: the address of a function runner, and the address of the
-/// evaluator for all other functions.
+/// Variables of porch-controllers with addresses. After Porch 1.6, the first address is only for
+/// functions with an executable, and the second is for all other functions.
 pub(super) const RUNNER_VARIABLE: &str = "FUNCTION_RUNNER_ADDRESS";
 pub(super) const EVALUATOR_VARIABLE: &str = "POD_EVALUATOR_ADDRESS";
 /// Every evaluator of Porch that starts pods has this variable.

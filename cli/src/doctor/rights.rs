@@ -119,7 +119,8 @@ pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
         }
     };
     for Right { missing: (level, text), .. } in rights.iter().filter(|right| !right.granted) {
-        // Names files, because deploy/ and deploy/single-runner have different names for the Roles.
+        // The fix names files, because the Roles have different names in deploy/ and
+        // deploy/single-runner.
         let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that has the right";
         report.add(*level, text, fix);
     }

@@ -118,7 +118,7 @@ fn file_modes_are_kept() {
         .unwrap();
     let mode = |path| fs::metadata(fixture.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("a.yaml"), 0o640);
-    // The umask decides, like for any new file.
+    // The umask determines the mode of a new file.
     fs::write(fixture.path("plain"), "").unwrap();
     assert_eq!(mode("new.yaml"), mode("plain"));
 }

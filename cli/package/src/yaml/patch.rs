@@ -23,7 +23,7 @@ pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
 }
 
 /// Returns `document` with the values of `wanted`, a changed copy of its tree. If the text cannot
-/// be edited, it is serialized again without comments. `None`: it cannot be serialized.
+/// be edited, `wanted` is serialized without comments. `None`: `wanted` cannot be serialized.
 pub(crate) fn rewrite(document: &Yaml, wanted: &Node) -> Option<Yaml> {
     patch(document, &document.text, wanted).or_else(|| emit::document(wanted))
 }

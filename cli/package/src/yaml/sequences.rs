@@ -3,7 +3,7 @@
 //! Go's YAML library, and so most functions, does not indent a sequence below its key. If a
 //! document indents its sequences, kpt records `wide` in an annotation of the function's input. kpt
 //! then indents the sequences in the function's output before it writes them. This module does the
-//! same. Otherwise, a document whose text comes from the function would lose its indentation.
+//! same. Without it, a document whose text comes from the function would lose its indentation.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -74,8 +74,8 @@ fn shown(bytes: u64) -> String {
     }
 }
 
-/// Checks that the memory limit allows for --max-inflight-bytes of requests, and as much again for
-/// responses.
+/// Checks that the memory limit is large enough for --max-inflight-bytes of requests, and for the
+/// same number of bytes of responses.
 pub(super) fn memory(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
         let inflight = inflight_limit(one.flags.max_inflight_bytes, one.flags.max_request_body_size);
@@ -129,9 +129,9 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Warns if Porch calls a program of ours that expects TLS, since Porch cannot use TLS. Doctor
-/// cannot see whether a service mesh adds TLS for Porch. If a proxy adds TLS, Porch calls the
-/// proxy's address, so there is no warning.
+/// Warns if Porch calls a program of ours that expects TLS, because Porch cannot use TLS. Doctor
+/// cannot see a service mesh that adds TLS for Porch, so it warns in that case too. It does not
+/// warn if Porch calls a proxy.
 fn callers_tls(facts: &Facts, report: &mut Report) {
     // Porch calls the routers, or the only runner if there are no routers.
     let called =
@@ -147,9 +147,9 @@ fn callers_tls(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Compares --router-count with the replicas. The two may differ by a factor of three, since the
-/// HPA of components/hpa allows up to three times the flag. With the default of 1, only one router
-/// is accepted.
+/// Compares --router-count with the replicas. The two may differ by a factor of three, because
+/// the HPA of components/hpa allows up to three times the flag. With the default of 1, only one
+/// router is accepted.
 fn router_count(facts: &Facts, report: &mut Report) {
     let (Some(router), Some(flags)) = (&facts.installed.router, facts.router_flags()) else { return };
     let (flag, name) = (flags.router_count, &router.workload.name);

@@ -13,7 +13,7 @@ const VALID: &str = "porch_fn_runner_config_valid";
 /// objects.
 const TEMPLATE: &str = "function-pod-template";
 
-/// Reports the pods that doctor could not query, by error.
+/// Reports the pods that doctor could not query, grouped by error.
 pub(super) fn unreached<T>(asked: &[Asked<T>], report: &mut Report) {
     let mut failed: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for one in asked.iter().take(MAX_ASKED).filter(|one| one.ready) {

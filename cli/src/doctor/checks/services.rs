@@ -45,8 +45,8 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
     runners_service(facts, report);
 }
 
-/// Checks the runners' headless Service. It may be missing, since routers may find runners in other
-/// ways. The check "discovery" covers the runners that routers know.
+/// Checks the runners' headless Service. It may be missing, because routers may find runners in
+/// other ways. The check "discovery" covers the runners that routers know.
 fn runners_service(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
     let (Some(_), Some(runner)) = (&installed.router, &installed.runner) else { return };
@@ -78,7 +78,7 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         installed.callers.iter().map(|caller| (caller, destination(facts, &caller.address))).collect();
     for original in installed.originals.iter().filter(|original| original.pods > 0) {
         let (name, pods) = (&original.name, original.pods);
-        // If a program calls this runner, the function `call` reports the call below.
+        // If a program calls this runner, the finding of `call` below already names the runner.
         if called.iter().all(|(_, destination)| *destination != Destination::Other(name)) {
             report.warning(
                 format!("Porch's own function runner still runs: Deployment {name}, {pods} replicas"),
