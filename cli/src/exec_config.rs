@@ -125,7 +125,6 @@ fn tagged(text: &str) -> Result<Tagged, String> {
 mod tests {
     use super::*;
 
-    /// A test in tests/processes checks that a runner accepts the printed configuration.
     #[test]
     fn given_versions_replace_the_known_ones() {
         let names = ["mine", "set-labels", "set-namespace", "theirs"].map(str::to_owned);
