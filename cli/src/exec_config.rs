@@ -125,7 +125,6 @@ fn tagged(text: &str) -> Result<Tagged, String> {
 mod tests {
     use super::*;
 
-    /// tests/processes starts a runner with the printed configuration.
     #[test]
     fn given_versions_replace_the_known_ones() {
         let names = ["mine", "set-labels", "set-namespace", "theirs"].map(str::to_owned);

@@ -12,7 +12,7 @@ const MAX_CELL: usize = 200;
 /// Template of each subcommand's --help, in the style of kubectl.
 pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
 
-/// Output format. A doc comment on a variant would make --help much longer.
+/// Output format. The variants have no doc comments, because these would make --help much longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
@@ -23,7 +23,7 @@ pub(crate) enum Output {
 // === impl Output ===
 
 impl Output {
-    /// Prints a server's page: `tables` formats it, or `text` is printed as received.
+    /// Prints a server's page. A table is formatted by `tables`; JSON is `text` as received.
     pub(crate) fn print<T>(self, (text, page): &(String, T), tables: impl FnOnce(&T) -> String) {
         match self {
             Self::Json => show(&format!("{text}\n")),
@@ -32,7 +32,7 @@ impl Output {
     }
 }
 
-/// Prints a text. A write error is ignored: the reader has closed the pipe.
+/// Prints a text. Ignores a write error, which usually means that the reader has closed the pipe.
 pub(crate) fn show(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

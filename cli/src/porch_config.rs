@@ -1,9 +1,9 @@
 //! `porch-fn porch-config`: prints FunctionConfigs that make porch-server send its functions to the
 //! routers, and FunctionConfigs that undo this.
 //!
-//! Some versions of porch-server create function pods themselves. They call the server that
-//! `--function-runner` names only if a FunctionConfig names an executable for the image's tag. So
-//! each function gets a `binaryExecutor` for all tags. The output is meant for
+//! Some versions of porch-server create function pods themselves. Such a porch-server calls the
+//! address in `--function-runner` only if a FunctionConfig names an executable for the image's tag.
+//! So each function gets a `binaryExecutor` for all tags. The output is meant for
 //! `kubectl apply -f -`, or for a Git repository.
 
 mod changes;
@@ -146,8 +146,8 @@ mod tests {
             }}}})
         };
         let refused = |schema: &Value| require_constraints(schema, Tags::Auto).err();
-        // Like in the runners, the word "constraint" may be in any of the three executors, in any
-        // letter case.
+        // The word "constraint" may be in the schema of any of the three executors, in any letter
+        // case.
         assert!(refused(&schema("podExecutor", "Version CONSTRAINTS.")).is_none());
         let exact = schema("podExecutor", "Image tags.");
         assert_eq!(refused(&exact).unwrap().to_string(), NO_CONSTRAINTS);

@@ -1,8 +1,7 @@
 //! Finds the running porch-servers that start function pods, and the pods that each may use.
 //!
-//! A porch-server uses the pods that it has created. When it starts, it also adopts the pods of its
-//! template's version. The version is the PodTemplate's resourceVersion, in an annotation of the
-//! pods. It never uses other pods.
+//! A porch-server uses the pods that it has created. When it starts, it also adopts pods whose
+//! annotation contains the current resourceVersion of its PodTemplate. It never uses other pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -27,15 +26,15 @@ pub(super) struct Running {
 /// Facts that decide which pods a porch-server may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// Start time of its oldest process.
+    /// Start time of the porch-server's oldest process.
     since: Time,
     /// Version of its PodTemplate, and the time of the template's last change.
     template: String,
     changed: Time,
 }
 
-/// Returns a running porch-server and which pods in `functions` it may use. `None` if it is scaled
-/// to 0 and its last pod is gone.
+/// Returns a running porch-server, and which pods in the namespace `functions` it may use. `None`
+/// if the porch-server is scaled to 0 and its last pod is gone.
 pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
     let pods = processes(cluster, server).await;
     if server.workload.pods == 0 && pods.as_ref().is_ok_and(Vec::is_empty) {
@@ -62,7 +61,7 @@ async fn uses(cluster: &Cluster, server: &Evaluator, functions: &str, pods: &[Po
     Ok(Uses { since, template, changed })
 }
 
-/// Returns the pods of an evaluator that run or may start. That includes terminating pods: their
+/// Returns an evaluator's pods that run or may start. These include terminating pods: their
 /// processes serve until the pods are gone.
 pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
     let workload = &evaluator.workload;
@@ -77,8 +76,7 @@ pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Resul
     Ok(pods)
 }
 
-/// Returns the earliest start time of a container of this name in these pods. Terminating pods
-/// count until they are gone.
+/// Returns the earliest start time of a container of this name in these pods.
 fn started(pods: &[Pod], container: &str) -> Option<Time> {
     let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref()).flatten();
     let ours = statuses.filter(|status| status.name == container);

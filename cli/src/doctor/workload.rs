@@ -12,8 +12,8 @@ use kube::ResourceExt;
 pub(super) const ELSEWHERE: &str = "(from elsewhere)";
 /// Variable with a program's own namespace. Default: the namespace of its pod.
 const OWN_NAMESPACE: &str = "POD_NAMESPACE";
-/// The assumed program of a container without a command: doctor does not read images. Porch's
-/// images run this program.
+/// Program that doctor assumes for a container without a command, because doctor does not read
+/// images. Porch's images run this program.
 pub(super) const SERVER: &str = "server";
 
 /// A Deployment.
@@ -92,8 +92,8 @@ impl<'a> Program<'a> {
         name_and_tag(self.container.image.as_deref().unwrap_or_default()).0
     }
 
-    /// Returns the value of a Go flag: `-x=v`, `--x=v` or `--x v`. Of a repeated flag, Go uses the
-    /// last value.
+    /// Returns the value of a Go flag: `-x=v`, `--x=v` or `--x v`. If a flag is repeated,
+    /// Go uses the last value.
     pub(super) fn flag(&self, name: &str) -> Option<&'a str> {
         self.argv.iter().enumerate().rev().find_map(|(index, arg)| {
             let rest = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?.strip_prefix(name)?;
@@ -133,8 +133,8 @@ impl<'a> Program<'a> {
             let value = match known.iter().find(|(name, _)| *name == variable) {
                 Some((_, value)) => value,
                 // The value is not in the Deployment. A flag without a default gets the placeholder
-                // if another object may set its variable. For the namespace and all other flags,
-                // the default is the best guess.
+                // if another object may set its variable. In all other cases, and always for the
+                // namespace, the default is the best guess.
                 None if default.is_empty() && variable != OWN_NAMESPACE && is_elsewhere() => ELSEWHERE,
                 None => default,
             };

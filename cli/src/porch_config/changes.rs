@@ -17,8 +17,8 @@ pub(crate) const GROUP: &str = "config.porch.kpt.dev";
 pub(super) const VERSION: &str = "v1alpha1";
 pub(super) const KIND: &str = "FunctionConfig";
 
-/// Annotation of a changed object. It holds the fields before the change, which [`remove`]
-/// restores.
+/// Annotation of a changed object. It holds the earlier values of the changed fields, which
+/// [`remove`] restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
 /// Value of the label [`MANAGED_BY`] of an object that [`generate`] has created.
 const MANAGER: &str = "porch-fn";
@@ -69,7 +69,7 @@ pub(super) fn generate(
     let mut objects = existing.to_vec();
     let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for (index, function) in functions.iter().enumerate() {
-        // Several objects may have the same image, and the user may repeat a name.
+        // A function may be listed twice: two objects have the same image, or the user repeats it.
         if functions[..index].contains(function) {
             continue;
         }
@@ -132,7 +132,7 @@ pub(super) fn generate(
 }
 
 /// Returns the objects that [`generate`] has changed, with their earlier fields. The notes tell the
-/// user to delete the objects that it has created.
+/// user to delete the objects that `generate` has created.
 pub(super) fn remove(existing: &[Value], namespace: &str) -> Changes {
     let mut changes = Changes::default();
     let mut created = Vec::new();
@@ -199,8 +199,8 @@ fn new(function: &Function, namespace: &str) -> Value {
 }
 
 /// Changes an object so that Porch sends the function to the routers. Also returns whether the
-/// object named another executable. Indexing cannot panic: in the schema, spec and annotations are
-/// objects.
+/// object named another executable. Indexing cannot panic, because the schema guarantees that spec
+/// and annotations are objects.
 fn routed(object: &Value, function: &Function) -> (Value, bool) {
     let mut routed = manifest(object);
     let mut fields = before(object).unwrap_or_default();

@@ -21,20 +21,20 @@ pub struct Failure {
     /// Time of the last of these failures, in milliseconds since 1970, by the clock of the
     /// reporting process.
     pub at_ms: u64,
-    /// The number of these calls.
+    /// How many calls failed like this.
     pub count: u64,
     /// The program that recorded these failures, `router` or `runner`. Only the status page sets
     /// this.
     pub by: String,
-    /// The address of the runner where the call failed; empty if the router knows none. A runner
-    /// leaves this empty: the status page sets it.
+    /// The address of the runner where the call failed; empty if the router's error names no
+    /// runner. A runner leaves this empty: the status page sets it.
     pub shard: String,
     /// The image, cut to a maximum length; empty when it is not known.
     pub image: String,
     /// The name of a gRPC code. Or `BROKEN`, `NOT_SENT` or `SHED` for a failed attempt, after which
     /// a router may send the call to another runner.
     pub code: String,
-    /// The first line of the message, cut to a maximum length.
+    /// The message's first line that is not blank, cut to a maximum length.
     pub text: String,
 }
 

@@ -28,10 +28,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
 /// Maximum connections at once. A new connection above the limit closes the oldest connection that
-/// has sent no request, or else the oldest of all. So probes are always served.
+/// has sent no request; if all have sent one, the oldest connection. So probes are always served.
 const MAX_CONNECTIONS: usize = 256;
 /// Minimum time that each connection is kept, so that a burst of new connections does not close it
-/// before its request arrives. With [`MAX_CONNECTIONS`], 2,560 connections are accepted per second.
+/// before its request arrives. While no client closes its connection, the server accepts at most
+/// [`MAX_CONNECTIONS`] in this time: 2,560 per second.
 const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,8 +46,8 @@ pub const JSON: &str = "application/json";
 /// Content type of pages for people.
 pub const HTML: &str = "text/html; charset=utf-8";
 
-/// The Content-Security-Policy that lets a browser load and run nothing. A page for people has its
-/// own policy.
+/// The Content-Security-Policy that forbids a browser to load or run anything. A page for people
+/// has its own policy.
 const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
 /// A page of the server. Its content is created for each request.

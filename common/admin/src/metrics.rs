@@ -3,7 +3,7 @@
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// Buckets from a warm call (milliseconds) over a cold start (seconds) to the default deadline.
+/// Buckets from warm calls (milliseconds) and cold starts (seconds) up to the default deadline.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
 /// Registers a new metric.

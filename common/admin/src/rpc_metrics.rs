@@ -36,9 +36,9 @@ type Histograms = Family<Labels, Histogram>;
 #[derive(Debug)]
 pub struct RpcMetrics {
     duration: Histograms,
-    /// Sizes of requests, and of answers.
+    /// Sizes of requests, then sizes of answers.
     sizes: [Histograms; 2],
-    /// The number of requests of a call, and of answers.
+    /// Requests per call, then answers per call.
     counts: [Histograms; 2],
 }
 
@@ -78,7 +78,7 @@ impl RpcMetrics {
         call: impl Future<Output = Result<Reply, CallError>>,
     ) -> Result<Reply, CallError> {
         let (request, began) = (Some(framed.len().saturating_sub(PREFIX_LEN)), Instant::now());
-        // The call's status code, and the size of its answer.
+        // `None` until the call ends; then its status code and the size of its answer.
         let mut ended = guard(None, |ended| {
             let dropped = if Instant::now() < deadline { Code::Cancelled } else { Code::DeadlineExceeded };
             let (code, response) = ended.unwrap_or((dropped, None));

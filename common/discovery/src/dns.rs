@@ -2,8 +2,8 @@
 //!
 //! The C library blocks a thread, so this module uses hickory. A wrong answer would empty or halve
 //! the hash ring of runners, so this module works around three properties of hickory:
-//! - When the IPv6 lookup fails, hickory returns only the IPv4 addresses (and the reverse). A
-//!   [`Lookup`] keeps the two results separate.
+//! - When the lookup of one address family fails, hickory returns only the other family's
+//!   addresses. A [`Lookup`] keeps the two results separate.
 //! - For a search list, hickory reports only the last name's error. A failure followed by "no such
 //!   name" would look like an empty answer. So this module, not hickory, goes through the list. An
 //!   answer is empty only if no lookup of the list failed.
@@ -102,7 +102,7 @@ impl DnsResolver {
     /// All IPv4 and IPv6 addresses of `host`.
     ///
     /// # Errors
-    /// When lookups failed and no addresses are known; the text tells the user what to check. A
+    /// When a lookup failed and none returned addresses; the text tells the user what to check. A
     /// name that does not exist or has no addresses is not an error but a [`Lookup`].
     pub(crate) async fn lookup(&self, host: &str) -> Result<Lookup, String> {
         self.resolver.clear_cache();

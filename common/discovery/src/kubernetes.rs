@@ -31,9 +31,8 @@ use crate::publish::Publisher;
 /// random, so that processes do not list at the same moment.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// After a failure, discovery counts as working again when a list has succeeded and no error has
-/// followed for this long. This is longer than [`TIMEOUT`], so a watch request without an answer
-/// has failed by then.
+/// After a failure, discovery counts as working again if no error follows a successful list for
+/// this long. A watch request without an answer has failed by then: its [`TIMEOUT`] is shorter.
 const LIVED: Duration = Duration::from_secs(12);
 
 const RIGHTS: &str =
@@ -136,8 +135,8 @@ impl Watcher {
         }
     }
 
-    /// Returns a hint if the Service does not exist. An empty list does not prove this: the Service
-    /// may exist and have no pods. `None`: the Service exists, or the request failed.
+    /// Returns a hint if the Service does not exist. An empty list of slices does not prove this: a
+    /// Service may have no pods. `None`: the Service exists, or the request failed.
     async fn missing(&self) -> Option<Arc<str>> {
         let Self { namespace, name, .. } = self;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);

@@ -1,4 +1,4 @@
-//! Service discovery: finds the servers of a tier and publishes them as complete sets.
+//! Service discovery: finds a group of servers and publishes them as complete sets.
 //!
 //! A router uses it to find runners, and a runner to find its peers. A [`Target`] names the source:
 //! a list, DNS, or a Service's EndpointSlices. [`watch`] publishes [`Snapshot`]s: always the

@@ -18,9 +18,9 @@
 //! ```
 //! While no address has joined, new addresses join at once, because calls wait for them.
 //!
-//! The cooldown is meant for a single address that flaps. If half of all addresses or more cool
-//! down, there is another cause, and the calls would overload the other addresses. So addresses
-//! that cool down are then usable as well. See [`cooling_down_count`].
+//! The cooldown is meant for a single address that flaps. If at least half of all addresses cool
+//! down, the cause is a different one, and the calls would overload the remaining addresses. In
+//! this case, addresses that cool down are usable as well. See [`cooling_down_count`].
 //!
 //! If discovery no longer lists an address but its server passes health checks, the address stays
 //! for a limited time. In this case the fault is more often in discovery than in the server. See
@@ -38,7 +38,7 @@ use std::time::Duration;
 
 pub use self::live::LiveMembership;
 
-/// Arrivals within this time of the first one join together.
+/// New addresses that arrive within this time after the first of them join together.
 pub const COALESCE: Duration = Duration::from_secs(2);
 
 /// How long an address that left must be listed again before it joins.
@@ -55,18 +55,18 @@ const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 /// How long an address that passes health checks stays when discovery lists only other addresses.
 const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether servers that cool down are used like healthy servers. They are used if there are at
-/// least as many of them as healthy servers. Exception: if there is one of each, the server that
-/// cools down is not used, because it may flap.
+/// Whether servers that cool down are used like healthy servers: true if at least half of all
+/// servers cool down. Exception: if one server is healthy and one cools down, the latter is not
+/// used, because it may flap.
 pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
     healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
 }
 
-/// The addresses of a tier and their states.
+/// The addresses of one target and their states.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     entries: BTreeMap<String, Entry>,
-    /// The last [`Membership::update`] listed no address.
+    /// Whether the list in the last [`Membership::update`] was empty.
     none_listed: bool,
 }
 

@@ -53,8 +53,8 @@ pub enum SetupError {
 /// `program` is the client's name in the API server's logs.
 ///
 /// Returns the task, which the caller must spawn, and the snapshots. The receiver is notified of
-/// the first answer, even of an empty one, and then of each change of the set. A static list and an
-/// IP address are answered from the start and never change.
+/// the first answer, even of an empty one, and then of each change of the set. The set of a
+/// static list or an IP address is complete from the start and never changes.
 ///
 /// The task ends when the last receiver is dropped.
 ///

@@ -34,8 +34,7 @@ pub trait FileSource: Send + 'static {
     type Error: Display;
 
     /// Number of consecutive failed reads that are ignored. Several files, such as a certificate
-    /// and its key, are not replaced at the same moment. A read after only one is replaced may
-    /// fail.
+    /// and its key, are not replaced at the same moment. A read between the replacements may fail.
     const TOLERATED_FAILURES: u32 = 0;
 
     /// The name of the files in the log, in the plural.

@@ -1,5 +1,5 @@
-//! Tests with a real file, changed like by users and kubelets. Each change is reported exactly
-//! once.
+//! Tests with a real file, which is changed in the ways of a user and of a kubelet. Each change is
+//! reported exactly once.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// A number in a file. Two numbers are equivalent if they have the same tens.
+/// A number in a file. Two numbers are equivalent if they differ only in the last digit.
 struct Number<const TOLERATED: u32> {
     path: PathBuf,
     parsed: Arc<AtomicUsize>,

@@ -14,7 +14,7 @@ const NEGATIVE: &str = "is negative; use 0 or forms such as 30m, 1h30m, 500ms";
 /// The error above the maximum of Go's type, about 292 years.
 const TOO_LONG: &str = "is too long; use at most 2562047h";
 
-/// Go's units in seconds. Go accepts both characters for micro.
+/// Go's units in seconds. Go accepts both Unicode characters for micro.
 const UNITS: [(&str, f64); 8] = [
     ("ns", 1e-9),
     ("us", 1e-6),

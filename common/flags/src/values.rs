@@ -29,8 +29,8 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A comma-separated list. Empty items are removed, and spaces around items. So the empty text is
-/// an empty list.
+/// A comma-separated list. Empty items and spaces around items are removed. So the empty text is an
+/// empty list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommaList(pub Vec<String>);
 

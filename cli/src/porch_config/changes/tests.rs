@@ -12,7 +12,7 @@ fn shipped() -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
-/// The same objects as the API server stores them.
+/// The same objects in the form in which the API server stores them.
 fn stored(objects: &[Value]) -> Vec<Value> {
     let store = |object: &Value| {
         let mut object = object.clone();
@@ -137,7 +137,7 @@ fn fields_that_kubectl_would_keep_are_set_to_null() {
 fn later_changes_by_others_are_kept() {
     let own = object("f", &json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "f"}}));
     let mut changed = generated(&[own], &[]).objects.remove(0);
-    // As if Porch's manifest was applied again, which changes the field and keeps our annotation.
+    // Like a second `kubectl apply` of Porch's manifest: it changes the field, not our annotation.
     changed["spec"]["binaryExecutor"] = json!({"tags": ["v2"], "path": "f"});
     let back = removed(std::slice::from_ref(&changed)).objects.remove(0);
     assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]));
@@ -152,7 +152,7 @@ fn only_the_object_that_porch_uses_is_changed() {
     let changed = generated(&[object("other", &go), object("f", &go)], &[]);
     assert_eq!(changed.objects.iter().map(name_of).collect::<Vec<_>>(), ["f"]);
     assert!(changed.notes[0].starts_with("FunctionConfig other stays unchanged"), "{:?}", changed.notes);
-    // If no object has the image's name, Porch uses both objects.
+    // If no object is named like the image, Porch uses all objects for the image.
     let both = generated(&[object("a", &go), object("b", &go)], &["f"]);
     assert_eq!(both.objects.iter().map(name_of).collect::<Vec<_>>(), ["a", "b"]);
     let taken = generate(&[object("g", &go)], &functions(&["g"]), NAMESPACE, "").unwrap_err();

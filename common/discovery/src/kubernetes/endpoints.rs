@@ -2,8 +2,8 @@
 //!
 //! Like kube-proxy, it selects endpoints that are ready and not terminating. If there are none, it
 //! selects endpoints that are terminating but still serving, because a draining server is better
-//! than none. In that case it also selects endpoints that are not ready but were ready before. The
-//! reason is an outage of the API server: nodes cannot renew their leases, and all their pods are
+//! than none. In that case it also selects endpoints that are not ready but were ready before. This
+//! helps in an outage of the API server: nodes cannot renew their leases, and all their pods are
 //! marked as not ready although they serve. The caller's health checks find the pods that serve.
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub(super) fn endpoints_of(
     let endpoints = |wanted: &dyn Fn(IpAddr, Readiness) -> bool| {
         let wanted = candidates.iter().filter(|(address, readiness)| wanted(*address, *readiness));
         let of_family = wanted.filter(|(address, _)| address.is_ipv4() == v4);
-        // While slices are rearranged, an endpoint may be in two of them.
+        // `sorted` removes duplicates: an endpoint that moves to another slice may be in both.
         sorted(of_family.map(|(address, _)| SocketAddr::new(*address, port).to_string()))
     };
     let ready = endpoints(&|_, readiness| readiness == Readiness::Ready);

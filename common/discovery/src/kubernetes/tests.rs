@@ -199,7 +199,7 @@ async fn missing_rights_are_logged_once_and_used_when_they_are_granted() {
     service.wait_for(&["10.0.0.9"], RESYNC + READ_TIMEOUT).await;
     drop((service, guard));
 
-    // First the watcher has no rights at all, then it may list, at last also watch.
+    // First the watcher has no rights at all, then the right to list, finally also to watch.
     let (log, _guard) = Log::new();
     let api = FakeApi::default();
     api.put_slice("a", &["10.0.0.1"]);

@@ -24,7 +24,7 @@ impl LiveMembership {
         Self { membership: Membership::default(), snapshots, origin: Instant::now() }
     }
 
-    /// Returns when members may have changed: discovery has answered, or a timer was due. A member
+    /// Waits until members may have changed: discovery has answered, or a timer is due. A member
     /// that is no longer listed stays for a while if `answers` returns true for it. Cancel-safe.
     pub async fn changed(&mut self, answers: impl Fn(&str) -> bool) {
         loop {

@@ -33,7 +33,7 @@ pub(super) struct State {
     pub(super) outage: Option<Outage>,
     /// Every new watch ends as soon as it is opened.
     pub(super) watches_end_at_once: bool,
-    /// The open watches. A watch that a test takes out stays open but reports nothing.
+    /// The open watches. A watch that a test removes from this list stays open but reports nothing.
     pub(super) watches: Vec<(&'static str, UnboundedSender<io::Result<Bytes>>)>,
     /// The requests so far: the time, and `VERB RESOURCE`.
     requests: Vec<(Instant, String)>,
