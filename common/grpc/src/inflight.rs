@@ -83,7 +83,8 @@ pub struct Inflight {
     ledger: Mutex<Ledger>,
 }
 
-/// Bytes that are charged until this value is dropped. The default charge holds nothing and has no limit.
+/// Bytes that are charged until this value is dropped. The default charge holds nothing and has no
+/// limit.
 #[derive(Debug, Default)]
 pub struct Charge {
     inflight: Option<Arc<Inflight>>,
