@@ -1,8 +1,8 @@
 //! One unary call over a [`Connection`]: sends the raw frame and receives the whole answer.
 //!
-//! The answer is held until its trailers have arrived. If the peer dies halfway, the caller can
-//! still send the request elsewhere. The error states whether the peer may have begun to process
-//! the request. The caller uses this to decide about a retry.
+//! The caller receives nothing of the answer until its trailers have arrived. If the peer dies
+//! before that, the caller can still send the request elsewhere. To decide about this, the caller
+//! reads in the error whether the peer may have begun to process the request.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -18,8 +18,8 @@ use tonic::Code;
 
 use crate::conn::{ConnectError, Connection, Sender};
 
-/// Maximum bytes of an answer's headers and trailers, without the status message. A runner's answer
-/// has about 200.
+/// Maximum bytes of an answer's headers and trailers, without the status message. A runner's
+/// headers and trailers have about 200 bytes.
 const MAX_ANSWER_METADATA_BYTES: usize = 64 * 1024;
 
 /// Errors with which the kernel closes a connection when the peer does not respond.
@@ -62,11 +62,10 @@ pub enum CallError {
 pub enum Lost {
     /// Only the stream: it was reset, or ended without an answer.
     Stream,
-    /// The connection: the peer closed it, or ended.
+    /// The connection: the peer closed it, or the peer's process ended.
     Connection,
-    /// The connection, without a message from the peer. The peer did not acknowledge in time a ping
-    /// or the bytes sent to it, or the network reports the peer as unreachable. The call did not
-    /// cause this.
+    /// The connection, because the peer is silent: it did not acknowledge a ping or data in time,
+    /// or the network reports it as unreachable. The call is not the cause.
     Silence,
 }
 
@@ -117,8 +116,8 @@ pub async fn call(
     limit: usize,
     charge: &Charge,
 ) -> Result<Reply, CallError> {
-    // The connection may have been closed since its last call, because the peer drains or was
-    // replaced. This is noticed only now. The peer may be reachable again, so dial once more.
+    // The connection may have been closed after the last call, because the peer drains or was
+    // replaced. `send` notices this. The peer may be reachable again, so dial once more.
     let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
         Err(CallError::NotSent) => {
             send(connection.sender().await?, request(connection, &headers, framed)).await?

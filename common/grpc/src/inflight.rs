@@ -1,5 +1,5 @@
-//! Admission control by bytes: limits the bytes of messages that a hop holds, in total and per
-//! image.
+//! Admission control by bytes: limits the bytes of messages that a hop (a router or a runner)
+//! holds, in total and per function image.
 //!
 //! Calls differ by orders of magnitude in size, so their number does not bound memory. A hop counts
 //! the size that a message announces, before it reads the message. A call that does not fit is
@@ -8,8 +8,9 @@
 //! limit, and calls that have sent only headers at most once the limit. No image can use the whole
 //! limit for requests.
 //!
-//! Until its message is complete, a call has only a *place*: an entry in the ledger with its bytes.
-//! The ledger may evict the call, which then loses its place, to make room for another call.
+//! Until a call's message is complete, its bytes are recorded as a *place*: an entry in the ledger.
+//! To make room for another call, the ledger may evict the call: the place is removed, and the call
+//! is refused.
 
 mod ledger;
 #[cfg(feature = "metrics")]
@@ -31,11 +32,11 @@ use self::ledger::{Ledger, Place};
 /// Bytes that are charged for a call in addition to its message, for headers, buffers and the task.
 /// So the limit in bytes also limits the number of calls.
 pub const CALL_OVERHEAD: usize = 16 * 1024;
-/// The default limit in bytes. It is higher if messages may be large.
+/// The smallest default limit in bytes; [`inflight_limit`] raises it if messages may be large.
 const DEFAULT_LIMIT: usize = 512 * 1024 * 1024;
 
-/// The program that enforces the limit. It decides the text of refusals, and whether the call may
-/// be sent elsewhere.
+/// The program that enforces the limit. The text of a refusal depends on the program, and so does
+/// whether the refused call may be sent elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hop {
     /// After a refusal, the caller cannot try another router.
@@ -82,7 +83,8 @@ pub struct Inflight {
     ledger: Mutex<Ledger>,
 }
 
-/// Bytes that are charged until this is dropped. The default charge holds nothing and has no limit.
+/// Bytes that are charged until this value is dropped. The default charge holds nothing and has no
+/// limit.
 #[derive(Debug, Default)]
 pub struct Charge {
     inflight: Option<Arc<Inflight>>,
@@ -99,7 +101,7 @@ pub struct Charge {
 /// `max_message` bytes.
 ///
 /// # Errors
-/// A text for the user when two messages would not fit. With such a limit, one call of an image
+/// A text for the user, when the limit has no room for two messages. With such a limit, one call
 /// could block all other calls.
 pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, String> {
     let least = max_message.saturating_add(CALL_OVERHEAD).saturating_mul(2);
@@ -164,11 +166,11 @@ impl Inflight {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
     }
 
-    /// Charges a call for its headers of `headers` bytes, before its message has announced its
-    /// size. Until [`Charge::received`], the call may lose its place.
+    /// Charges a call for `headers` bytes of headers, before the size of its message is known. The
+    /// call may lose its place until [`Charge::received`].
     ///
     /// # Errors
-    /// When the headers alone exceed the limit.
+    /// When the headers exceed the limit.
     pub fn enter(self: &Arc<Self>, headers: usize) -> Result<Charge, Refused> {
         let lost = Arc::<Notify>::default();
         let place = self.step(|ledger| ledger.enter(headers.max(CALL_OVERHEAD), Arc::clone(&lost)))?;
@@ -196,7 +198,7 @@ impl Charge {
     /// Charges `bytes` more.
     ///
     /// # Errors
-    /// When they exceed the limit.
+    /// When the limit has no room for them.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
         inflight.step(|ledger| {
@@ -212,7 +214,7 @@ impl Charge {
     /// Records progress of the message.
     ///
     /// # Errors
-    /// When the message is too large, or the call has lost its place.
+    /// When the limit has no room for the message, or the call has lost its place.
     pub fn arrived(&mut self, arrived: Arrived) -> Result<(), Refused> {
         if let (Some(inflight), Some((place, _))) = (&self.inflight, &mut self.receiving) {
             *place = inflight.step(|ledger| match arrived {
@@ -257,7 +259,7 @@ impl Charge {
     /// Assigns the call to its image.
     ///
     /// # Errors
-    /// When the image would hold more than its share with this call.
+    /// When the image's calls, with this one, would hold more than the image's share.
     pub fn claim(&mut self, image: &str) -> Result<(), Refused> {
         if let (Some(inflight), None) = (&self.inflight, &self.image) {
             self.image = Some(inflight.step(|ledger| ledger.claim(image, self.bytes, Instant::now()))?);
@@ -268,7 +270,7 @@ impl Charge {
     /// Charges an answer of `bytes`.
     ///
     /// # Errors
-    /// When answers have reached the limit.
+    /// When all answers together would exceed the limit.
     pub fn answer(&self, bytes: usize) -> Result<Self, Refused> {
         let inflight = self.inflight.clone();
         let mut answer = Self { inflight, bytes: 0, image: None, answer: true, receiving: None };

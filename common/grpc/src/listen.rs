@@ -37,8 +37,8 @@ pub async fn listen(
     }
 }
 
-/// Raises the soft limit of open files to the hard one, like Go's runtime: each connection needs
-/// one file, and many systems begin with 1,024.
+/// Raises the soft limit of open files to the hard limit, like Go's runtime. Each connection needs
+/// one file, and on many systems the soft limit is 1,024.
 pub fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // If this fails, the server can hold fewer connections.

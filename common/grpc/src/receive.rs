@@ -54,7 +54,7 @@ pub async fn receive(
     silence: Duration,
     mut arrived: impl FnMut(Arrived) -> Result<(), Refused>,
 ) -> Result<Received, ReceiveError> {
-    // The bytes that were held at the last call of `arrived`.
+    // How many bytes `reader` held when `arrived` was last called.
     let mut reported = None;
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;

@@ -32,7 +32,7 @@ impl Reply {
         Self { headers: grpc_headers(), framed, trailers: Some(trailers), charge: Charge::default() }
     }
 
-    /// A failure. The message is cut to its maximum length.
+    /// A failure. A message that is too long is cut.
     pub fn failed(code: Code, message: &str) -> Self {
         let mut headers = grpc_headers();
         // `add_header` fails only on metadata that is not a valid header, and this status has no
@@ -63,7 +63,7 @@ impl Reply {
         code_of(self.status_headers()).unwrap_or(Code::Unknown)
     }
 
-    /// As an HTTP/2 response.
+    /// Converts the reply into an HTTP/2 response.
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::message(self.framed, self.trailers, self.charge));
         *response.headers_mut() = self.headers;

@@ -39,8 +39,8 @@ use crate::{Body, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection. Porch and routers send all of their calls over one
 /// connection. Calls above this limit wait at the sender, where this server cannot order or refuse
-/// them. So the limit of bytes in flight must take effect before this one. This limit is the
-/// default limit of bytes in flight, 512 MiB, divided by 16 KiB per call.
+/// them. So the limit of bytes in flight must take effect first. This number is the default limit
+/// of bytes in flight, 512 MiB, divided by 16 KiB per call.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window
 /// would only add round trips. The connection has its own window, which limits all of its streams.
@@ -65,8 +65,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Options {
     /// Age after which the server sends GOAWAY, so that the caller dials again.
     pub max_age: Option<Duration>,
-    /// Maximum connections at once (`--max-connections`). A new connection above the limit closes
-    /// the one idle for longest. If all are busy, the new connection is refused.
+    /// Maximum connections at once (`--max-connections`). For a new connection above the limit, the
+    /// server closes the one idle for longest. If all are busy, it refuses the new connection.
     pub max_connections: usize,
 }
 
@@ -230,7 +230,7 @@ async fn connection<H, F>(
         ended = connection.as_mut() => ended,
         () = silent => return,
         () = async { tokio::select! { () = drain.draining() => (), Some(()) = old => () } } => {
-            // hyper can drain a connection only after the client preface.
+            // hyper cannot drain a connection before the client preface, so end it at once.
             if !has_preface() {
                 return;
             }

@@ -38,7 +38,7 @@ pub struct Call {
     /// When the caller stops waiting for the answer.
     pub deadline: Instant,
     /// The bytes that are charged for the call. When the hop has read the image's name in the
-    /// message, it assigns them to that image by [`Charge::claim`].
+    /// message, it assigns these bytes to the image by [`Charge::claim`].
     pub charge: Charge,
     /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
@@ -87,15 +87,15 @@ pub trait Evaluate: Send + Sync + 'static {
 
 /// Records calls that have ended.
 pub trait Observe: fmt::Debug + Send + Sync {
-    /// Records a call that ended with `code`. Sizes are in bytes, after inflation for the request.
-    /// They are `None` if there was no message.
+    /// Records a call that ended with `code`. `request` and `response` are sizes in bytes, or
+    /// `None` without a message. For a compressed request, `request` is the inflated size.
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration);
 }
 
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// Error texts for calls that take too long: grpc-go's text for the caller's own deadline, else a
-/// text that names our flag.
+/// Error texts for calls that take too long. After the caller's own deadline it is grpc-go's text;
+/// after a limit of ours, the text names the flag.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
 const DEFAULT_TIMEOUT_TEXT: &str =
     "no answer within --request-timeout, which bounds calls without a deadline";
@@ -122,7 +122,7 @@ pub struct Options {
     pub tracer: Option<Tracer>,
 }
 
-/// Routes requests to the evaluator or to health.
+/// Routes requests to the evaluator or to the health service.
 #[derive(Debug)]
 pub struct Server<E> {
     evaluator: Arc<E>,
@@ -132,7 +132,7 @@ pub struct Server<E> {
 }
 
 impl<E: Evaluate> Server<E> {
-    /// A server for `evaluator` that also answers for `health`.
+    /// A server for `evaluator` that also answers health checks from `health`.
     pub fn new(evaluator: Arc<E>, health: &Health, options: Options) -> Arc<Self> {
         let health = HealthServer::new(health.clone());
         Arc::new(Self { evaluator, health, options, calls: AtomicUsize::new(0) })

@@ -55,8 +55,8 @@ pub(crate) struct Streams(pub(crate) Arc<Activity>);
 struct Open(Arc<Activity>);
 
 pin_project! {
-    /// Runs a stream until it ends or its answer is not read for [`UNREAD`]. This is not an async
-    /// function, because that would hold the stream twice in memory.
+    /// Runs a stream until it ends or its answer is not read for [`UNREAD`]. An async function
+    /// would hold the stream twice in memory.
     struct WhileRead<S> {
         #[pin]
         stream: S,

@@ -1,7 +1,7 @@
 //! Which images may run: `--allowed-images`.
 //!
-//! Router and runner must refuse the same calls, with the same text. They check a call before a
-//! runner looks up a tag or starts a pod. Therefore both use this module, and the result depends
+//! Router and runner must refuse the same calls, with the same error. They check a call before a
+//! runner looks up a tag or starts a pod. Therefore both use this module, and its result depends
 //! only on the call and the flags.
 
 use crate::glob::glob_matches;
@@ -30,8 +30,8 @@ pub enum PatternError {
          without a / and ** for any text"
     )]
     Malformed { pattern: String },
-    /// The first part may mean a name on Docker Hub or a registry. If it meant a registry, anybody
-    /// could set up a registry with a matching name.
+    /// The first part may mean a name on Docker Hub or a registry. If such a pattern matched
+    /// registries, anybody could set up a registry with a matching name.
     #[error(
         "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
          registry with a * needs a . or a :, and may not have **"
@@ -109,8 +109,8 @@ impl AllowedImages {
     }
 
     /// Whether a call for `image` with this text in its `tag` field may run. A version in that
-    /// field is a literal tag, as in the [shard key](crate::shard_key). A constraint may mean any
-    /// tag. Other texts are ignored. If `image` has a digest, every text is ignored.
+    /// field is a literal tag, as in the [shard key](crate::shard_key). For a constraint, every tag
+    /// must be allowed. Other texts are ignored. If `image` has a digest, every text is ignored.
     ///
     /// # Errors
     /// A [`NotAllowed`], whose message is for the caller.

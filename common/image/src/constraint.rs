@@ -13,8 +13,8 @@ const MAX_LEN: usize = 512;
 
 /// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
 ///
-/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a
-/// tag that [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
+/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. But kpt uses
+/// a text that [`parse_version`] accepts as a literal tag, not as a constraint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
     /// A version matches if all comparisons of at least one of these lists hold.
@@ -25,7 +25,7 @@ pub struct Constraint {
 struct Comparison {
     /// One of [`OPERATORS`].
     operator: &'static str,
-    /// Numbers that are not written are 0.
+    /// The version in the text. Numbers that the text leaves out are 0.
     version: Version,
     /// How many numbers the text has before a wildcard or its end.
     written: usize,

@@ -1,9 +1,9 @@
 //! References of function images.
 //!
-//! If router and runner parsed a reference differently, one function would have two owners and two
-//! sets of pods. Therefore they share this crate. It contains the reference, the shard key on the
-//! ring, the constraint that chooses a tag, the name of a pod, and the list of images that may run.
-//! The crate is pure: no I/O, no clock, no logging.
+//! If router and runner parsed a reference differently, two runners could start pods for one
+//! function. Therefore both programs use this crate. It contains the reference, the shard key on
+//! the ring, the constraint that chooses a tag, the name of a pod, and the list of images that may
+//! run. The crate is pure: no I/O, no clock, no logging.
 
 mod allowed;
 mod constraint;

@@ -28,7 +28,7 @@ pub fn pod_name(image: &Image, slot: u32) -> String {
 /// The name of a new pod in `slot` while a pod that is stuck terminating still has the usual name.
 /// The new name depends on the stuck pod's `uid`, so that all runners choose the same name.
 pub fn pod_name_past(image: &Image, slot: u32, uid: &str) -> String {
-    // No two inputs have the same bytes: a reference contains no NUL, and the slot has a fixed
+    // Different inputs give different bytes: a reference contains no NUL, and the slot has a fixed
     // width.
     let mut identity = Vec::with_capacity(image.as_str().len() + 5 + uid.len());
     identity.extend_from_slice(image.as_str().as_bytes());

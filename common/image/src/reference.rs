@@ -21,13 +21,13 @@ const DOCKER_HUB: &str = "docker.io";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are the parts that the message names")]
 pub enum ReferenceError {
-    /// Nothing before the tag or digest.
+    /// There is no text before the tag or digest.
     #[error("image reference {image:?} has no name: write [registry/]name[:tag][@digest]")]
     NoName { image: String },
     /// More than [`MAX_REFERENCE_LEN`] bytes.
     #[error("image reference of {length} bytes is too long: the name may have 255 bytes and the tag 128")]
     TooLong { length: usize },
-    /// Registry and repository together.
+    /// Registry and repository together are too long.
     #[error("image reference {image:?} has a name of {length} bytes: it may have 255")]
     NameTooLong { image: String, length: usize },
     /// A part is not valid.

@@ -10,8 +10,8 @@ use crate::{Constraint, Image, parse_version};
 /// * If the tag field is any other constraint, only the repository. The result of the constraint
 ///   may change. With this key, one runner resolves it for all callers.
 /// * Any other tag field is ignored. If `image` has a digest, every tag field is ignored.
-/// * An `image` that is not a reference is returned as it was sent. This function never rejects;
-///   the runner does, and gives the reason. The length of such a key is not limited here.
+/// * An `image` that is not a reference is returned unchanged, whatever its length. The runner
+///   rejects it and gives the reason.
 pub fn shard_key(image: &str, tag_field: &str, default_prefix: &str) -> String {
     let Ok(parsed) = Image::parse(image, default_prefix) else { return image.to_owned() };
     if parsed.digest().is_some() {

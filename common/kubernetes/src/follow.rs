@@ -1,8 +1,8 @@
 //! Follows objects: lists them and then watches for changes.
 //!
 //! A [`Follower`] reports its first error and ends. The caller creates another one, which lists
-//! again, so no change is lost. kube's watcher instead resumes after an error and does not report
-//! again that its list of objects is complete. The garbage collection of pods needs that report.
+//! again, so no change is lost. kube's watcher resumes after an error without a new report that its
+//! list of objects is complete. The garbage collection of pods needs that report.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::{READ_TIMEOUT, RequestError, WATCH_SECONDS, bounded};
 /// at once would be flooded.
 pub const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 
-/// Pauses before the next follower. They double from the first to the last value.
+/// The first and the longest pause before the next follower. The pause doubles after each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// A follower that ran for this long after its list counts as successful.
@@ -77,7 +77,7 @@ pub struct Follower<K> {
     not_before: Instant,
 }
 
-/// The pauses after failed followers, from 0.2 s to 5 s.
+/// The pauses after failed followers, from 0.2 s to 5 s plus a random time.
 #[derive(Debug)]
 pub struct Restarts {
     backoff: Backoff,
@@ -87,9 +87,9 @@ pub struct Restarts {
 // === impl Restarts ===
 
 impl Restarts {
-    /// The pause after a follower that ended. `listed_for` is its
-    /// [`listed_for`](Follower::listed_for). Up to half of the pause is random, so that processes
-    /// do not retry at the same moment.
+    /// The pause after a follower that ended. `listed_for` is that follower's
+    /// [`listed_for`](Follower::listed_for). A random time, at most half of the pause, is added, so
+    /// that processes do not retry at the same moment.
     pub fn after(&mut self, listed_for: Option<Duration>) -> Duration {
         if listed_for.is_some_and(|lived| lived > LIVED) {
             *self = Self::default();

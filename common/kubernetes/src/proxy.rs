@@ -1,7 +1,7 @@
 //! Chooses the proxy for a kubeconfig's API server. kube reads `HTTPS_PROXY` too, but looks in
 //! `NO_PROXY` for the proxy's host instead of the API server's (kube-client 5,
-//! `ConfigLoader::proxy_url`). Most users with a proxy exclude the API server by `NO_PROXY`, and
-//! kube would ignore that.
+//! `ConfigLoader::proxy_url`). Most users with a proxy name the API server in `NO_PROXY`, and kube
+//! would still use the proxy.
 
 use std::env;
 

@@ -19,8 +19,8 @@ use super::Why;
 /// If a message makes no progress for this long, its call may lose its place.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The key of a call whose message is not complete: the time when it becomes overdue, and a unique
-/// number. The time is `None` while the call has sent only headers.
+/// The key of a call whose message is not complete: the time when the message becomes overdue, and
+/// a unique number. The time is `None` while the call has sent only headers.
 pub(super) type Place = (Option<Instant>, u64);
 
 /// Bytes held. Calls and answers have separate accounts, each with the same limit. So calls do not
@@ -35,7 +35,7 @@ pub(super) struct Ledger {
     /// Calls whose message is not complete: their bytes, and the notification that the call has
     /// lost its place.
     pending: BTreeMap<Place, (usize, Arc<Notify>)>,
-    /// Number of places given so far; the number in a [`Place`] is taken from it.
+    /// Places created so far. A new [`Place`] takes this count as its unique number.
     places: u64,
     /// Bytes of calls, by image. Images without calls are removed.
     images: HashMap<Arc<str>, usize>,
@@ -85,7 +85,7 @@ impl Ledger {
         Some(bytes)
     }
 
-    /// Charges `bytes` to a call, and to `image` if it is known already.
+    /// Charges `bytes` to a call, and to `image` if the call is already assigned to one.
     pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>, now: Instant) -> Result<(), Why> {
         self.make_room(bytes, now, Why::Limit)?;
         self.calls += bytes;
@@ -154,7 +154,7 @@ impl Ledger {
         self.refused
     }
 
-    /// Evicts messages that are overdue until `bytes` are free.
+    /// Evicts overdue messages until `bytes` are free.
     fn make_room(&mut self, bytes: usize, now: Instant, why: Why) -> Result<(), Why> {
         while bytes > self.limit.saturating_sub(self.calls) {
             let arriving = (Bound::Excluded((None, u64::MAX)), Bound::Unbounded);
@@ -221,7 +221,7 @@ mod tests {
         std::array::from_fn(|_| Arc::default())
     }
 
-    /// The calls that were evicted since the previous call of this function.
+    /// Returns the calls that were evicted since this function last ran.
     fn evicted(calls: &[Arc<Notify>]) -> Vec<usize> {
         let evicted = |call: &usize| calls[*call].notified().now_or_never().is_some();
         (0..calls.len()).filter(evicted).collect()
@@ -266,8 +266,8 @@ mod tests {
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![0]));
         assert_eq!((ledger.received(silent), ledger.progress(silent, at(501))), (None, Err(Why::Slow)));
         assert_eq!(ledger.take(400, None, at(998)), Err(Why::Limit));
-        // The messages of calls 1 and 3 have not become overdue yet. Call 1's message is complete
-        // before that time, and call 3's is not.
+        // Calls 1 and 3 become overdue at 999 ms and 1,000 ms. Call 1's message is complete before
+        // that, and call 3's is not.
         assert_eq!(ledger.received(arriving), Some(300));
         assert_eq!(ledger.take(701, None, at(5000)), Err(Why::Limit));
         assert_eq!((ledger.received(third), evicted(&calls)), (None, vec![3]));
@@ -321,7 +321,7 @@ mod tests {
                     answers.extend(taken.then_some(bytes));
                 } else {
                     let own: usize = calls.iter().filter(|(name, _)| &**name == image).map(|(_, held)| held).sum();
-                    // A call always holds its overhead.
+                    // A call never holds 0 bytes, because its overhead is charged.
                     let bytes = bytes + 1;
                     let entered = call(&mut ledger, image, bytes);
                     let fits = before + bytes <= LIMIT;

@@ -1,5 +1,5 @@
-//! Limits the number of connections. A new connection above the limit closes the one idle for
-//! longest, so idle connections do not block new callers.
+//! Limits the number of connections. For a new connection above the limit, the server closes the
+//! one idle for longest. So idle connections do not block new callers.
 
 use std::sync::Arc;
 

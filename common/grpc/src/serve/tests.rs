@@ -1,4 +1,4 @@
-//! Callers that keep connections, never send their messages, or never read their answers.
+//! Tests of callers that keep connections, never send their messages, or never read their answers.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -41,7 +41,7 @@ struct TestServer {
     tasks: JoinSet<()>,
 }
 
-/// A caller's connection, which ends with the task.
+/// A caller's connection, and the task that runs it. Dropping the task ends the connection.
 type Caller = (SendRequest<Bytes>, JoinSet<()>);
 
 impl TestServer {
