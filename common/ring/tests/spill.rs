@@ -101,7 +101,7 @@ fn attempts_go_to_the_runners_of_the_width_rule() {
         // Unusable runners do not count towards the width.
         (all, &[0, 10, 0, 10, 0], 2, &[], &[3, 4, 0, 2, 1]),
         (all, &[0, 10, 0, 10, 0], 2, &[3], &[4, 0, 2, 1]),
-        // After a truncated order: the least loaded of all; among equals, the first after the owner.
+        // After a truncated order: the least loaded; among equals, the first after the owner.
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[], &[2, 0, 3, 1, 5, 4]),
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[2, 0, 3], &[1, 5, 4]),
         // If the width exceeds a truncated order with only full runners, any runner may be chosen.
