@@ -10,7 +10,7 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub struct Signal(watch::Sender<bool>);
 
-/// Is notified of the drain. The drain is finished when every watch is dropped.
+/// Receives the signal. The drain is finished when every watch is dropped.
 #[derive(Debug, Clone)]
 pub struct Watch(watch::Receiver<bool>);
 
@@ -35,7 +35,7 @@ impl Signal {
 impl Watch {
     /// Returns when the drain has begun; at once if it already has.
     pub async fn draining(&mut self) {
-        // An error means that the signal was dropped. Then the process ends, so this also returns.
+        // An error means that the signal was dropped because the process ends. Return then, too.
         let _ = self.0.wait_for(|&draining| draining).await;
     }
 }

@@ -27,7 +27,7 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct State {
     serving: BTreeMap<String, bool>,
-    /// Draining has begun. The whole server stays `NOT_SERVING`, and later changes have no effect.
+    /// Draining has begun. The whole server stays `NOT_SERVING`, even if it is set to serving.
     stopping: bool,
     /// All `Watch` streams have ended, so that their connections can close.
     closed: bool,

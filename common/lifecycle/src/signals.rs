@@ -6,8 +6,8 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::tasks::Failed;
 
-/// Catches SIGTERM and SIGINT from its creation on. A server creates it before it prints that it
-/// listens. Otherwise a signal directly after that line would kill the process without a drain.
+/// Catches SIGTERM and SIGINT. [`run`](crate::run) creates this before it starts the server. So a
+/// signal directly after the line "listening on" does not kill the process without a drain.
 #[derive(Debug)]
 pub struct StopSignals {
     term: unix::Signal,
@@ -53,7 +53,7 @@ impl StopSignals {
         }
     }
 
-    /// Waits for `drain`. A second signal ends it at once.
+    /// Waits for `drain`. A second signal ends the drain at once.
     pub async fn drain<T>(mut self, drain: impl Future<Output = T>) {
         let signalled_again = async {
             if !self.signalled {

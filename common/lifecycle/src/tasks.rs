@@ -15,8 +15,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
-/// When a task panics, it drops its channels, and another task may end before the panic is known.
-/// So [`Tasks::failed`] waits this long for a panic.
+/// A task that panics drops its channels. This may end a second task, and its result may arrive
+/// first. So [`Tasks::failed`] waits this long for a panic.
 const CAUSE_WAIT: Duration = Duration::from_secs(1);
 
 /// The tasks of a server. Dropping this ends all tasks.
@@ -35,18 +35,18 @@ struct Ended {
 /// Why the server must stop: one of its tasks ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failed {
-    /// It panicked.
+    /// The task panicked.
     #[error("task {task:?} panicked ({message}): this is a bug, report it with the log")]
     Panicked {
-        /// Its name.
+        /// The task's name.
         task: &'static str,
         /// The panic's message.
         message: String,
     },
-    /// It returned.
+    /// The task returned.
     #[error("task {task:?} ended while the server was running; see the log")]
     Ended {
-        /// Its name.
+        /// The task's name.
         task: &'static str,
     },
 }
@@ -54,7 +54,7 @@ pub enum Failed {
 // === impl Tasks ===
 
 impl Tasks {
-    /// No tasks yet.
+    /// Creates an empty set of tasks.
     pub fn new() -> Self {
         Self::default()
     }
@@ -113,7 +113,7 @@ impl Tasks {
     }
 }
 
-/// Panics if the task panicked. `ended` is its result from a `JoinSet`.
+/// Panics if a task panicked. `ended` is the result of that task from a `JoinSet`.
 pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     if let Err(error) = ended
         && let Ok(payload) = error.try_into_panic()
@@ -191,7 +191,7 @@ mod tests {
         tasks.keep(info_span!("effect"), async move { _ = receiver.await });
         tasks.keep(info_span!("cause"), async move {
             drop::<oneshot::Sender<()>>(sender);
-            // The dropped sender ends the task `effect`, half of `CAUSE_WAIT` before this panic.
+            // The dropped sender ends the task `effect` half of `CAUSE_WAIT` before the panic.
             tokio::time::sleep(CAUSE_WAIT / 2).await;
             panic!("lost");
         });

@@ -1,4 +1,4 @@
-//! The hash ring: from a key to all the runners that may serve it, best first.
+//! The hash ring. It maps a key to a preference order: runners that may serve the key, best first.
 //!
 //! `hashring` finds a key's position. It cannot list the *distinct* runners that follow: its
 //! `get_with_replicas` copies the whole ring and repeats runners. Therefore each position has a
@@ -83,7 +83,7 @@ impl Ring {
     /// [`SUCCESSORS`]. It is empty only if the ring is empty.
     ///
     /// If a caller skips some runners, the others are in the same order as on a ring without the
-    /// skipped runners. So a caller skips an unhealthy runner and keeps the ring.
+    /// skipped runners. So a caller need not build a new ring when a runner becomes unhealthy.
     pub fn preference(&self, key: &str) -> &[u16] {
         let Some(point) = self.points.get(&xxh3_64(key.as_bytes())) else { return &[] };
         let start = point.row as usize * self.row_len;
@@ -121,7 +121,7 @@ fn positions(nodes: &[Arc<str>]) -> Vec<(u64, u16)> {
     let mut bytes = Vec::new();
     for (node, index) in nodes.iter().zip(0..) {
         for virtual_node in 0..VIRTUAL_NODES {
-            // The number has a fixed width, so no two (name, number) pairs share their bytes.
+            // The number has a fixed width, so no two (name, number) pairs have the same bytes.
             bytes.clear();
             bytes.extend_from_slice(node.as_bytes());
             bytes.extend_from_slice(&virtual_node.to_le_bytes());

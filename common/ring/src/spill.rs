@@ -1,22 +1,22 @@
 //! How many runners share a busy image, and which of them takes a request.
 //!
-//! Image popularity is skewed, so without spill the busiest runner gets almost twice its share.
-//! Bounded loads (spill to the next runner once the owner is above average) fix this, but they also
-//! move other images: the hot image fills its owner, and every cold image of that owner spills and
-//! starts pods elsewhere. The *width rule* considers the image instead: an image may use as many of
-//! its runners as its own demand fills, and a cold image stays on its owner. Simulated with 5
-//! runners and 100 Zipf images, the busiest runner has 1.3 times the mean, with 109 (image, runner)
-//! pairs, each a pool of warm pods. Bounded loads need 281 pairs.
+//! Few images get most of the requests. If each image used only its owner, the first runner of its
+//! preference order, the busiest runner would get almost twice the mean. Bounded loads (a request
+//! spills to the next runner if the owner is above average) prevent this. But a hot image fills its
+//! owner, and then the owner's cold images also spill and start pods elsewhere. The *width rule*
+//! considers the image: it may use as many runners as its own demand fills. A cold image stays on
+//! its owner. In a simulation with 5 runners and 100 Zipf images, the busiest runner has 1.3 times
+//! the mean. 109 (image, runner) pairs need warm pods; with bounded loads, 281 pairs do.
 //!
-//! The caller keeps the state: the known load of each runner, and one [`Demand`] per image. A
-//! demand counts the requests of this router only; [`Limits::new`] accounts for the others.
+//! The caller keeps the state: the load of each runner, and one [`Demand`] per image. A demand
+//! counts only this router's requests. [`Limits::new`] multiplies it by the number of routers.
 
 use std::time::Duration;
 
 /// A runner with fewer requests in flight is never full, even if the other runners are idle.
 const FLOOR: usize = 8;
 
-/// With this many requests of one image in flight, or more, a sudden rise counts at once.
+/// From this many requests in flight on, an image is in a burst: see [`Demand::start`].
 const BURST: usize = 8;
 
 /// Time constant of the mean demand: the duration of about 20 calls of a typical function.
@@ -33,8 +33,9 @@ pub struct Limits {
 
 /// How busy one image is: requests in flight now, and their exponentially weighted mean over time.
 ///
-/// Times are durations since a fixed origin that the caller chooses. A time before the latest time
-/// counts as the latest, so slightly unordered events do no harm.
+/// Times are durations since a fixed origin that the caller chooses. If the time of an event is
+/// earlier than that of a previous event, the previous time counts. So slightly unordered
+/// events do no harm.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Demand {
     in_flight: usize,
@@ -43,7 +44,7 @@ pub struct Demand {
 }
 
 impl Limits {
-    /// Computes the limits for a request that arrives now. The counts do not include it yet.
+    /// Computes the limits for a request that arrives now. The counts do not include this request.
     ///
     /// `in_flight` counts the requests in flight on all runners, including those of other routers;
     /// `usable_nodes` counts the runners that this router would send to; `demand` is the image's
@@ -118,8 +119,8 @@ pub fn choose(
         return Some(node);
     }
     let is_cut_short = preference.len() < nodes && near().count() < limits.width;
-    // Of equally loaded runners, the first after the owner is chosen. If the search began at 0, all
-    // images would go to the ring's first runner.
+    // Among equally loaded runners, the first one of the search is chosen. So the search begins at
+    // the owner: if it began at 0, all images would go to the ring's first runner.
     let owner = preference.first().copied().unwrap_or(0);
     let nodes = u16::try_from(nodes).unwrap_or(u16::MAX);
     let all = (owner..nodes).chain(0..owner).filter(|&node| is_cut_short && usable(node));

@@ -112,7 +112,6 @@ proptest! {
         prop_assert_eq!(one.preference(&key), two.preference(&key));
     }
 
-    /// A consequence: a runner becomes the owner when all runners before it are removed.
     #[test]
     fn skipping_runners_equals_removing_them(
         present in prop_oneof![

@@ -1,4 +1,4 @@
-//! Simulates the width rule of `spill.rs` under skewed traffic: its limits hold only on average.
+//! Simulates the width rule of `spill.rs` under skewed traffic. The assertions check averages.
 //!
 //! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject.
 //! The results are the busiest runner's requests divided by the mean, and the number of (image,
@@ -19,7 +19,7 @@ const IMAGES: usize = 100;
 const CONCURRENCY: f64 = 16.0;
 /// Mean service time. The time constant of the demand is 20 times as long.
 const SERVICE_SECONDS: f64 = 0.25;
-/// Requests per seed. With 600,000, the peak is the same and there are three more pairs.
+/// Requests per seed. With 600,000, the result is the same peak and three more pairs.
 const REQUESTS: usize = 20_000;
 /// The number of seeds. It is high, because the peak of one seed depends on the positions of the
 /// hot images on the ring.

@@ -51,7 +51,7 @@ fn demand_is_the_mean_over_time_of_requests_in_flight_or_half_of_a_burst() {
         None
     };
     let kept = (-1.0_f64).exp(); // remaining share of the mean after the time constant, 5 s
-    // Each event has its time in seconds. A start has the demand that must precede it.
+    // Time in seconds, event, and the demand that `start` must return. For END it has no meaning.
     for (what, events) in [
         ("it grows", &[(100, START, 0.0), (100, START, 0.0), (105, START, 2.0 * (1.0 - kept))][..]),
         ("it reaches the number in flight", &[(0, START, 0.0), (0, START, 0.0), (1000, START, 2.0)]),
@@ -101,10 +101,10 @@ fn attempts_go_to_the_runners_of_the_width_rule() {
         // Unusable runners do not count towards the width.
         (all, &[0, 10, 0, 10, 0], 2, &[], &[3, 4, 0, 2, 1]),
         (all, &[0, 10, 0, 10, 0], 2, &[3], &[4, 0, 2, 1]),
-        // After a truncated order, the least loaded runner of all is next. Ties start at the owner.
+        // After a truncated order: the least loaded; among equals, the first after the owner.
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[], &[2, 0, 3, 1, 5, 4]),
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[2, 0, 3], &[1, 5, 4]),
-        // If the width exceeds a truncated order and all in it are full, any runner may be chosen.
+        // If the width exceeds a truncated order with only full runners, any runner may be chosen.
         (&[2, 0], &[12, 11, 12, 30, 30, 30], 2, &[], &[2]),
         (&[2, 0], &[12, 11, 12, 30, 30, 30], 3, &[], &[1]),
     ] {

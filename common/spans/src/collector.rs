@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// Minimum time between warnings that the collector does not accept spans.
 const BETWEEN_WARNINGS: Duration = Duration::from_mins(1);
 
-/// Sends batches. The SDK calls this in a thread of its own, so requests are spawned in `runtime`.
+/// Sends batches of spans. The SDK calls this outside of `runtime`, so requests are spawned there.
 #[derive(Debug)]
 pub(crate) struct Collector {
     client: HyperClient<HttpsConnector<HttpConnector>>,
@@ -28,7 +28,7 @@ impl Collector {
     /// A client that waits for each answer for at most `timeout`.
     pub(crate) fn new(timeout: Duration, runtime: Handle) -> Result<Self, rustls::Error> {
         let mut roots = RootCertStore::empty();
-        // Without certificates, addresses without TLS still work.
+        // Errors are ignored: if no CA certificate is found, `http` addresses still work.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         let provider = rustls::crypto::ring::default_provider();
         let config = ClientConfig::builder_with_provider(provider.into())

@@ -34,7 +34,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// supported. Registers the metric with the server's name and version. Starts spans in the current
 /// runtime if a variable requests them. `name` is used when no variable names the service.
 pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
-    // A value that is not UTF-8 is ignored: no known value is like that.
+    // A value that is not UTF-8 counts as unset.
     let otel = Otel::read(|name| std::env::var(name).ok());
     for warning in &otel.warnings {
         tracing::warn!("{warning}");
@@ -51,7 +51,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Returns `None` if `otel` does not request spans, or if they cannot be sent, which is logged.
+    /// Returns `None` if `otel` does not request spans. If the exporter fails, also logs the error.
     fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
         if !otel.traces {
             return None;

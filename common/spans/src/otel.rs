@@ -32,8 +32,8 @@ pub struct Otel {
 }
 
 impl Otel {
-    /// Reads the variables by `variable`. An empty variable counts as unset, as OpenTelemetry
-    /// specifies.
+    /// Reads the variables with the function `variable`. An empty variable counts as unset, as
+    /// OpenTelemetry specifies.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given =
             |name| variable(name).map(|value| value.trim().to_owned()).filter(|text| !text.is_empty());
@@ -42,7 +42,7 @@ impl Otel {
             let value: String = value.chars().take(MAX_QUOTED).collect();
             warnings.push(format!("{name}={value:?}: {why}"));
         };
-        // Some(true): `known` is requested. Some(false): no exporter is requested.
+        // Some(true): the value is `known`. Some(false): it is `none`. None: unset or unknown.
         let mut exporter = |name, known, why| {
             let value = given(name)?;
             let is_known = value.eq_ignore_ascii_case(known);

@@ -81,7 +81,7 @@ fn spans_have_the_call_or_the_callers_span_as_parent() {
     call.ended(Code::NotFound);
     drop(server.stage("wait"));
     server.ended(Code::NotFound);
-    // After the end, no attribute is added.
+    // An attribute that is set after the end is ignored.
     server.text("image", "g:v1");
     drop(server);
 

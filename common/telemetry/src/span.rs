@@ -21,8 +21,8 @@ use tonic::Code;
 
 use crate::trace_context::{is_traced, set_parent};
 
-/// Attribute: the function's image. A runner sets the call's image, and a router sets the call's
-/// shard key.
+/// Attribute: the function's image. A runner sets the image that it runs. A router sets the shard
+/// key, from which it computes the runner.
 pub const IMAGE: &str = "porch_fn.image";
 /// Name of the stage in which a call waits for a pod or for the exec runtime.
 pub const QUEUE_WAIT: &str = "queue wait";
@@ -30,7 +30,7 @@ pub const QUEUE_WAIT: &str = "queue wait";
 pub const EVALUATION: &str = "evaluation";
 /// Longest text of an attribute, in bytes. Some texts are caller input.
 const MAX_TEXT: usize = 512;
-/// The service and the method of every call: no other method has spans.
+/// The service and the method of the calls that have spans.
 const SERVICE: &str = "evaluator.FunctionEvaluator";
 const METHOD: &str = "EvaluateFunction";
 const NAME: &str = "evaluator.FunctionEvaluator/EvaluateFunction";
@@ -119,7 +119,7 @@ impl Span {
         let span = context.span();
         span.set_attribute(KeyValue::new("rpc.grpc.status_code", i64::from(i32::from(code))));
         if is_error(kind, code) {
-            // Without the status message, which may contain parts of packages.
+            // The status message is left out: it may contain parts of packages.
             span.set_status(Status::error(""));
         }
         span.end();

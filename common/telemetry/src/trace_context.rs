@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Headers, and the variables with the same content. The first identifies the trace. The others
-/// have no meaning without it.
+/// Headers, and the variables with the same content. `traceparent` identifies the
+/// trace. Without it, the others have no meaning.
 const CARRIERS: [(&str, &str); 3] =
     [("traceparent", "TRACEPARENT"), ("tracestate", "TRACESTATE"), ("baggage", "BAGGAGE")];
-/// Longest value that is passed on, in bytes. The specification of `baggage` requires no more.
+/// Longest value that is passed on, in bytes: the smallest limit that the specification
+/// of `baggage` allows.
 const MAX_VALUE: usize = 8192;
 
 /// The trace context of a call as variables. Empty without a valid `traceparent`.
@@ -47,7 +48,7 @@ pub(crate) fn set_parent(parent: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(CARRIERS[0].0, parent);
 }
 
-/// Whether the headers have one valid `traceparent`.
+/// Whether the headers have exactly one `traceparent`, and it is valid.
 pub fn is_traced(headers: &HeaderMap) -> bool {
     let mut parents = headers.get_all(CARRIERS[0].0).iter();
     let parent = parents.next().is_some_and(|value| is_traceparent(value.as_bytes()));

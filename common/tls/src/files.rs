@@ -141,7 +141,7 @@ impl Files {
         }
     }
 
-    /// Builds an acceptor for a listener. A task follows the files and updates `gauges`.
+    /// Builds an acceptor for a listener. A task reads changed files again and updates `gauges`.
     ///
     /// # Errors
     /// When a file cannot be read or used.
@@ -150,8 +150,8 @@ impl Files {
         Ok(acceptor(self.follow(Self::server, gauges, tasks)?, flags))
     }
 
-    /// Builds a connector. A peer's certificate must contain `name`. If `name` is `None`, it must
-    /// contain the peer's address. A task follows the files and updates `gauges`.
+    /// Builds a connector. A peer's certificate must contain `name`, or the peer's address if
+    /// `name` is `None`. A task reads changed files again and updates `gauges`.
     ///
     /// # Errors
     /// When a file cannot be read or used, or `name` is not valid.

@@ -1,6 +1,6 @@
 //! Metrics of TLS files: when a certificate expires, and whether the current files are in use. Open
-//! connections outlive an expired certificate, so without these metrics nobody would notice it
-//! before the next rollout.
+//! connections outlive an expired certificate, so without these metrics the expiry would go
+//! unnoticed until the next rollout.
 
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,7 +20,7 @@ pub struct Gauges {
 type Label = [(&'static str, &'static str); 1];
 
 impl Gauges {
-    /// Registers the metrics in `registry`. Its prefix names the program.
+    /// Registers the metrics in `registry`. The prefix of `registry` names the program.
     pub fn new(registry: &mut Registry) -> Self {
         let gauges = Self::default();
         registry.register_with_unit(

@@ -30,7 +30,7 @@ pub use self::gauges::Gauges;
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The client side of TLS. Clones share the last good files.
+/// The client side of TLS. Clones share the last valid files.
 #[derive(Debug, Clone)]
 pub struct Connector {
     config: watch::Receiver<Arc<ClientConfig>>,
@@ -73,8 +73,8 @@ fn explained(error: io::Error, flags: &str) -> io::Error {
 
 impl Connector {
     /// Performs the TLS handshake with the server at `host`, and then waits for its first bytes. An
-    /// HTTP/2 server sends them at once. If the server refuses our certificate, the error arrives
-    /// only at this point, and no request may be sent before.
+    /// HTTP/2 server sends them at once. A server that refuses our certificate sends an error
+    /// instead, so no request may be sent before the first bytes.
     ///
     /// # Errors
     /// When one side does not accept the other's certificate.
