@@ -1,4 +1,5 @@
-//! Durations in Go's format. A parsed duration, printed and parsed again, has the same value.
+//! Parses durations in Go's format. Asserts that a parsed duration, printed and parsed again, is
+//! the same.
 
 #![no_main]
 
