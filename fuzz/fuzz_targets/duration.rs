@@ -1,5 +1,4 @@
-//! Parses durations in Go's format. Asserts that a parsed duration, printed and parsed again, is
-//! the same.
+//! Asserts that a duration in Go's format, parsed, printed and parsed again, is the same.
 
 #![no_main]
 

@@ -1,6 +1,5 @@
 //! Parses a call's body, cut into slices. The first byte of the input is the size of a slice.
-//! Asserts that the slices do not change the result, and that a protobuf library reads the same
-//! fields.
+//! Asserts that slices do not change the result, and that a protobuf library reads the same.
 
 #![no_main]
 
