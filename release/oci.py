@@ -27,7 +27,7 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 def entry(info, epoch):
-    """The entry without what differs between machines."""
+    """The entry with a fixed time and owner, because these differ between machines."""
     info.mtime, info.uid, info.gid, info.uname, info.gname = epoch, 0, 0, "", ""
     return info
 
@@ -43,7 +43,7 @@ def tar_folder(root, epoch, prefix=""):
 
 
 def tar_files(files, epoch):
-    """A tar of names and bytes."""
+    """A tar of `files`: a dictionary from names to bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in sorted(files):
@@ -54,7 +54,7 @@ def tar_files(files, epoch):
 
 
 def settings(dockerfile, arguments):
-    """The image's configuration from the last stage of a Dockerfile. Each instruction is one line."""
+    """The image configuration in a Dockerfile's last stage. Instructions take one line each."""
     config = {"Env": [], "ExposedPorts": {}, "Labels": {}}
     for line in dockerfile.rpartition("\nFROM scratch\n")[2].splitlines():
         directive, _, value = line.partition(" ")

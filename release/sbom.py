@@ -22,7 +22,7 @@ def output(*command):
 
 
 def tree(target, program):
-    """The packages of a program as (name, version) with their licences, and who depends on whom."""
+    """The packages of a program as (name, version) with their licences, and their dependencies."""
     text = output("cargo", "tree", "--locked", "--package", program, "--target", target,
                   "--edges", "normal,no-proc-macro", "--prefix", "depth", "--format", "\t{p}\t{l}")
     licences, edges, above = {}, set(), []
@@ -30,7 +30,7 @@ def tree(target, program):
         depth, package, licence = line.split("\t")
         name, version = package.split()[:2]
         key = name, version.removeprefix("v")
-        # "(*)" marks a package whose dependencies are above.
+        # "(*)" marks a package whose dependencies cargo has listed further up.
         licences[key] = licence.removesuffix(" (*)")
         above[int(depth):] = [key]
         edges.update(zip(above[-2:-1], above[-1:]))
@@ -42,7 +42,7 @@ def reference(package):
 
 
 def entry(package, licence, locked):
-    """A package of SPDX. Cargo's old form of a choice between licences is a slash."""
+    """A package of SPDX. In Cargo's old syntax, a slash separates alternative licences."""
     name, version = package
     fields = {
         "SPDXID": reference(package),

@@ -1,5 +1,5 @@
-//! Patterns of allowed images. A list of patterns allows an image if one of its patterns does. A
-//! reference, used as a pattern, allows its own image.
+//! Parses patterns of allowed images. Asserts that a list allows an image exactly if one of its
+//! patterns allows the image, and that a reference is a pattern that allows its own image.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Durations in Go's format. A parsed duration, printed and parsed again, has the same value.
+//! Asserts that a duration in Go's format, parsed, printed and parsed again, is the same.
 
 #![no_main]
 

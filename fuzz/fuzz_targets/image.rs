@@ -1,5 +1,5 @@
-//! Image references. The canonical form of a reference is parsed to the same image, and the names
-//! that are derived from it are valid.
+//! Parses image references. Asserts that the canonical form of an image is parsed to the same
+//! image, and that the pod names for the image are valid.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A call's body, cut into slices. The first byte of the input is the size of a slice. The parsed
-//! fields do not depend on the slices, and they are equal to those of a protobuf library.
+//! Parses a call's body, cut into slices. The first byte of the input is the size of a slice.
+//! Asserts that slices do not change the result, and that a protobuf library reads the same.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! A message as the slices it arrived in.
 //!
 //! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. Joining them would copy the package
-//! once per hop and double its memory. So they stay separate and are addressed by offset.
+//! once per hop and double its memory. So the frames stay separate. Offsets address their bytes.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct Chunks {
 #[derive(Debug)]
 pub struct Reader<'a> {
     parts: &'a [Bytes],
-    /// Number of bytes of the first part that were read.
+    /// Number of bytes already read from the first part.
     read: usize,
     remaining: usize,
 }
@@ -49,7 +49,7 @@ impl Chunks {
         &self.parts
     }
 
-    /// Returns the bytes of `range`, cut at the end of the message. Shares the payload.
+    /// Returns the bytes of `range`, cut at the end of the message. Does not copy them.
     pub fn slice(&self, range: Range<usize>) -> Chunks {
         let mut out = Chunks::default();
         let mut start = 0;

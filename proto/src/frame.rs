@@ -10,8 +10,8 @@ pub const PREFIX_LEN: usize = 5;
 /// The first slices of a body, up to this number, are stored as they arrive, whatever their size.
 const FREE_PARTS: usize = 64;
 /// Later slices are joined until they have this many bytes. The memory limits count only the bytes
-/// of a slice, not its overhead: without joining, a body sent byte by byte would take forty times
-/// its size.
+/// of a slice, not its overhead. Without joining, a body that arrives byte by byte would take forty
+/// times its size in memory.
 const JOINED: usize = 4 * 1024;
 
 /// Why a body is not one complete message.
@@ -25,7 +25,7 @@ pub enum FrameError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The body ended early.
+    /// The body ended before the message was complete.
     #[error("the body ended after {have} bytes of a message")]
     Incomplete {
         /// Bytes that arrived, prefix included.
@@ -100,7 +100,7 @@ impl FrameReader {
         self.prefix.map(|(_, size)| size)
     }
 
-    /// Number of bytes held so far.
+    /// Number of bytes received so far, prefix included.
     pub fn held(&self) -> usize {
         self.body.len() + self.small.len()
     }
@@ -153,7 +153,7 @@ mod tests {
     fn tiny_slices_of_a_body_are_joined() {
         let message: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         let body = frame(Bytes::from(message).into()).contiguous();
-        // Slices of a usual length stay as they are.
+        // `most` limits the number of parts of a body that arrives in slices of `cut` bytes.
         for (cut, most) in [(1, 64 + 25), (100, 64 + 25), (4096, 25), (16 * 1024, 7)] {
             let mut reader = FrameReader::new(body.len());
             for part in body.chunks(cut) {

@@ -1,8 +1,8 @@
 //! Reads the image and tag of a request, and the position of its package, without decoding the
 //! package.
 //!
-//! Go writes fields in order of their numbers, so the image follows the package bytes: these are
-//! skipped by their length.
+//! Go writes fields in order of their numbers, so the image follows the package. The parser
+//! uses the package's length to skip it.
 
 use std::ops::Range;
 

@@ -13,15 +13,15 @@ const PER_SECOND: f64 = 10.0;
 /// Retries that each call adds to the budget.
 const PER_CALL: f64 = 0.2;
 
-/// How long a reservation for a lost runner is valid. All calls on the runner fail at about the
-/// same time.
+/// How long a reservation for a lost runner is valid. Ten seconds are enough, because all
+/// calls on the runner fail at about the same time.
 const RESERVED_FOR: Duration = Duration::from_secs(10);
 
 /// A token bucket. All times are durations since the same origin.
 #[derive(Debug, Default)]
 pub(crate) struct RetryBudget {
-    /// Retries that were made, less those that calls and time have added since; at most
-    /// [`RESERVE`].
+    /// Retries that were taken from the budget, minus those that calls and time added later. At
+    /// most [`RESERVE`].
     spent: f64,
     updated: Duration,
     /// Reserved retries for the calls of lost runners, and when the reservation expires.
@@ -30,7 +30,7 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Counts a call.
+    /// Adds [`PER_CALL`] retries for one call.
     pub(crate) fn deposit(&mut self) {
         self.earn(PER_CALL);
     }

@@ -17,7 +17,8 @@
 //! A runner that becomes unavailable is not picked from that moment on. When it is back, it is
 //! healthy only after a cooldown. Without the cooldown, a flapping runner would move its images
 //! back and forth, each time onto cold pods. A runner that has never been healthy (a new runner, or
-//! every runner when the router starts) needs no cooldown, unless discovery has listed it before.
+//! every runner when the router starts) needs no cooldown, unless discovery dropped it and lists it
+//! again.
 //!
 //! Health checks are not sufficient: a runner may report SERVING while its calls fail or stall.
 //! Such a runner is ejected, each time for longer. It is healthy again when the ejection is over
@@ -51,7 +52,7 @@ pub(crate) enum HealthState {
     CoolingDown,
     /// Its calls fail. May be picked only when every runner is ejected or unavailable.
     Ejected,
-    /// Unavailable: it has not answered a first health check yet.
+    /// Unavailable: it has not answered any health check yet.
     #[default]
     Starting,
     /// Unavailable: it cannot be dialled, or its connection broke.
@@ -89,7 +90,7 @@ pub(crate) enum CallFailure<'a> {
 #[derive(Debug, Default)]
 struct ConsecutiveFailures {
     count: u32,
-    /// At least one was [`CallFailure::Stream`].
+    /// At least one of the failures was [`CallFailure::Stream`].
     stream: bool,
     /// The image of the last [`CallFailure::Answer`].
     image: Option<String>,
@@ -100,14 +101,14 @@ struct ConsecutiveFailures {
 #[derive(Debug, Default)]
 pub(crate) struct RunnerHealth {
     state: HealthState,
-    /// The runner needs a cooldown, because it has been healthy before or discovery has listed it
-    /// before.
+    /// The runner needs a cooldown, because it has been healthy before, or discovery dropped it and
+    /// lists it again.
     is_known: bool,
     cooldown_until: Duration,
     /// Number of ejections. An ejection that begins [`FORGIVEN_AFTER`] or longer after the runner
     /// last became healthy is counted as the first.
     ejections: u32,
-    /// End of the ejection. An outage in between does not shorten the ejection.
+    /// End of the ejection. An outage of the runner does not shorten the ejection.
     ejected_until: Duration,
     healthy_since: Duration,
     failures: ConsecutiveFailures,
@@ -144,13 +145,13 @@ impl HealthState {
 // === impl RunnerHealth ===
 
 impl RunnerHealth {
-    /// A runner before its first observation. A runner that was listed before (`is_known`) cools
-    /// down first.
+    /// A runner before its first observation. A runner that discovery lists again (`is_known`)
+    /// cools down first.
     pub(crate) fn new(is_known: bool) -> Self {
         Self { is_known, ..Self::default() }
     }
 
-    /// Whether it may be picked.
+    /// The current health state.
     pub(crate) fn state(&self) -> HealthState {
         self.state
     }

@@ -5,8 +5,7 @@
 //! the ring for every pod. When discovery no longer lists a runner, the runner leaves at once,
 //! unless its health stream reports SERVING. Then it stays for a while, because discovery may be
 //! wrong. Health never changes the ring; it only decides whether a member may be picked. A runner
-//! cools down (see `health.rs`) when discovery lists it again, or when it becomes healthy again.
-//! The snapshot does not distinguish these two cases of cooldown.
+//! cools down (see `health.rs`) when discovery lists it again, or when it is available again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,8 +56,8 @@ impl Members {
             let runners = &self.runners;
             tokio::select! {
                 () = self.membership.changed(|name| is_serving(runners, name)) => {
-                    // The router is ready after discovery's first answer, even if that lists no
-                    // runner.
+                    // The router is ready after discovery's first answer, even if the
+                    // answer lists no runner.
                     self.health.set("", true);
                     self.metrics.ready.set(1);
                     self.publish();

@@ -83,7 +83,7 @@ async fn watch(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
         next = tokio::select! {
             next = statuses.message() => next?,
             // A call has marked the runner unreachable. The runner sends nothing on this stream
-            // until its state changes, so open a new stream, which reports the current state.
+            // until its serving status changes. A new stream reports the current status.
             () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
         };
     }

@@ -42,7 +42,7 @@ pub(crate) struct Runner {
     origin: Instant,
 }
 
-/// What has happened to a runner. The lock is held for nanoseconds.
+/// The part of a [`Runner`] behind a lock. The lock is held only for nanoseconds.
 #[derive(Debug, Default)]
 struct Record {
     health: RunnerHealth,
@@ -55,13 +55,14 @@ struct Record {
     lost: usize,
     /// When the runner last reported its load. Older versions never report it.
     reported_at: Option<Instant>,
-    /// When the runner last answered, or when a call was sent while no other was in flight.
+    /// When the runner last answered, or when a call was sent while no other call was in
+    /// flight.
     heard_at: Option<Instant>,
 }
 
 impl Runner {
-    /// A runner before its first health check. A runner that was listed before (`is_known`) cools
-    /// down first.
+    /// A runner before its first health check. A runner that discovery lists again (`is_known`)
+    /// cools down first.
     ///
     /// # Errors
     /// [`AddressError`] when `address` is not `host:port`.
@@ -112,7 +113,7 @@ impl Runner {
         }
     }
 
-    /// Attempts at the runner so far, and how many of them were interrupted or not sent.
+    /// Number of attempts to call the runner, and how many were interrupted or not sent.
     pub(crate) fn totals(&self) -> (usize, usize) {
         let record = self.record.lock();
         (record.calls, record.failures)
@@ -218,7 +219,7 @@ impl Runner {
         }
     }
 
-    /// Completes when the runner stalls after the call of this method.
+    /// Completes when the runner stalls. A stall before this method was called does not count.
     pub(crate) fn stalled(&self) -> impl Future<Output = ()> {
         self.stalled.notified()
     }

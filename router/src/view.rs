@@ -60,8 +60,8 @@ impl View {
         counts
     }
 
-    /// `0 of 3 runners ready: 2 unreachable, 1 draining`. The text contains no runner names,
-    /// because Porch may commit it to git.
+    /// A text such as `0 of 3 runners ready: 2 unreachable, 1 draining`. It contains no runner
+    /// names, because Porch may commit the text to git.
     pub(crate) fn summary(&self) -> String {
         let known = self.runners.len();
         if known == 0 {

@@ -14,8 +14,7 @@ impl ResourceList {
             strict_booleans: true,
             legacy_octal_numbers: true,
             ignore_binary_tag_for_string: true,
-            // Enough for a package of several MiB. The runner limits the size of the input in
-            // bytes.
+            // These limits allow a package of several MiB. The runner limits the input in bytes.
             budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000, max_depth: 256 },
         };
         let mut list: Value = serde_saphyr::from_str_with_options(text, options)
@@ -49,7 +48,7 @@ impl ResourceList {
         list.as_array_mut()
     }
 
-    /// The `data` of the functionConfig, as in a ConfigMap. The kind is not checked.
+    /// The `data` of the functionConfig, as in a ConfigMap. Accepts any kind.
     pub(crate) fn config_data(&self) -> Option<&Map<String, Value>> {
         self.0["functionConfig"]["data"].as_object()
     }

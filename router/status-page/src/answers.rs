@@ -1,5 +1,5 @@
 //! Merges the runners' reports one by one. The numbers of images and failures are limited for all
-//! runners together; other data is limited for each runner. Pure.
+//! runners together; other data is limited for each runner. No I/O.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(crate) struct Answers {
     pub(crate) runners: HashMap<String, Option<DescribeResponse>>,
     pub(crate) images: HashMap<String, ImageReport>,
     pub(crate) failures: Vec<Failure>,
-    /// Some images were left out.
+    /// Whether this module or a runner left out some images.
     pub(crate) truncated: bool,
 }
 

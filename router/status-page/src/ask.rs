@@ -1,4 +1,4 @@
-//! Requests a report from each runner, many in parallel.
+//! Requests a report from each runner, from several runners in parallel.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Notes for the operator about runners that differ from each other or from the router. Pure.
+//! Notes for the operator about runners that differ from each other or from the router. No I/O.
 
 use std::collections::BTreeMap;
 

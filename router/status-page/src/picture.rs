@@ -1,5 +1,5 @@
 //! The data for the drawing of the ring: the share of each runner, and the owner of each slice.
-//! Pure.
+//! No I/O.
 
 /// Number of slices that the ring is cut into. A drawing cannot show more.
 const SLICES: u16 = 720;

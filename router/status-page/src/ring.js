@@ -1,5 +1,5 @@
 // Draws the ring. The outer band has one arc per runner; its length is the runner's share. The inner band is the hash
-// ring in slices. Each band is a circle of length 1 with a dashed line.
+// ring in slices. Each band is one dashed circle per runner; lengths are shares of the circle.
 
 const SVG = "http://www.w3.org/2000/svg";
 // The shortest arc of an unhealthy runner, so that it is visible among a thousand runners.
@@ -68,7 +68,7 @@ function drawRing(status) {
     `Inner band: the hash ring, ${number(status.ring.virtual_nodes)} points per runner.`;
 }
 
-// The address of the highlighted runner. Positions change with the members.
+// The address of the highlighted runner. Its position can change, so the position is not kept.
 let picked = null;
 
 // Highlights one runner; null ends the highlight.

@@ -57,7 +57,8 @@ pub struct ShardInfo {
 /// One image.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ImageInfo {
-    /// The image's shard key: the canonical reference, or with a tag constraint the repository.
+    /// The image's shard key: the canonical reference, or the repository if calls have a tag
+    /// constraint.
     pub image: String,
     /// The runner that owns the image on the ring.
     pub owner: String,
@@ -77,7 +78,7 @@ fn current_state<'de, D: Deserializer<'de>>(page: D) -> Result<String, D::Error>
     })
 }
 
-/// The value for the page of an older router, which has no such field.
+/// The default of [`ShardInfo::listed`]: older routers' pages lack the field.
 fn listed() -> bool {
     true
 }

@@ -3,10 +3,11 @@
 //!
 //! A call gets the least loaded ready pod with room. Pods with equal load take turns.
 //!
-//! A pod that expires or retires soon gets a call only if no other pod has room, whatever the
-//! loads. So the pod can end without affecting calls. The pod gets no calls at all if a pod with a
-//! newer recipe (see `replace.rs`) can take over. A pod too close to its `reclaim_after` must be
-//! pushed (see `lib.rs`) before it gets a call, unless the API server does not answer.
+//! A pod that expires or retires soon gets a call only if no other pod has room, even if the
+//! others have more calls. So the pod can end without affecting calls. The pod gets no calls at all
+//! if a pod with a newer recipe (see `replace.rs`) can take over. A pod too close to its
+//! `reclaim_after` must be pushed (see `lib.rs`) before it gets a call, unless the API server does
+//! not answer.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -39,8 +40,8 @@ impl Function {
             let crowded = self.serving(shared).all(|tracked| tracked.calls.len() >= self.waitlist());
             self.grant(index, id, deadline, shared);
             // If all pods already had `--max-waitlist-length` calls, start one more pod, unless the
-            // starting pods will take the excess. If no pod may be created, the existing pods serve
-            // the call.
+            // pods that are starting can take the calls above that number. Ignores failures: the
+            // call already has a pod.
             if crowded && self.excess(shared) > self.starting(shared) * self.waitlist() {
                 let _ = self.create(shared);
             }
@@ -96,7 +97,7 @@ impl Function {
                 let liveness = &mut tracked.liveness;
                 (liveness.last_sign, liveness.last_served, liveness.late) = (shared.now, shared.now, None);
             }
-            // The refused call is no longer counted.
+            // `tracked.calls` no longer contains the refused call.
             Some(Verdict::Full) => {
                 (tracked.full_with, tracked.full_until) = (tracked.calls.len(), shared.now + FULL_FOR);
             }

@@ -16,7 +16,7 @@ use crate::shared::{Quota, Shared, Totals};
 use crate::tracked::Tracked;
 use crate::types::{Phase, Reason, Time, Uid};
 
-/// How long the last refusal of a quota counts. The quota may be raised at any time.
+/// How long the pool remembers that a quota refused a pod. The quota may be raised at any time.
 const QUOTA_FOR: Duration = Duration::from_mins(1);
 /// After this many refusals in a row, the image's pod is assumed to be too large for the rest of
 /// the quota.
@@ -48,8 +48,8 @@ impl Shared {
         configured.into_iter().chain(quota).min()
     }
 
-    /// Whether the ending pods free too few places for the images that wait and for the pods above
-    /// the capacity.
+    /// Whether the existing pods and one pod for each waiting image exceed the capacity, even when
+    /// the ending pods are gone.
     fn lacks_places(&self) -> bool {
         let wanted = self.wanting.len() + self.totals.pods;
         self.capacity().is_some_and(|capacity| wanted > capacity + self.totals.ending)
@@ -98,7 +98,7 @@ impl Function {
     }
 
     /// Records whether calls wait only for a place. An image that was just `given` a place goes to
-    /// the end of the queue.
+    /// the end of the images' queue.
     pub(crate) fn want_place(&mut self, wants: bool, given: bool, shared: &mut Shared) {
         let since = wants.then(|| self.wants_since.filter(|_| !given).unwrap_or(shared.now));
         let wanting = &mut shared.wanting;
@@ -108,8 +108,8 @@ impl Function {
         wanting.extend(since.map(|since| (since, self.image.clone())));
     }
 
-    /// A quota refused a pod. The pool assumes that the quota allows the current number of pods.
-    /// Exceptions: there are no pods, or the image's pod is too large for the rest of the quota.
+    /// A quota refused a pod. The pool then limits the pods to their current number. Exceptions:
+    /// there are no pods, or the image's pod is too large for the rest of the quota.
     pub(crate) fn over_quota(&mut self, reason: Reason, shared: &mut Shared) {
         self.quota_refusals += 1;
         let pods = self.all_pods(shared);

@@ -5,7 +5,8 @@
 //! early (replaced, evicted or above the limit), the owner gives notice: it sets `reclaim_after` to
 //! a near time, and prefers other pods. If another runner has a call on the pod, that runner pushes
 //! `reclaim_after` forward again, like for any pod that expires soon. If the notice was for an
-//! eviction, the owner then cancels the eviction. Otherwise it gives notice again one scan later.
+//! eviction, the owner then cancels the eviction. After any other notice, the owner gives notice
+//! again one scan later.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ impl Function {
     /// The API server did not answer a request about this image, or answered with an error, such as
     /// an error of a webhook. Other runners that use the image's pods may have the same problem. So
     /// this runner collects no pod of the image until the other runners have had time to push
-    /// again. If the API server is `unreachable`, it collects no pod of any image.
+    /// again. If the API server is `unreachable`, this runner collects no pod of any image.
     pub(crate) fn delay_collection(&mut self, unreachable: bool, shared: &mut Shared) {
         let from = shared.now + shared.config.scan_interval;
         match &mut shared.watch {
@@ -76,7 +77,7 @@ impl Function {
         }
     }
 
-    /// Gives notice to retiring pods that are idle here, and keeps pods that are needed after all.
+    /// Gives notice to retiring pods that have no calls of this runner. Keeps those needed again.
     /// Deletes evicted pods at the end of their notice; the scan deletes the other retiring pods.
     pub(crate) fn retire(&mut self, shared: &mut Shared) {
         self.retire_replaced(shared);
@@ -107,7 +108,7 @@ impl Function {
         }
     }
 
-    /// Records a delete's answer.
+    /// Records the result of a request to delete a pod.
     pub(crate) fn deleted(&mut self, index: usize, result: WriteOutcome, shared: &mut Shared) {
         let tracked = &mut self.pods[index];
         match result {

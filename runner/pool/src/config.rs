@@ -1,4 +1,4 @@
-//! The settings of an operator: defaults for all images, and overrides for one image.
+//! The operator's settings: defaults for all images, and overrides for one image.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Config {
     pub recipe: PodRecipe,
     /// Finds an image's override. This is a function and not a table, because the configuration
     /// names images by patterns that only the driver understands. It must return the same value
-    /// until the next `Configure`, or `RecipeChanged` of that image.
+    /// for an image until the next `Configure`, or the next `RecipeChanged` of the image.
     pub overrides: Lookup<ImageKey, Option<ImageSettings>>,
     /// Pods of all images and runners together (`--max-pods`). `None`: any number.
     pub capacity: Option<u32>,
@@ -29,14 +29,14 @@ pub struct Config {
     pub kept_images: Arc<BTreeMap<ImageKey, ShardKey>>,
     /// How often the owner looks for pods to collect or replace (`--scan-interval`).
     pub scan_interval: Duration,
-    /// How long a pod may take to become ready, and a call may wait without any ready pod
-    /// (`--pod-ready-timeout`).
+    /// How long a pod may take to become ready, and how long a call may wait while there is no
+    /// ready pod (`--pod-ready-timeout`).
     pub ready_timeout: Duration,
     /// How long a pod may be pending, for example while it pulls its image
     /// (`--pod-pending-timeout`). A value below `ready_timeout` counts as `ready_timeout`.
     pub pending_timeout: Duration,
     /// The largest difference between two runners' clocks, with a margin. A pod's time to live is
-    /// at least four times this. Runners on one machine may set 1 s.
+    /// at least four times this value. Runners on one machine may set 1 s.
     pub skew: Duration,
 }
 
