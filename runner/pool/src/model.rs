@@ -26,7 +26,7 @@ pub(crate) use world::run;
 use crate::function::Pool;
 use crate::shared::Totals;
 
-/// How often each kind of event occurred. The tests check that the histories contain every kind.
+/// How often each kind of event occurred. The tests check that every expected kind occurred.
 pub(crate) type Counts = BTreeMap<String, u64>;
 
 // === impl Pool ===
