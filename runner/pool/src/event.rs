@@ -3,11 +3,11 @@
 //! The driver must send the pool:
 //! - exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant;
 //! - exactly one answer for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`]
-//!   (`Unknown` or `Unreachable` when it gave up), and one [`Event::Checked`] for every
+//!   (`Unknown` or `Unreachable` if the driver gave up), and one [`Event::Checked`] for every
 //!   [`Action::Check`];
-//! - the states of one pod in their order, never an older state after a newer one;
-//! - [`Event::Seen`] with the pod as written, before it answers `Ok` to a create or a push;
-//! - [`Event::WatchLost`] whenever it may have missed a change.
+//! - never an older state of a pod after a newer one;
+//! - [`Event::Seen`] with the written pod, before the answer `Ok` to the create or push;
+//! - [`Event::WatchLost`] whenever the watch may have missed a change.
 
 use std::time::Duration;
 
@@ -31,20 +31,21 @@ pub enum Event {
         /// A call that still waits at this time is rejected.
         deadline: Time,
     },
-    /// The caller of a waiting or granted call is gone. Ignored after a `Reject` or `Finished`.
+    /// The caller of a waiting or granted call is gone. The pool ignores this after a `Reject` or
+    /// `Finished`.
     Cancel(RequestId),
     /// A granted call is over.
     Finished {
         /// The call.
         id: RequestId,
-        /// What its end reveals about the pod.
+        /// What the end of the call reveals about the pod.
         verdict: Verdict,
     },
     /// A pod was added or changed.
     Seen(Pod),
     /// A pod was deleted.
     Gone(Uid),
-    /// The full list of pods. It replaces everything known: a pod that is not in the list is gone.
+    /// The full list of pods. It replaces the pool's list: a pod that is not in the list is gone.
     Synced(Vec<Pod>),
     /// The watch was interrupted. The next `Synced` ends the gap.
     WatchLost,
@@ -90,9 +91,9 @@ pub enum Event {
     /// Flags or files changed. A pool starts with the configuration given to
     /// [`Pool::new`](crate::Pool::new).
     Configure(Config),
-    /// The recipe of this image changed. [`Config::overrides`] has the new one.
+    /// The [`PodRecipe`] of this image changed. [`Config::overrides`] returns the new one.
     RecipeChanged(ImageKey),
-    /// The set of runners changed. A pool starts with [`OwnedShards::All`]: a runner with peers
+    /// The set of runners changed. A pool starts with [`OwnedShards::All`], so a runner with peers
     /// sends this before the first `Synced`, and again at every change.
     Own(OwnedShards),
     /// Start one pod of the image unless one exists. Only the owner starts it. The pool keeps the
@@ -242,8 +243,8 @@ pub enum Action {
         /// The new [`place_wanted`](Pod::place_wanted), if that changes.
         place_wanted: Option<Time>,
     },
-    /// Check whether a pod that has served still answers, on the connection of its calls. Answer
-    /// with `Checked`.
+    /// Check whether a pod that has served still answers. Use the connection that its calls use.
+    /// Answer with `Checked`.
     Check {
         /// The pod.
         uid: Uid,
@@ -283,11 +284,11 @@ pub enum DeleteReason {
     Hung,
     /// The pod is unused, and its `reclaim_after` has passed.
     Expired,
-    /// A pod of the configured recipe took over.
+    /// A pod with the configured recipe ([`PodRecipe`]) has replaced this one.
     Replaced,
     /// The image has more pods than allowed.
     Surplus,
-    /// Another image needs its place.
+    /// Another image needs the pod's place (see `capacity`).
     Evicted,
 }
 
@@ -309,7 +310,7 @@ pub enum Rejection {
          function up, or raise --max-parallel-pods-per-function"
     )]
     DeadlineExceeded,
-    /// `DEADLINE_EXCEEDED`: the call's deadline passed while all places for pods were taken.
+    /// `DEADLINE_EXCEEDED`: the call's deadline passed while no place was free (see `capacity`).
     #[error(
         "the deadline passed while the call waited for a place among the function pods: raise --max-pods or the \
          ResourceQuota of the function namespace, whichever is used up, or allow a longer deadline"

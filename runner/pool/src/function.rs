@@ -1,5 +1,5 @@
 //! One image: its pods, the creates under way, the calls that wait, and the rules that run after
-//! every event. The pool is all images together.
+//! every event. `lib.rs` explains the terms.
 //!
 //! Events only record what happened. [`Function::settle`] then applies every rule to the whole
 //! image, so that no rule depends on which event came last. A rule that waits for a time calls
@@ -18,7 +18,7 @@ use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
 use crate::types::{ImageKey, PodName, ShardKey, Time, Uid};
 
-/// Rules settle in two or three passes. More passes would be a bug; the next event then continues.
+/// The rules need two or three passes. If a bug causes more than this, the next event continues.
 const MOST_PASSES: usize = 8;
 
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ pub(crate) struct Function {
     pub(crate) collect_from: Time,
     /// Number of consecutive creates that a quota refused while calls waited.
     pub(crate) quota_refusals: u32,
-    /// Since when the image waits for a place within the capacity of all images (see `capacity`).
+    /// When the image began to wait for a place for one more pod (see `capacity`).
     pub(crate) wants_since: Option<Time>,
     /// This image's part of the totals.
     pub(crate) part: Totals,
@@ -113,7 +113,7 @@ impl Function {
         self.scan_at = self.scan_at.min(shared.now + shared.config.scan_interval);
     }
 
-    /// Applies the rules until the state is stable. Returns whether anything is left to remember.
+    /// Applies the rules until the state is stable. Returns whether the pool must keep the image.
     pub(crate) fn settle(&mut self, shared: &mut Shared) -> bool {
         for _ in 0..MOST_PASSES {
             (shared.wake_at, shared.unsettled) = (Cell::default(), false);
@@ -142,7 +142,7 @@ impl Function {
         self.update_totals(shared);
     }
 
-    /// Whether there is nothing left to remember.
+    /// Whether the pool may forget the image.
     fn is_idle(&self) -> bool {
         self.pods.is_empty()
             && self.starts.is_empty()
@@ -171,7 +171,7 @@ impl Function {
         self.pods.iter().any(Tracked::ready)
     }
 
-    /// Number of pods that count towards the limit, including creates under way.
+    /// Number of pods that count towards `max_pods`, including creates under way.
     pub(crate) fn count(&self, shared: &Shared) -> usize {
         self.pods.iter().filter(|tracked| tracked.stays() && !tracked.is_silent(shared)).count()
             + self.unseen_starts()

@@ -3,16 +3,16 @@
 //! A runner probes only the pods that it needs, and gives up after a while.
 //!
 //! A pod is checked when it has calls and has not answered for a while, and when one of its calls
-//! has reached its deadline. It stays in use during the check, since a slow function is not the
+//! has reached its deadline. It stays in use during the check, because a slow function is not the
 //! pod's fault. A pod that does not answer is silent. Its calls move to other pods. It does not
 //! count towards the limit, so that another pod starts at once. The runner probes it until it
 //! serves again.
 //!
 //! The wrapper-server in a pod may answer checks although no call in the pod finishes. So a pod is
 //! also given up when two calls in a row, of different packages, ran for at least 10 s until their
-//! deadlines. Another pod of the image must have served a call in between. Only the owner or
-//! creator of the pod decides this, because only they may delete it. The pod may finish its other
-//! calls.
+//! deadlines. Another pod of the image must have served a call after the first of these deadlines.
+//! Only the owner or creator of the pod decides this, because only they may delete it. The pod may
+//! finish its other calls.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Function {
         }
     }
 
-    /// A call that had been on this pod since `granted` reached its deadline.
+    /// A call reached its deadline. The call had been on this pod since `granted`.
     pub(crate) fn record_late(&mut self, index: usize, package: u64, granted: Time, shared: &mut Shared) {
         if !self.pods[index].lives() {
             return;
@@ -187,7 +187,7 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// The pod could not be reached, or its connection was lost. It may be back at once.
+    /// The pod could not be reached, or its connection was lost. The pod may answer again at once.
     pub(crate) fn record_broken(&mut self, now: Time) {
         if self.health == Health::Ready {
             self.liveness.silent_from = Some(now + SILENT_AFTER);
@@ -195,9 +195,9 @@ impl Tracked {
         }
     }
 
-    /// Whether the pod does not answer this runner. This runner may have reached the pod before. If
-    /// not, only a pod that another runner created counts: for example, a node dies on which both
-    /// the pod and the runner that owns the pod ran.
+    /// Whether the pod does not answer this runner. A pod that was never ready for this runner
+    /// counts only if another runner created it. For example, its node is gone, and its creator
+    /// with it.
     pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {
@@ -208,7 +208,7 @@ impl Tracked {
         self.liveness.silent_from.or(never_reached).is_some_and(|at| shared.reached(at))
     }
 
-    /// Checks whether the pod answers, unless a check under way ends before the new one would.
+    /// Starts a check of whether the pod answers, unless a running check ends no later.
     fn check(&mut self, within: Duration, shared: &mut Shared) {
         let due = shared.now + within;
         if self.liveness.check.is_some_and(|check| check.due <= due) {

@@ -1,5 +1,5 @@
-//! Pods that are kept although nobody uses them: `min_pods` of each image in the configuration's
-//! `kept_images`.
+//! Keeps `min_pods` pods of each image in the configuration's `kept_images`, although nobody uses
+//! them.
 //!
 //! Only the owner keeps pods. It starts missing pods, and pushes the kept pods (writes a later
 //! `reclaim_after`) as if they were in use. So to other runners a kept pod looks like a pod in use,

@@ -1,11 +1,10 @@
-//! Several pools against a model of the API server: the test of the rules that hold between
-//! runners.
+//! Tests the rules that hold between runners: several pools run against a model of the API server.
 //!
 //! One seed determines a whole test run (a history). The history draws a random configuration and
 //! runs about ten minutes of requests with many faults: late and lost watches, lost answers,
-//! outages, skewed clocks, changes of owners and versions. Pods start slowly, fail, die, hang in
-//! termination, or are deleted by others. Then the faults end. The model checks that every image
-//! works and that no pod or call is left. It checks the invariants at every step.
+//! outages, skewed clocks, changes of owners, configuration and tags. Pods start slowly, fail, die,
+//! hang in termination, or are deleted by others. Then the faults end. The model checks that every
+//! image works and that no pod or call is left. It checks the invariants at every step.
 
 mod actions;
 mod faults;
@@ -27,7 +26,7 @@ pub(crate) use world::run;
 use crate::function::Pool;
 use crate::shared::Totals;
 
-/// The number of events by kind, which proves that the histories contain them.
+/// How often each kind of event occurred. The tests check that every expected kind occurred.
 pub(crate) type Counts = BTreeMap<String, u64>;
 
 // === impl Pool ===

@@ -1,6 +1,6 @@
 //! The calls of one image that wait for a pod: first in, first out, with removal when a caller
-//! leaves or a deadline passes. Each operation takes logarithmic time, because the queue is long
-//! under load.
+//! leaves or a deadline passes. The queue may be long, so each operation takes only logarithmic
+//! time.
 
 use std::collections::BTreeMap;
 

@@ -17,7 +17,7 @@ use crate::start::ANSWER_TIMEOUT;
 use crate::tracked::Tracked;
 use crate::types::Time;
 
-/// One push reserves a pod for at most this long. Longer calls push again.
+/// One push reserves a pod for at most this long. For a longer call, the runner pushes again.
 const LONGEST_RESERVATION: Duration = Duration::from_hours(1);
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_THROTTLE: Duration = Duration::from_mins(1);
@@ -45,8 +45,8 @@ impl Config {
         self.notice().min(EVICTION_NOTICE)
     }
 
-    /// A pod that expires within this time gets calls only if no other pod can take them. This time
-    /// is longer than the notice by any runner's clock. A pod in regular use is not affected: it
+    /// A pod that expires within this time gets calls only if no other pod can take them. Despite
+    /// clock skew, this time is longer than the notice. A pod in regular use is not affected: it
     /// has at least three quarters of its lifetime left.
     pub(crate) fn leaving(&self) -> Duration {
         self.skew.saturating_mul(3)
@@ -100,8 +100,8 @@ impl Function {
         }
     }
 
-    /// Whether `reclaim_after` is so much earlier than a push would set it that a push is due: by a
-    /// quarter of the lifetime, but by [`LONGEST_THROTTLE`] at most.
+    /// Whether a push would move `reclaim_after` by at least a quarter of the lifetime, or by
+    /// [`LONGEST_THROTTLE`] if that is shorter.
     fn lags(&self, tracked: &Tracked, deadline: Option<Time>, shared: &Shared) -> bool {
         let lifetime = shared.config.lifetime(self.settings.limits.ttl);
         let Some(reclaim_after) = tracked.pod.reclaim_after else { return true };
@@ -151,8 +151,8 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Whether the pod can be used now, because its owner will not delete it soon. Otherwise a push
-    /// must come first.
+    /// Whether a call may use the pod without a push first: the owner will not delete the pod soon,
+    /// or a push has just failed.
     pub(crate) fn is_guarded(&self, shared: &Shared) -> bool {
         !self.expires_within(shared.config.skew, shared.now) || shared.now < self.waived_until
     }

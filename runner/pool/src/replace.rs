@@ -5,16 +5,16 @@
 //! replaces a pod, and only after it has owned the pod for a minute without interruption. It never
 //! replaces a pod whose recipe has a newer configuration or content than the owner's recipe.
 //! Therefore runners of different versions do not replace pods back and forth during a rolling
-//! upgrade. A runner replaces at most one in twenty of the pods that it owns at a time, but at
-//! least one.
+//! upgrade. At any time, a runner replaces at most one in twenty of its own pods, or one if it owns
+//! fewer than twenty.
 
 use crate::event::DeleteReason;
 use crate::function::{Function, Replacement};
 use crate::shared::Shared;
 use crate::tracked::{Health, Tracked};
 
-/// At most one in this many owned pods is replaced at a time, but at least one pod. A new template
-/// outdates all pods at once.
+/// At most one in this many owned pods is replaced at a time, because a new template outdates all
+/// pods at once.
 const REPLACED_SHARE: usize = 20;
 
 // === impl Function ===

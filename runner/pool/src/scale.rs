@@ -1,4 +1,4 @@
-//! When one more pod is started, under which name, and the outcome of each create.
+//! Decides when to start one more pod, and under which name. Handles the answer to each create.
 //!
 //! The load of a pod is its calls in flight plus its share of the waiting calls. A starting pod
 //! counts as a pod with room for `--max-waitlist-length` calls. One more pod is started when the

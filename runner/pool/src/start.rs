@@ -1,7 +1,7 @@
 //! A create under way, and the pause between starts.
 //!
 //! A create's answer and its watch event arrive in any order, and the answer may be lost. The pool
-//! therefore remembers a start until both have arrived, or until neither can be expected.
+//! therefore remembers a start until both have arrived, or until the time for them has passed.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
-/// If a pause begins within this time after the previous pause ended, it is longer than that one.
+/// A pause is longer than the previous pause if it begins within this time after the previous one.
 const REMEMBER: Duration = Duration::from_mins(1);
 
 /// A create under way.

@@ -1,6 +1,6 @@
-//! Carries out the actions of the pools: it runs calls in pods, and delivers requests to the API
-//! server and answers back. Most invariants are checked here. The crate's head comment (lib.rs)
-//! explains notice, push and the surge slot.
+//! Carries out the actions of the pools: it runs calls in pods, delivers requests to the API
+//! server, and returns the answers. Most invariants are checked here. The crate's head comment
+//! (lib.rs) explains notice, push and the surge slot.
 
 use super::faults::is_limited;
 use super::server::{GRACE, Hang, Object, Truth};
@@ -68,7 +68,7 @@ impl World {
         if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(asked) {
             self.violate("a pod is started for no call by a runner that is not the owner");
         }
-        // Pods that are old enough that every runner has seen them.
+        // By this age of a pod, every runner has seen it.
         let known = |object: &&Object| object.made + 2000 < self.now && !object.is_terminating();
         let known = self.server.objects.values().filter(known).count();
         let capacity = self.runners[runner].config.capacity.map(|pods| pods as usize);
@@ -334,7 +334,7 @@ impl World {
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         let faulty = matches!(reason, DeleteReason::Failed | DeleteReason::Hung);
         // The notice of an eviction is short. A runner that uses the pod loses it if the runner
-        // sees the notice late, or if the runner's push, which objects to the delete, arrives late.
+        // sees the notice late, or if the runner's push arrives late.
         let limited = is_limited(&self.config, self.quota);
         let short = reason == DeleteReason::Evicted || (reason == DeleteReason::Expired && limited);
         let unheard = short && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);

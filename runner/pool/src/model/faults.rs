@@ -254,14 +254,14 @@ impl World {
         for runner in 0..self.runners.len() {
             self.after(0, length - 1, move |world| world.lose_watch(runner));
         }
-        // Requests near the end of the outage. For the pods that serve them, no runner can write a
-        // later `reclaim_after` before the outage ends.
+        // Send requests near the end of the outage. Until its end, no runner can write a later
+        // `reclaim_after` for the pods that serve these requests.
         for _ in 0..self.rng.between(0, 6) {
             self.after(length - length.min(30_000), length, Self::burst);
         }
     }
 
-    /// Each runner learns of new owners at a different time. Usually they agree in the end.
+    /// Each runner learns of new owners at a different time. Usually all runners agree in the end.
     fn reown(&mut self) {
         let agree = self.rng.chance(70);
         let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();

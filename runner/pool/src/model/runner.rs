@@ -51,12 +51,12 @@ impl Runner {
         Self { pool, offset, config, started, lag: 50, ..Self::default() }
     }
 
-    /// The time on its clock at a true time.
+    /// The time on the runner's clock at the true time `now`.
     pub(crate) fn local(&self, now: u64) -> Time {
         Time::from_millis(now + self.offset)
     }
 
-    /// The true time of its next timer.
+    /// The true time of the pool's next timer.
     pub(crate) fn next_timer(&self) -> Option<u64> {
         self.pool.next_timer().map(|time| time.as_millis().saturating_sub(self.offset))
     }
@@ -75,8 +75,8 @@ impl Runner {
         configured(&self.config, self.started, &self.known)
     }
 
-    /// Whether the driver reports this state of a pod; if so, the state is recorded. After a newer
-    /// state, or after the end of the pod, the driver does not report it.
+    /// Whether the driver reports this state of a pod: not if a newer state or the end of the pod
+    /// was already reported. Records the state that is reported.
     pub(crate) fn reports(&mut self, pod: &Pod) -> bool {
         let version = |pod: &Pod| pod.resource_version.as_str().parse::<u64>().unwrap_or_default();
         let known = self.reported.get(&pod.uid);
@@ -92,8 +92,8 @@ impl Runner {
         self.ended.insert(uid.clone());
     }
 
-    /// A list as the driver reports it. If a newer state of a pod was already reported, it replaces
-    /// the state in the list. Pods that were reported as gone are left out.
+    /// A list as the driver reports it. If a newer state of a pod was already reported, the list
+    /// contains that state. Pods that were reported as gone are left out.
     pub(crate) fn report_list(&mut self, pods: &[Pod]) -> Vec<Pod> {
         self.reported.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
         for pod in pods {

@@ -37,7 +37,7 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) runners: Vec<Runner>,
     pub(crate) images: Vec<ImageKey>,
-    /// The content of each tag: the number of times that it was moved.
+    /// For each image, how often its tag was moved. This number stands for the content.
     pub(crate) tags: Vec<u64>,
     pub(crate) calls: BTreeMap<RequestId, Call>,
     pub(crate) next_call: u64,
