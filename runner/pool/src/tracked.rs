@@ -113,7 +113,7 @@ pub(crate) enum Health {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Whether the pod is not terminating, as far as known.
+    /// Whether the pod is not terminating, as far as this runner knows.
     pub(crate) fn stays(&self) -> bool {
         self.pod.terminating_since.is_none() && !self.doomed
     }
@@ -136,8 +136,8 @@ impl Tracked {
         self.lives() && self.health == Health::Ready
     }
 
-    /// Whether this runner waits for the pod's first readiness. The pod's end would be a failed
-    /// start.
+    /// Whether this runner waits for the pod's first readiness. If the pod ends before, that counts
+    /// as a failed start.
     pub(crate) fn awaited(&self) -> bool {
         self.lives() && !self.served && matches!(self.health, Health::Probing { .. })
     }

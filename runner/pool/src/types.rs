@@ -101,19 +101,19 @@ text! {
     Digest
 }
 
-/// A function of the driver that answers questions of the rules.
+/// A function that the driver passes to the pool. The pool calls it to look up a value.
 #[derive(Clone)]
 pub struct Lookup<K, V>(Arc<dyn Fn(&K) -> V + Send + Sync>);
 
 // === impl Lookup ===
 
 impl<K, V> Lookup<K, V> {
-    /// Answers with `find`.
+    /// Looks up values with `find`.
     pub fn by(find: impl Fn(&K) -> V + Send + Sync + 'static) -> Self {
         Self(Arc::new(find))
     }
 
-    /// The answer for `key`.
+    /// The value for `key`.
     pub fn find(&self, key: &K) -> V {
         (self.0)(key)
     }
@@ -125,7 +125,7 @@ impl<K, V> fmt::Debug for Lookup<K, V> {
     }
 }
 
-/// One waiting or running call. The driver numbers them and never uses a number twice.
+/// One waiting or running call. The driver numbers calls and never uses a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -159,7 +159,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Reason {
-    /// Its name in metrics, from a fixed set.
+    /// The reason's name in metrics, from a fixed set.
     pub kind: &'static str,
     /// What happened and what to do about it. It comes from a fixed table, without names, addresses
     /// and times: it reaches Porch and may be committed to git.
@@ -169,8 +169,8 @@ pub struct Reason {
 /// The source of a pod: a configuration and the image's content, each with its time.
 ///
 /// Runners write different times for the same part, such as their own start or their first request
-/// to a registry. Times are therefore compared only if the parts differ. With one time for both
-/// parts, a runner that started late with an old digest would replace pods of a newer digest.
+/// to a registry. Times are therefore compared only if the parts differ. If both parts shared one
+/// time, a runner that started late with an old digest would replace pods of a newer digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRecipe {
     /// The configuration (`fn.kpt.dev/template-version`).

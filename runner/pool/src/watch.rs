@@ -67,8 +67,8 @@ impl Function {
     fn track(&mut self, pod: Pod, shared: &mut Shared) -> usize {
         shared.images.insert(pod.uid.clone(), self.image.clone());
         let at = self.pods.partition_point(|other| (&other.pod.name, &other.pod.uid) < (&pod.name, &pod.uid));
-        // A list that was older than the pod may have removed it. When the watch reports the pod
-        // again, calls of this runner may still run in it.
+        // An outdated list without this pod may have caused `untrack`. Calls of this runner may
+        // still run in the pod.
         let calls = shared.calls.iter();
         let calls = calls.filter(|(_, call)| call.pod.as_ref() == Some(&pod.uid));
         let calls: Vec<_> = calls.map(|(id, call)| (*id, call.deadline)).collect();

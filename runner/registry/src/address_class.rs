@@ -1,9 +1,9 @@
 //! Classes of addresses: public, loopback, link-local, or in the cluster.
 //!
-//! Callers choose images, and so registries. A registry must not use the runner to reach internal
-//! addresses, such as a port on loopback, the node's metadata service or a Service. So its
-//! redirects and token realms may lead only to public addresses and to addresses of the registry's
-//! own class. No I/O.
+//! Callers choose images, and with them the registries. A registry must not use the runner to reach
+//! internal addresses, such as a port on loopback, the node's metadata service or a Service. So
+//! its redirects and token realms may lead only to public addresses and to addresses of the
+//! registry's own class. No I/O.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

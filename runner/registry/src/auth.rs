@@ -17,7 +17,7 @@ pub(crate) const TOKEN: &str = "token";
 /// The authentication that a registry demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
-    /// Nothing: its `/v2/` has no challenge.
+    /// None: the response of `/v2/` has no challenge.
     Open,
     /// User and password with each request.
     Basic,

@@ -38,7 +38,7 @@ impl CredentialsFileContent {
     /// Parses the content of a file.
     ///
     /// # Errors
-    /// The reason why it is not a docker config.
+    /// Why the content is not a valid Docker config.
     pub fn parse(bytes: Bytes) -> Result<Self, String> {
         let config = DockerConfig::parse(&bytes)?.into();
         Ok(Self { bytes, config })

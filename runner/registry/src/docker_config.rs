@@ -106,8 +106,7 @@ impl DockerConfig {
         Ok(Self { entries, helper, has_auths })
     }
 
-    /// Returns the credentials for the image: the entry with the longest matching path, else the
-    /// entry of its registry.
+    /// Returns the credential of the first entry that matches the image's registry and path.
     pub(crate) fn lookup(&self, image: &Image) -> Option<&Credential> {
         let host = canonical_host(image.registry());
         let holds =

@@ -64,7 +64,7 @@ pub enum RegistryError {
     Malformed {
         /// `manifest`, `image configuration`, `tag list`, `token`.
         what: &'static str,
-        /// What is wrong with it, without text of the registry.
+        /// What is wrong with the response, without text of the registry.
         reason: String,
     },
     /// The index has no entry for this platform.
@@ -92,8 +92,8 @@ impl RegistryError {
         Self::malformed(what, format!("it has more than {limit} {unit}"))
     }
 
-    /// Whether this error is a valid answer of the registry: it does not know the image, or the
-    /// image cannot be used. All other errors mean that the lookup itself failed.
+    /// Whether this error is a valid answer: the registry does not know the image, or the image
+    /// cannot be used. All other errors mean that the lookup itself failed.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(self, Self::NotFound | Self::Platform { .. } | Self::NoCommand)
     }

@@ -51,7 +51,7 @@ fn of_tls(error: &rustls::Error) -> RegistryError {
     }
 }
 
-/// Whether the registry probably closed a kept connection before it answered the request.
+/// Whether the registry probably closed a reused connection before it answered the request.
 pub(crate) fn was_closed(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && !error.is_timeout()
 }

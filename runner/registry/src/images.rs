@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Why a constraint has no image. The texts reach callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// The repository exists and has no such tag.
+    /// The repository exists, but none of its tags matches the constraint.
     #[error("no tag of its repository is a version that matches")]
     NoMatch,
     /// The registry did not return the list of tags.
@@ -158,7 +158,7 @@ impl Images {
             drop(asking);
             answer
         });
-        // There is no answer only if the lookup panicked.
+        // The task returns an answer unless the lookup panicked.
         lookup.await.unwrap_or(Err(RegistryError::Unreachable))
     }
 }

@@ -58,8 +58,8 @@ fn the_pool_learns_the_quota_from_refusals() {
 fn a_quota_used_up_by_others_is_an_error() {
     let full = || Rig { quota: 0, ..Rig::serving(config()) };
     full().run("call 1 f0 -> reject 1 PodFailed exceeded quota");
-    // With other runners, the call is rejected a second later: this runner may not have seen their
-    // pods yet.
+    // If there are other runners, this runner may not have seen their pods yet. So it rejects the
+    // call a second later.
     full().run("own shard; call 1 f0; pass 1 -> reject 1 PodFailed exceeded quota");
 }
 

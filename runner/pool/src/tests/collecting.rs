@@ -1,4 +1,4 @@
-//! Which pods the owner deletes, and which it must not delete.
+//! Which pods the owner deletes, and which not. A push writes a later `reclaim_after` to a pod.
 
 use super::rig::{Rig, config, limits, name, seconds, uid};
 use crate::event::{Action, DeleteReason, Event};
@@ -45,7 +45,7 @@ fn after_a_watch_gap_nothing_is_deleted_for_one_scan_interval() {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run("see 0 expiring 1; watch lost; pass 300; synced 0 expiring 0; pass 59");
     rig.run("pass 61 -> delete u0 Expired");
-    // After a list that followed no watch gap, the pool does not wait.
+    // If no watch gap preceded the list, the pool deletes without this delay.
     rig.run("deleted 0 Conflict; synced 0 expiring 0; pass 60 -> delete u0 Expired");
 }
 
@@ -70,6 +70,6 @@ fn an_error_about_one_image_does_not_delay_other_images() {
 fn a_change_of_the_owner_starts_and_deletes_nothing() {
     let mut rig = Rig::unsynced(limits(2, 2));
     rig.run("disown; synced 0, 1; own -> probe u0 + probe u1; ready 0; ready 1; request 1 -> grant 1 u0");
-    rig.run("disown; request 2 -> grant 2 u1"); // any runner serves
-    rig.run("served 1; served 2; pass 7200"); // the owner collects
+    rig.run("disown; request 2 -> grant 2 u1"); // a runner that is not the owner serves too
+    rig.run("served 1; served 2; pass 7200"); // only the owner deletes expired pods
 }

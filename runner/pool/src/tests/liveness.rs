@@ -10,8 +10,8 @@ fn quiet() -> Rig {
 #[test]
 fn a_pod_with_calls_is_checked_after_a_second_without_an_answer() {
     let mut rig = quiet();
-    rig.run("request 1 ..; pass 2 -> check u0"); // once
-    rig.run("checked 0 1 true; pass 1 -> check u0"); // and again, while the call runs
+    rig.run("request 1 ..; pass 2 -> check u0"); // one check
+    rig.run("checked 0 1 true; pass 1 -> check u0"); // the next check, while the call runs
     rig.run("pass 1 ..; served 1; checked 0 2 false"); // the call was answered after the check began
     rig.run("request 2 ..; pass 2 -> check u0; checked 0 2 false"); // the answer to an earlier check
     rig.run("checked 0 3 false -> cut u0 + probe u0; broken 2 ..; ready 0 ..; pass 10"); // an idle pod is not checked
@@ -20,10 +20,10 @@ fn a_pod_with_calls_is_checked_after_a_second_without_an_answer() {
 #[test]
 fn a_silent_pod_is_replaced_at_once_and_may_serve_again() {
     let mut rig = quiet();
-    rig.run("request 1 ..; pass 2 ..; request 2 -> grant 2 u0"); // in use until the check fails
+    rig.run("request 1 ..; pass 2 ..; request 2 -> grant 2 u0"); // u0 is used until the check fails
     rig.run("checked 0 1 false -> cut u0 + probe u0; request 3 -> create 1; broken 1; broken 2");
     rig.run("created 1 ..; ready 1 -> grant 3 u1; request 4 -> grant 4 u1");
-    rig.run("ready 0; request 5 -> grant 5 u0"); // it serves again
+    rig.run("ready 0; request 5 -> grant 5 u0"); // u0 serves again
 }
 
 #[test]
@@ -36,16 +36,16 @@ fn a_silent_connection_counts_at_once_and_other_losses_after_three_seconds() {
 fn a_call_that_ends_by_its_deadline_causes_a_check() {
     let mut rig = quiet();
     rig.run("request 1 ..; late 1 7 -> check u0; checked 0 1 true"); // the function is slow
-    rig.run("request 2 ..; pass 2 -> check u0; late 2 8 -> check u0"); // the second check has less time
+    rig.run("request 2 ..; pass 2 -> check u0; late 2 8 -> check u0"); // a check after a deadline has less time
     rig.run("checked 0 2 false; checked 0 3 true; counts -> 1 0 0 0"); // the answer to the last check counts
 }
 
-/// Two calls with these packages run on pod 0 for `seconds` each, until their deadlines. Returns
-/// the actions.
+/// Two calls on pod 0 reach their deadlines after at least `seconds`. `in_a_row`: they do not
+/// overlap. `elsewhere`: pod 1 serves a call in between. Returns the actions at the last deadline.
 fn two_late(packages: [u64; 2], seconds: u64, elsewhere: bool, in_a_row: bool) -> Vec<String> {
     let mut rig = Rig::with_pods(limits(2, 9), &[0, 1]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u1");
-    // The first later call that runs on pod 0.
+    // Sends calls until pod 0 gets one. Returns the number of that call.
     let second = |rig: &mut Rig| {
         (3..9).find(|id| rig.act(&format!("request {id}")) == [format!("grant {id} u0")]).unwrap()
     };
@@ -71,7 +71,7 @@ fn a_pod_is_given_up_if_two_packages_in_a_row_hang_and_another_pod_serves() {
 #[test]
 fn a_pod_that_was_never_reached_does_not_delay_calls() {
     let mut rig = Rig::new(config());
-    // The pod's node may have died with its owner.
+    // The node may have failed, with the pod and the pod's owner on it.
     rig.run("see 0 running ..; request 1; pass 2; pass 2 -> create 1; ready 0 -> grant 1 u0");
 }
 

@@ -72,7 +72,7 @@ fn the_shard_key_decides_the_owner_and_is_written_into_the_pod() {
     rig.step(Event::Own(OwnedShards::Of(Lookup::by(|key: &ShardKey| key.as_str() == "registry/fn"))));
     rig.run("synced -> create 0 + create 1");
 
-    // One pod exists already, with another shard key. The next pod gets the right one.
+    // One pod exists already, with another shard key. The next pod gets the configured key.
     let mut rig = Rig::unsynced(config);
     let pod = rig.pod(0);
     let actions = rig.pool.step(Event::Synced(vec![pod]), rig.now);

@@ -1,5 +1,5 @@
-//! A pod is outdated if its configuration or its image content differs from the owner's recipe. But
-//! it is not outdated if a differing part is newer in the pod than in the recipe.
+//! A recipe has two parts: configuration and image content. A pod is outdated if its recipe differs
+//! from the owner's, and no differing part is newer in the pod.
 
 use super::rig::{NOTHING, Rig, config, limits, made, made_with};
 use crate::config::Config;
@@ -8,7 +8,7 @@ use crate::types::{ImageContent, Pod, PodRecipe};
 
 #[test]
 fn times_are_compared_only_for_parts_that_differ() {
-    // Pairs of the time in the pod and the owner's time: earlier, equal, later.
+    // Pairs: the time in the pod, and the time in the owner's recipe.
     let times = [(4000, 6000), (5000, 5000), (6000, 4000)];
     for (pod_written, own_written) in times {
         for (pod_resolved, own_resolved) in times {

@@ -34,7 +34,7 @@ fn calls_in_flight_push_again_and_idle_pods_do_not() {
 
 #[test]
 fn shortly_before_expiry_the_push_comes_first() {
-    expiring(31).run("request 1 -> grant 1 u0 + push u0 +1800"); // safe: the skew is 30 s at most
+    expiring(31).run("request 1 -> grant 1 u0 + push u0 +1800"); // no wait: the skew is at most 30 s
     for span in [30, 0] {
         expiring(span).run("request 1 -> push u0 +1800; request 2; written 0 -> grant 1 u0 + grant 2 u0");
     }
@@ -47,9 +47,9 @@ fn without_the_api_server_the_pod_is_used_anyway() {
     rig.run("request 1 ..; pushed 0 Unreachable -> grant 1 u0; request 2 -> grant 2 u0");
     rig.run("pass 4; pass 1 -> push u0 +1800; request 3 -> grant 3 u0"); // no call waits for the retry
     rig.run("pushed 0 Unreachable; served 1; served 2; served 3");
-    rig.run("pass 60; request 4 -> push u0 +1800"); // calls wait again
+    rig.run("pass 60; request 4 -> push u0 +1800"); // calls wait for the push again
 
-    expiring(10).run("request 1 ..; pass 60 -> grant 1 u0"); // a missing answer has the same effect
+    expiring(10).run("request 1 ..; pass 60 -> grant 1 u0"); // a missing answer counts as an error
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn after_a_conflict_the_push_is_repeated_and_a_vanished_pod_is_replaced() {
     rig.run("request 1 ..; pushed 0 Conflict; see 0 expiring 10 -> push u0 +1800");
     rig.run("see 0 -> grant 1 u0; pushed 0 Conflict"); // another runner has pushed it
     expiring(10).run("request 1 ..; pushed 0 Conflict; pass 5 -> push u0 +1800"); // the watch may be late
-    expiring(10).run("request 1 ..; pushed 0 Gone -> create 1; gone 0"); // its name is not free yet
+    expiring(10).run("request 1 ..; pushed 0 Gone -> create 1; gone 0"); // the name of slot 0 is not free yet
 }
 
 #[test]
 fn a_late_answer_does_not_hide_a_newer_watch_event() {
     let mut rig = expiring(1000);
-    // The owner gives notice after the push. The watch event of the notice arrives before the
-    // answer to the push.
+    // After the push, the owner writes a nearer `reclaim_after`. The watch shows it before the
+    // answer to the push arrives.
     rig.run("request 1 -> grant 1 u0 + push u0 +1800; pass 1; see 0 expiring 60 -> push u0 +1800");
     rig.run("pushed 0 Ok; pass 5 -> push u0 +1800");
 }

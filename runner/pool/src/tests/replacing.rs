@@ -18,7 +18,7 @@ fn a_replacement_starts_the_new_pod_then_gives_notice_then_deletes() {
     rig.run("request 1 -> grant 1 u0; created 1 -> probe u1; see 1; request 2 -> grant 2 u0");
     // The old pod has calls but gets no more, whatever the load of the new pod.
     rig.run("ready 1; request 3 -> grant 3 u1; request 4 ..; request 5 -> grant 5 u1");
-    rig.run("served 1; served 2 -> push u0 +60"); // idle: notice is given
+    rig.run("served 1; served 2 -> push u0 +60"); // u0 is idle, so the owner gives notice
     rig.run("written 0 outdated expiring 60; pass 125 about u0 -> delete u0 Replaced");
     rig.run("deleted 0 Ok; gone 0; counts -> 1 0 3 0; see 1 ..; pass 300 about create");
 }
@@ -34,12 +34,12 @@ fn a_runner_that_uses_the_old_pod_objects_and_gets_notice_again() {
 fn after_a_notice_another_runner_pushes_pods_in_use_and_avoids_idle_ones() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.run("disown; see 0 outdated; request 1 ..; request 2 ..");
-    rig.run("see 0 outdated expiring 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // it is in use
-    rig.run("see 0 outdated expiring 60"); // idle now
+    rig.run("see 0 outdated expiring 60 -> push u0 +1800; served 1; pushed 0 Conflict"); // u0 is in use
+    rig.run("see 0 outdated expiring 60"); // u0 is idle now
     for id in 10..25 {
         rig.run(&format!("request {id} -> grant {id} u1"));
     }
-    rig.run("request 25"); // the call waits, because the other pod is being replaced
+    rig.run("request 25"); // the call waits, because u0 is being replaced
 }
 
 #[test]
@@ -48,13 +48,13 @@ fn replacements_wait_for_ownership_starting_pods_and_surplus() {
 
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.run("see 0 outdated; see 1 outdated; pass 60 -> create 2; created 2 ..; pass 50");
-    rig.run("ready 2 -> push u0 +60"); // the other one stays
+    rig.run("ready 2 -> push u0 +60"); // u1 stays
 
     let mut rig = Rig::with_pods(limits(3, 2), &[0]);
     rig.run("see 0 outdated; see 1 -> probe u1; pass 59; ready 1; pass 60 -> create 2");
 
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 5]);
-    rig.run("see 0 outdated; see 5 outdated; limit 1 ..; pass 60 -> push u5 +60"); // the surplus first
+    rig.run("see 0 outdated; see 5 outdated; limit 1 ..; pass 60 -> push u5 +60"); // the surplus goes first
 }
 
 #[test]

@@ -83,8 +83,8 @@ impl Rig {
         Self { pool, now, config, pods_answer: true, server, quota, refused, changes }
     }
 
-    /// A rig with an API server. The scan interval after the list, in which nothing is collected,
-    /// is over.
+    /// A rig with an API server. The first scan interval, in which the pool deletes nothing, is
+    /// over.
     pub(crate) fn serving(config: Config) -> Self {
         let mut rig = Self { server: Some(Server::default()), ..Self::unsynced(config) };
         rig.run("synced ..; pass 60 ..");
@@ -118,8 +118,8 @@ impl Rig {
         lines
     }
 
-    /// The events with which pods and API server answer an action, in reverse order. `None` if the
-    /// script answers.
+    /// The events with which the pods and the API server answer an action, in reverse order. `None`
+    /// if the script answers.
     fn answer(&mut self, action: Action) -> Option<Vec<Event>> {
         if let Action::Check { uid, number, .. } = action {
             return self.pods_answer.then(|| vec![Event::Checked { uid, number, answered: true }]);
@@ -151,7 +151,7 @@ impl Rig {
         })
     }
 
-    /// Another runner pushes the pod of a function, or asks its owner to evict it.
+    /// Another runner pushes the function's pod, or asks for its eviction if `until` is `None`.
     fn pushed(&mut self, of: &str, until: Option<Time>) -> Vec<String> {
         let server = self.server.as_mut().unwrap();
         let pod = server.objects.values().find(|object| function(&object.pod.name.image) == of).unwrap();

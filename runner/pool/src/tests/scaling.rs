@@ -17,7 +17,7 @@ fn a_ready_pod_serves_at_once_and_another_is_started_for_later_calls() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u0; request 3 -> grant 3 u0 + create 1");
     rig.run("request 4 -> grant 4 u0; request 5 -> grant 5 u0 + create 2; request 6 -> grant 6 u0");
-    rig.run("request 7 -> grant 7 u0"); // the limit
+    rig.run("request 7 -> grant 7 u0"); // the limit of three pods is reached
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
 #[test]
 fn the_name_of_a_pod_stuck_in_termination_is_avoided() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0, 1]);
-    // The pod is ten seconds past its deletion timestamp.
+    // After 40 s, u0 is ten seconds past its deletion timestamp.
     rig.run("see 0 terminating 30; see 1 terminating 300; request 1; pass 39; pass 1 -> create 0 past u0");
     // Its replacement gets stuck as well.
     rig.run("see 0 past u0 terminating 0");
@@ -76,7 +76,7 @@ fn the_name_of_a_pod_stuck_in_termination_is_avoided() {
 #[test]
 fn a_lower_limit_retires_the_surplus_and_a_higher_one_takes_effect_at_once() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0, 1, 2]);
-    rig.run("limit 2; pass 60 -> push u2 +60; see 2 expiring 60"); // gives notice
+    rig.run("limit 2; pass 60 -> push u2 +60; see 2 expiring 60"); // the owner gives notice (see `lib.rs`)
     // The other pods take the calls, although they have some already.
     rig.run("request 1 ..; request 2 ..; request 3 -> grant 3 u0; pass 125 about u2 -> delete u2 Surplus");
 

@@ -8,7 +8,7 @@ fn a_refused_create_rejects_all_waiting_calls() {
     let mut rig = Rig::new(config());
     rig.run("request 1 ..; request 2 ..");
     rig.run("refused 0 quota -> reject 1 PodFailed quota + reject 2 PodFailed quota");
-    rig.run("request 3 -> reject 3 PodFailed quota"); // so are calls during the pause
+    rig.run("request 3 -> reject 3 PodFailed quota"); // calls during the pause are rejected too
     rig.run("pass 1 ..; request 4 -> create 0");
 }
 
@@ -42,7 +42,7 @@ fn calls_wait_while_another_pod_is_starting() {
 fn only_the_creator_or_the_owner_deletes_a_failed_pod() {
     let mut rig = Rig::new(config());
     rig.run("disown; request 1 ..; created 0 ..");
-    rig.run("failed 0 image not found about delete -> delete u0 Failed"); // the creator
+    rig.run("failed 0 image not found about delete -> delete u0 Failed"); // this runner created it
 
     let mut rig = Rig::new(config());
     // The failed pod's slot is taken until the owner has deleted the pod.
@@ -54,7 +54,7 @@ fn only_the_creator_or_the_owner_deletes_a_failed_pod() {
 fn a_conflict_or_a_lost_answer_repeats_the_delete_of_a_failed_pod() {
     let mut rig = Rig::new(config());
     rig.run("request 1 ..; created 0 ..; failed 0 image not found ..; deleted 0 Conflict");
-    // The runner has read the pod again.
+    // The watch shows the pod's new version.
     rig.run("see 0 -> delete u0 Failed; deleted 0 Unreachable; pass 5 -> delete u0 Failed");
     rig.run("deleted 0 Gone; pass 120 ..; is empty");
 }
@@ -94,7 +94,7 @@ fn the_ready_timeout_does_not_apply_while_a_pod_is_busy() {
     let limits = Limits { per_pod: 1, ..config().limits };
     let mut rig = Rig::new(Config { limits, ..config() });
     rig.run("request 1 ..; created 0 ..; see 0 ..; ready 0 ..; request 2 ..");
-    rig.run("pass 100 about reject; broken 1 ..; pass 50 -> create 1"); // nor after the pod is lost
+    rig.run("pass 100 about reject; broken 1 ..; pass 50 -> create 1"); // no reject, even after the pod is lost
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn the_end_of_a_pod_that_served_is_no_failed_start() {
 fn after_a_lost_answer_the_create_is_repeated_unless_the_watch_shows_the_pod() {
     let mut rig = Rig::new(config());
     rig.run("request 1 ..; creation 0 Unreachable; pass 4; pass 1 -> create 0");
-    rig.run("creation 0 Unreachable ..; see 0 -> probe u0"); // it was created after all
+    rig.run("creation 0 Unreachable ..; see 0 -> probe u0"); // the pod was created after all
     rig.run("ready 0 -> grant 1 u0");
 }
 

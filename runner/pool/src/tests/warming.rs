@@ -33,7 +33,7 @@ fn a_failed_warm_up_is_left_to_the_new_owner() {
 fn a_warm_up_waits_until_the_owner_of_the_image_is_known() {
     for script in [
         "disown; warm; synced; pass 3600; own shard -> create 0",
-        // The owner at the time of the first list decides.
+        // Only the owner at the time of the first list counts.
         "disown; warm; own other; own shard; synced -> create 0",
         // A warm-up is dropped for good if another runner owns the image.
         "disown; warm; own other; synced; is empty; own shard; own other; warm; is empty",

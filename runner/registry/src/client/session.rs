@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn url(&self, path: &str) -> Result<Url, RegistryError> {
-        // No caller passes a path that begins with `sha256:`, which `join` would take for a scheme.
+        // `join` would parse a leading `sha256:` as a scheme, but no caller passes such a path.
         self.base.join(path).map_err(|_| RegistryError::malformed("name", "it makes no URL"))
     }
 

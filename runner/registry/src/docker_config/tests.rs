@@ -70,8 +70,8 @@ fn the_longest_path_wins_and_a_star_stands_for_a_part_of_one_label() {
         ("r.example.com/teams/x", Some("host")),
         ("r.example.com/team/project/x:v1", Some("project")),
         ("r.example.com/team/projects/x", Some("team")),
-        // Without scheme and trailing slash, `v1` is part of a repository's path. In the URL, only
-        // `v2` is the API's version. So both entries have the path `v1`, and the first one counts.
+        // In `r.example.com/v1`, `v1` is a path. In `https://r.example.com/v1/v2`, only `v2` is the
+        // API version. So both entries have the path `v1`, and the first one wins.
         ("r.example.com/v1/x", Some("v1")),
         ("a.example.com/x", Some("star")),
         ("a.b.example.com/x", None),

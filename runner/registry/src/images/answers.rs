@@ -66,8 +66,8 @@ pub(super) struct AnswerEntry<V> {
 #[derive(Debug)]
 struct LastAnswer<V> {
     known: Option<Arc<V>>,
-    /// When the registry last confirmed `known`. `None` if there is no answer, or if a pod failed
-    /// that was created with `known`.
+    /// When the registry last confirmed `known`. `None` if there is no answer, or if a pod
+    /// created with `known` failed.
     confirmed: Option<Instant>,
     /// The last lookup's error, and the time until which no lookup is started.
     failed: Option<(RegistryError, Instant)>,
@@ -132,7 +132,7 @@ impl<V: Question> Answers<V> {
         self.entries.insert(V::key(image).to_owned(), entry);
         self.entries.run_pending_tasks();
         if is_new {
-            // Fails without a receiver.
+            // Fails only if there is no receiver.
             let _ = self.changes.send(image.clone());
         }
     }
