@@ -48,7 +48,7 @@ pub struct Metadata {
     pub digest: Arc<str>,
     /// ENTRYPOINT followed by CMD. Not empty.
     pub command: Vec<String>,
-    /// When the registry reported this. [`Images`] keeps this time while the digest stays the same.
+    /// When the registry reported this. A later lookup with the same digest keeps this time.
     pub since: SystemTime,
 }
 
