@@ -1,9 +1,9 @@
 //! What OCI registries report about function images: digest, command, tags.
 //!
 //! [`Images`] caches the answers and limits the lookups. The runner uses it to create a pod or to
-//! resolve a tag constraint. A call for which a pod is ready waits for a registry only if no cached
-//! tag matches its constraint. [`Registry`] is the interface that [`Images`] uses, and [`Client`]
-//! implements it.
+//! resolve a tag constraint. If a pod is ready, a call waits for a registry only when no cached tag
+//! matches the call's constraint. [`Registry`] is the interface that [`Images`] uses, and
+//! [`Client`] implements it.
 
 mod address_class;
 mod auth;
@@ -48,7 +48,7 @@ pub struct Metadata {
     pub digest: Arc<str>,
     /// ENTRYPOINT followed by CMD. Not empty.
     pub command: Vec<String>,
-    /// When the registry reported this. [`Images`] keeps the time of the first report of a digest.
+    /// When the registry reported this. A later lookup with the same digest keeps this time.
     pub since: SystemTime,
 }
 

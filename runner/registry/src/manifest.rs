@@ -83,7 +83,7 @@ pub(crate) fn choose<'a>(entries: &'a [IndexEntry], platform: &Platform) -> Resu
             })
         })
     };
-    // An entry may omit its platform; only the image configuration names it then.
+    // An entry may omit its platform. Then only the image configuration names the platform.
     let unnamed = || entries.iter().find(|entry| entry.platform.is_none());
     let best = platform.compatible().iter().find_map(of).or_else(unnamed);
     best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })

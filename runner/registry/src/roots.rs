@@ -25,8 +25,8 @@ pub struct CaFile {
     insecure: Vec<String>,
 }
 
-/// Trusts the system's roots, and `ca.crt` or else `ca.pem` of this directory. Blocks while it
-/// reads the system's roots from files.
+/// Trusts the system's roots and the CA file of this directory: `ca.crt`, or `ca.pem` if there is
+/// no `ca.crt`. Blocks while it reads the system's roots from files.
 ///
 /// # Errors
 /// When the HTTP clients cannot be created.

@@ -6,8 +6,8 @@
 //! connections: a connection for a registry in the cluster must not serve another registry. reqwest
 //! follows redirects with the same client, so this module follows them instead.
 //!
-//! A proxy resolves names itself. A URL that goes through a proxy is checked by its text alone, and
-//! the proxy may be at any address.
+//! A proxy resolves names itself. So for a URL that goes through a proxy, this module checks only
+//! the URL's text. The proxy may be at any address.
 
 #[cfg(test)]
 mod tests;
@@ -39,8 +39,8 @@ const MAX_REDIRECTS: usize = 5;
 pub struct Http {
     /// Connects to any address, and through the proxies of the environment.
     any: Client,
-    /// One client per [`AddressClass`] of a registry. It uses no proxies and connects only to
-    /// addresses that this class may lead to.
+    /// One client per [`AddressClass`] of a registry. It uses no proxies. It connects only to
+    /// addresses to which a registry of this class may send the runner.
     guarded: Arc<[Client]>,
     /// The proxies that `any` uses.
     proxies: Arc<Matcher>,
@@ -50,14 +50,16 @@ pub struct Http {
     pub(crate) has_ca: bool,
 }
 
-/// Resolves like the system, but returns only addresses that a registry of this class may lead to.
+/// Resolves names like the system, but returns only addresses to which a registry of this class may
+/// send the runner.
 #[derive(Debug)]
 struct GuardedResolver(AddressClass);
 
 // === impl Http ===
 
 impl Http {
-    /// Creates clients that trust `roots`, which include the certificates `given` by the user.
+    /// Creates clients that trust `roots`. These include `given`, the certificates of the user's
+    /// CA file.
     pub(crate) fn new(
         roots: RootCertStore,
         given: Vec<CertificateDer<'static>>,
@@ -97,8 +99,8 @@ impl Http {
     /// Sends a request and follows redirects. Drops `Authorization` when the origin changes. Does
     /// not redirect a POST, because its form contains a refresh token.
     ///
-    /// `led_by` is the class of the registry that named this URL. Without it the URL is the
-    /// registry's own, and any address is allowed.
+    /// `led_by` is the class of the server that named this URL. `None`: the URL is the registry's
+    /// own, and any address is allowed.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
@@ -118,9 +120,8 @@ impl Http {
             if request.url().scheme() == "https" && next.scheme() == "http" && !self.is_insecure(&next) {
                 return Err(log("a redirect from HTTPS to plain HTTP", RegistryError::Unreachable));
             }
-            // The sender of the redirect chose the target. After a public sender, the chain may
-            // lead only to public addresses. After any other sender, the class of the chain's
-            // first sender stays in effect.
+            // A redirect by a public server limits the next requests to public addresses. A
+            // redirect by another server sets `led_by` only if it was `None`.
             let sender = self.class_of(&response);
             led_by = Some(led_by.filter(|_| sender != AddressClass::Public).unwrap_or(sender));
             if !same_origin(&next, request.url()) {
@@ -131,8 +132,8 @@ impl Http {
         Err(log(format!("more than {MAX_REDIRECTS} redirects"), RegistryError::Unreachable))
     }
 
-    /// The address class of the server that sent a response. Behind a proxy only the text of the
-    /// host is known.
+    /// The address class of the server that sent a response. If the request used a proxy, only the
+    /// URL's host decides.
     pub(crate) fn class_of(&self, response: &Response) -> AddressClass {
         let url = response.url();
         match (AddressClass::of_host(url.host_str().unwrap_or_default()), response.remote_addr()) {

@@ -14,9 +14,9 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// The TLS configuration of all requests. It trusts `roots`, which include the certificates `given`
-/// by the user. It names its crypto provider, because the process may have another default
-/// provider, or none.
+/// The TLS configuration of all requests. It trusts `roots`. These include `given`, the
+/// certificates of the user's CA file. The configuration names its crypto provider, because the
+/// process may have another default provider, or none.
 pub(crate) fn tls(roots: RootCertStore, given: Vec<CertificateDer<'static>>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(default_provider());
     let builder =

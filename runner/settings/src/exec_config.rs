@@ -27,8 +27,7 @@ struct Function {
 pub struct ExecConfig {
     /// The keys are canonical references, or names as written if they are no image references.
     pub(crate) by_image: HashMap<String, String>,
-    /// Duplicate entries: an image that already has an executable, and the function that is
-    /// ignored.
+    /// Ignored entries, each an image and a function: an earlier entry already names the image.
     pub duplicates: Vec<(String, String)>,
 }
 
@@ -39,7 +38,7 @@ impl ExecConfig {
     /// Reads the file's text; images without a registry get `prefix`.
     ///
     /// # Errors
-    /// One line with line and column.
+    /// A text of one line, with the line and column in the file.
     pub fn parse(text: &str, prefix: &str) -> Result<Self, String> {
         let file: Option<File> = yaml::parse(text)?;
         let mut config = Self::default();

@@ -1,8 +1,8 @@
 //! One FunctionConfig object (`config.porch.kpt.dev/v1alpha1`), read and checked.
 //!
-//! An object is matched on the full repository, never on the bare name: `evil.io/set-image`
-//! inherits nothing from the object for `set-image`. The schema drops unknown fields, so settings
-//! that Porch has no field for are annotations.
+//! An object applies only to images of its full repository: `evil.io/set-image` gets nothing from
+//! the object for `set-image`. The API server drops fields that are not in Porch's schema. So
+//! settings without such a field are annotations.
 
 use std::mem::take;
 use std::path::{Component, Path, PathBuf};
@@ -26,8 +26,8 @@ pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
 /// The annotation for the maximum number of pods. It wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
 
-/// A path of `binaryExecutor` with a meaning for porch-server only: porch-server then sends the
-/// image's calls to its `--function-runner`. The runner ignores a `binaryExecutor` with this path.
+/// A special path of `binaryExecutor`: porch-server then sends the image's calls to its
+/// `--function-runner`. The runner ignores a `binaryExecutor` with this path.
 pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 
 /// Maximum number of prefixes of one object.
@@ -40,7 +40,7 @@ pub struct FunctionConfig {
     pub name: String,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
-    /// `image` under each of `prefixes`: canonical repositories, each once, in the object's order.
+    /// Canonical repositories: each of `prefixes` with `image`, in this order, without duplicates.
     pub repositories: Vec<String>,
     /// How the images run in pods.
     pub pod: Option<PodExecutor>,
@@ -243,8 +243,7 @@ fn repositories(spec: &WrittenSpec, default_prefix: &str) -> Result<Vec<String>,
     if image.is_empty() {
         return Err(wrong_image("write the image's name without tag".to_owned()));
     }
-    // Read the image without a prefix first, even if no prefix is empty: an error then quotes the
-    // text that the author wrote.
+    // Check `image` without a prefix first: an error then quotes `image` as the author wrote it.
     let alone = repository(image, default_prefix).map_err(wrong_image)?;
     if prefixes.is_empty() {
         return Ok(vec![alone]);

@@ -2,11 +2,10 @@
 //!
 //! For each image and executor, one object wins: all fields of that executor come from it. An
 //! object that names the tag wins over an object for all tags. Between equals, the older object
-//! wins, then the one with the first name in sort order. The status of an object names the first
-//! image that it loses to another object. If an object for all tags loses an image to an object
-//! that names the tag, that is intended, and no status reports it. A request's tag may be a version
-//! constraint. Then the object wins whose executable lists the highest version that satisfies the
-//! constraint.
+//! wins. If both have the same age, the first name in sort order wins. An object's status names the
+//! first image that the object loses. An object for all tags may lose an image to an object that
+//! names the tag. This is intended, so no status reports it. A request's tag may be a version
+//! constraint. Then the executable with the highest listed version that satisfies it wins.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -115,8 +114,8 @@ impl FunctionConfigs {
     }
 
     /// The objects with an executable for `image`. The first one wins. `field` is the request's
-    /// version constraint; if it is given, the image's own tag is ignored. No executable matches a
-    /// digest.
+    /// version constraint, which replaces the image's own tag. An image with a digest has no
+    /// executable.
     pub fn binary(&self, image: &Image, field: Option<&str>) -> Vec<(&FunctionConfig, &BinaryExecutor)> {
         if image.digest().is_some() {
             return Vec::new();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::field::FieldError;
 use crate::quantity;
 
-/// Maximum number of variables, and of sources of variables, of one container. All are stored in
+/// A container may have this many variables, and this many sources of variables. All are stored in
 /// one object of at most 1 MiB.
 const MAX_ENV: usize = 1000;
 

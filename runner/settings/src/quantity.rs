@@ -26,10 +26,10 @@ pub(crate) fn check(resources: &ResourceRequirements) -> Result<(), String> {
     Ok(())
 }
 
-/// The value of a quantity that Kubernetes accepts and that is not negative: a number with a suffix,
-/// or with a decimal exponent. `None` for other texts.
+/// The value of a quantity: a number, optionally with a suffix or a decimal exponent. `None` for
+/// other texts and negative numbers.
 pub fn quantity(text: &str) -> Option<f64> {
-    // `f64` also reads signs, `inf` and `nan`.
+    // `f64` also parses `inf`, `nan` and negative numbers.
     let number = |text: &str| text.parse().ok().filter(|it: &f64| it.is_finite() && !text.starts_with('-'));
     let scaled = |suffix: &str, unit: f64| {
         let text = text.strip_suffix(suffix).filter(|text| !text.contains(['e', 'E']))?;

@@ -135,13 +135,13 @@ impl Settings {
     }
 
     /// The executable for a request's `image`, as sent, and its `tag` field. `parsed` is `image` as
-    /// a reference, or `None` if it is not a valid reference. Whether the call is allowed is not
-    /// checked here.
+    /// a reference, or `None` if it is not a valid reference. Does not check whether the call is
+    /// allowed.
     ///
     /// A version or constraint in `tag` replaces the image's own tag. It selects from the tags that
-    /// FunctionConfigs list. `--config` lists no tags: there a version is looked up as a tag, and a
-    /// constraint selects the sent image if its own tag satisfies the constraint. Any other text in
-    /// `tag` is ignored. If the image has a digest, `tag` is always ignored.
+    /// FunctionConfigs list. `--config` lists no tags. There, a version is looked up as the image's
+    /// tag. A constraint selects the image as sent, if the image's own tag satisfies it. Any other
+    /// text in `tag` is ignored. If the image has a digest, `tag` is always ignored.
     pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
         let Some(parsed) = parsed else {

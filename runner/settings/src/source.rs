@@ -20,17 +20,17 @@ pub enum Source {
     BuiltIn,
     /// The schema of FunctionConfigs in the cluster.
     Schema,
-    /// The built-in default, used because that schema cannot be read or has no descriptions.
+    /// The built-in default: the schema of FunctionConfigs cannot be read or has no descriptions.
     NoSchema,
     /// The default of the flag with this name, without dashes.
     Default(&'static str),
     /// The flag with this name, which the user set.
     Flag(&'static str),
-    /// This function of `--config`.
+    /// The entry of `--config` for this function.
     ExecConfig(String),
     /// The entry of `--pod-cache-config` with this name as written.
     CacheConfig(String),
-    /// The object in the cluster with this name.
+    /// The FunctionConfig object with this name.
     FunctionConfig(String),
 }
 

@@ -6,7 +6,7 @@
 //! [`TagSemantics::Exact`], Porch 1.6:
 //! - `podExecutor`: the list does not select images. The object is for every tag and digest, and
 //!   every entry is valid. The list only names the tags to warm up.
-//! - `binaryExecutor`: an entry is the image's tag, character by character. A request's tag field
+//! - `binaryExecutor`: an entry matches only an image's tag of the same text. A request's tag field
 //!   is a version constraint: it selects the highest listed version that the constraint allows.
 //!   An entry that cannot be a tag has no effect, so it is reported.
 //! - `goExecutor`: ignored; only Porch itself uses it.
@@ -230,7 +230,7 @@ impl Tags {
         versions.filter(|version| constraint.matches(version)).max().map(Match::Version)
     }
 
-    /// Returns an entry of one list that the other list matches; entries of this list come first.
+    /// Returns an entry of one list that the other list matches. Tries this list's entries first.
     /// Two constraints are compared only by their texts. Stops when `budget` comparisons are used
     /// up.
     pub(crate) fn overlap<'a>(&'a self, other: &'a Self, budget: &mut u64) -> Option<&'a str> {

@@ -22,7 +22,7 @@ use crate::pods::kubernetes::template_source::{TemplateSource, Templates};
 use crate::pods::kubernetes::{clock, function_configs, moved_tags, watch as follow};
 use crate::settings::Sources;
 
-/// How long startup waits to measure how far the API server's clock is ahead.
+/// How long startup waits to measure how far the API server's clock is ahead of this machine's.
 const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);
 /// How long startup waits for FunctionConfigs and the template. The pool's first configuration is
 /// complete only with them.

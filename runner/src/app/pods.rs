@@ -40,11 +40,11 @@ pub(super) struct PodParts {
 pub(super) type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
 /// Which images this runner owns.
 pub(super) type Owned = watch::Receiver<OwnedShards>;
-/// The runners on the ring.
+/// The runners on the hash ring.
 type RingMembers = watch::Receiver<Arc<[Arc<str>]>>;
 
 impl Wiring<'_> {
-    /// Tracks which images this runner owns, and with `--peers` which runners are on the ring.
+    /// Tracks which images this runner owns, and with `--peers` which runners are on the hash ring.
     /// Without `--peers` the runner owns all images.
     pub(super) async fn join_peers(
         &mut self,

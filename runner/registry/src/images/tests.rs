@@ -1,4 +1,4 @@
-//! Tests of the cache: its content and how long it is kept. Each test sets the answers of a fake
+//! Tests of the cache: which answers it keeps, and how long. Each test sets the answers of a fake
 //! registry. Time is paused.
 
 mod lookups;
@@ -72,7 +72,7 @@ impl Fake {
             state.at_once += 1;
             state.most_at_once = state.most_at_once.max(state.at_once);
             hangs = state.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
-            // Like the client, gives up after its timeout.
+            // A hanging request fails after the client's timeout.
             if hangs { GIVES_UP } else { state.delay }
         };
         sleep(delay).await;
@@ -259,7 +259,7 @@ async fn the_size_of_the_cache_is_limited() {
             images.metadata(image).await.unwrap();
         }
         let kept: Vec<bool> = all.iter().map(|image| images.known(image).is_some()).collect();
-        // 64 MiB less the size of the keys. The least recently used entries are evicted.
+        // The cache holds 64 MiB, keys included. The least recently used entries are evicted.
         assert_eq!(kept.iter().filter(|kept| **kept).count(), 63);
         assert!(kept[37..].iter().all(|kept| *kept));
         advance(TTL).await;
@@ -284,14 +284,14 @@ async fn distrusted_metadata_is_looked_up_again() {
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
     assert_eq!(fake.requests(), ["1 digest a.b/fn:v1", "1 metadata a.b/fn:v1"]);
 
-    // The digest has not changed, so the metadata is fresh again.
+    // The digest has not changed, so one lookup makes the metadata fresh again.
     images.distrust(&fn_v1);
     for _ in 0..100 {
         images.metadata(&fn_v1).await.unwrap();
     }
     assert_eq!(fake.requests(), ["1 digest a.b/fn:v1"]);
 
-    // If the registry fails, the cached metadata stays, and stays distrusted.
+    // If the registry fails, the cached metadata is returned. It stays distrusted.
     fake.set("a.b/fn:v1", Err(RegistryError::Unreachable));
     images.distrust(&fn_v1);
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");

@@ -69,7 +69,7 @@ async fn a_token_is_fetched_once_per_lookup() {
     let asked = it.registry.take();
     assert_eq!((&*asked[0], asked.len()), ("GET /v2/", 3), "the client requests the challenge first");
     assert_eq!(it.tokens.take(), ["GET /token?service=it&scope=repository%3Aa%3Apull"]);
-    // The challenge is known.
+    // The client has cached the challenge.
     client.metadata(&image(&it.registry, "b:v1")).await.unwrap();
     assert_eq!(it.take(), (2, 1));
 }

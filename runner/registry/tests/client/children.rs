@@ -37,7 +37,7 @@ async fn no_log_at_any_level_has_a_secret() {
     for secret in ["pl4nted", &encoded] {
         assert_eq!(text.lines().find(|line| line.contains(secret)), None, "{secret}");
     }
-    // A log without these records would pass the check above without having tested anything.
+    // Without these records, the check above would prove nothing.
     for sign in
         ["TRACE hyper", "TRACE h2", "log: reqwest", "a registry was not reached", "credentials were not read"]
     {

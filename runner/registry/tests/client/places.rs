@@ -1,5 +1,5 @@
 //! Hosts to which a registry may redirect the client. A proxy answers for all hosts. The client
-//! runs in its own process, because the environment names the proxy.
+//! runs in its own process, because environment variables set its proxy.
 
 use porch_fn_image::Image;
 use porch_fn_registry::{Client, Options, Registry as _, RegistryError};
@@ -20,7 +20,7 @@ enum Way {
     Back,
 }
 
-/// The registry, its way to the other host, that host, and whether this is allowed.
+/// The registry, its way to the other host, that host, and whether the client may go there.
 type Case = (&'static str, Way, &'static str, bool);
 
 fn cases() -> Vec<Case> {

@@ -139,7 +139,7 @@ async fn a_refusal_by_another_host_is_not_about_the_credentials() {
     assert_eq!(found, Err(malformed("image configuration", "it came with status 403")));
     assert_eq!((server.take().len(), storage.take().len()), (2, 1));
 
-    // A challenge by another host gets no credentials, although the file has an entry for it.
+    // A challenge by another host gets no credentials, although the file has some for that host.
     let storage = Server::start(|_| Reply::new(404, "").with("www-authenticate", "Basic")).await;
     let place = storage.url("/");
     let server = Server::start(move |_| Reply::redirect(place.clone())).await;

@@ -105,7 +105,7 @@ fn the_named_tag_wins_then_the_older_object_then_the_name() {
             "b",
             Some("with any tag: FunctionConfig a wins, it is older"),
         ),
-        // An object without tags is for no image.
+        // An object without tags matches no image.
         (vec![pods("a", 1, &[]), pods("c", 2, &["*"])], "f:v1", &["c"], "a", None),
     ] {
         let configs = new(objects);

@@ -22,8 +22,8 @@ pub struct Range {
 pub type Resolved = HashMap<Range, Image>;
 
 impl Settings {
-    /// The images to start a pod of before the first call. They come from `--pod-cache-config`,
-    /// from the tags of FunctionConfigs, and from their resolved [ranges](Self::ranges). Each image
+    /// The images that get a pod before their first call. They come from `--pod-cache-config`, from
+    /// the tags of FunctionConfigs, and from their resolved [ranges](Self::ranges). Each image
     /// occurs once, in the order of the file and then by age of the objects. Images that
     /// `--allowed-images` does not allow are left out.
     pub fn warm(&self, resolved: &Resolved) -> Vec<Image> {
@@ -37,9 +37,8 @@ impl Settings {
         allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
-    /// The ranges of FunctionConfigs. Once a registry has resolved a range, its image gets a pod as
-    /// well. Without `warm_up`, returns only ranges of objects that keep pods
-    /// ([`MIN_REPLICAS`](crate::MIN_REPLICAS)).
+    /// The ranges of FunctionConfigs. Without `warm_up`, returns only ranges of objects that keep
+    /// pods ([`MIN_REPLICAS`](crate::MIN_REPLICAS)).
     pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
         let allowed = |range: &Range| {
             self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()
@@ -58,7 +57,7 @@ impl Settings {
     }
 }
 
-/// The images that an object names for pods.
+/// The images that an object's podExecutor names by literal tags.
 fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
     let pods = config.pod.iter();
     pods.flat_map(|pod| {
@@ -69,8 +68,8 @@ fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
     })
 }
 
-/// The range that an object names for pods. Like in Porch, it has the first constraint in the tags
-/// of the podExecutor, and only the first of the object's repositories.
+/// The range that an object names for pods. Like in Porch, only the object's first repository and
+/// the first constraint in the podExecutor's tags count.
 fn range(config: &FunctionConfig) -> Option<Range> {
     let constraint = config.pod.as_ref()?.tags.first_constraint()?.to_owned();
     let repository = Image::parse(config.repositories.first()?, "").ok()?;

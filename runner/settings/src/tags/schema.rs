@@ -1,11 +1,10 @@
 //! Detects the meaning of `tags` from the schema of FunctionConfigs in the cluster.
 //!
 //! Porch's versions differ in the meaning of `tags`, but the types, patterns and fields in their
-//! schemas do not tell which meaning applies. (Newer schemas also lack a status field. Porch
-//! removed it in an earlier change, so its absence does not prove the new meaning.) Only the
-//! descriptions of `tags`, generated from Porch's source, differ: the newer ones mention
-//! constraints. Runners and `porch-fn porch-config` both use this module, so they get the same
-//! result.
+//! schemas do not tell which meaning applies. (A missing status field does not
+//! prove the new meaning: Porch removed that field in an earlier change.) Only the descriptions of
+//! `tags`, generated from Porch's source, differ: the newer ones mention constraints. Runners and
+//! `porch-fn porch-config` both use this module, so they get the same result.
 
 use serde_json::Value;
 

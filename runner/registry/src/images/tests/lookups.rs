@@ -52,8 +52,8 @@ async fn concurrent_lookups_are_limited() {
     assert_eq!(ask(&of_a_domain).await, MAX_PER_DOMAIN);
 }
 
-/// Calls to registries outside the hanging domain, known or new, do not wait. No caller waits for
-/// several lookups in a row.
+/// Calls to registries outside the hanging domain do not wait, even if the registry is new. No
+/// caller waits for several lookups in a row.
 #[tokio::test(start_paused = true)]
 async fn a_hanging_domain_does_not_delay_other_registries() {
     let (fake, images) = images();
