@@ -315,7 +315,7 @@ const NO_ACCESS: [&str; 6] = [
 /// credentials are missing. `Some(false)`: there is no such image. `None`: no refusal. containerd
 /// has one sentence for both refusals, which counts as denied access.
 ///
-/// Only whole words match, because the message quotes the image's name, which may contain "found".
+/// Only whole words match, because the image's name in the message may contain "unauthorized".
 fn refusal(message: &str) -> Option<bool> {
     let mut words = String::from(" ");
     for word in message.split_whitespace() {
