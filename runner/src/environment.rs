@@ -1,5 +1,5 @@
-//! The environment of a local function, as an executable or in a local pod: the variables that
-//! programs need, without the runner's secrets.
+//! The environment variables of functions that run on this machine, as executables or in local
+//! pods. Functions get the variables that programs need, but none of the runner's secrets.
 
 use std::ffi::OsString;
 

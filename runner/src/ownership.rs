@@ -31,16 +31,16 @@ const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct Ownership {
     own: Arc<str>,
-    /// The runners on the ring, sorted: none before the first answer.
+    /// The runners on the ring, sorted. It is empty before discovery's first answer.
     pub(crate) ring: watch::Sender<Arc<[Arc<str>]>>,
-    /// The images that this runner owns: none before the first answer.
+    /// The images that this runner owns: none before discovery's first answer.
     pub(crate) owned: watch::Sender<OwnedShards>,
     metrics: Arc<Metrics>,
-    /// Whether this runner is on the ring; `None` before the first answer.
+    /// Whether this runner is on the ring; `None` before discovery's first answer.
     is_listed: Option<bool>,
     /// When to warn that this runner is not among its peers.
     warn_at: Option<Instant>,
-    /// Whether the runner drains. It then leaves the list of peers, which is normal.
+    /// Whether the runner drains. A draining runner leaves the list of peers without a warning.
     draining: bool,
 }
 
@@ -64,14 +64,13 @@ impl Ownership {
     /// Follows discovery forever, also while the runner drains. Draining does not wait for this
     /// task.
     pub(crate) async fn run(mut self, snapshots: watch::Receiver<Snapshot>, mut drain: drain::Watch) {
-        // This drops the drain watch when draining begins, so that the drain does not wait for it.
+        // Drops the drain watch when draining begins, so the drain does not wait for this task.
         let mut draining = std::pin::pin!(async move { drain.draining().await });
         let mut membership = LiveMembership::new(snapshots);
         loop {
             tokio::select! {
-                // A runner does not probe its peers, so a peer leaves as soon as discovery does not
-                // list it. While discovery lists no peer, no runner collects pods. Collection can
-                // wait.
+                // A runner does not probe its peers. So a peer leaves the ring as soon as discovery
+                // no longer lists it. While discovery lists no peer, no runner collects pods.
                 () = membership.changed(|_| false) => self.update(&membership),
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => {
                     self.warn_at = None;

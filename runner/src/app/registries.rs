@@ -10,7 +10,7 @@ use super::{AppError, Wiring};
 use crate::pods::ImageCommands;
 use crate::pods::kubernetes::metadata::ImageSource;
 
-/// The smallest effective `--image-metadata-ttl`. With a smaller one, the runner would query
+/// The smallest effective `--image-metadata-ttl`. A smaller value would make the runner query
 /// registries all the time.
 const LEAST_TTL: Duration = Duration::from_secs(1);
 /// How many characters of an invalid item an error quotes.
@@ -41,8 +41,8 @@ impl Wiring<'_> {
         let report = |flag, is_set| {
             let metrics = Arc::clone(&self.metrics);
             move |usable| {
-                // Files at the default places need not exist, so only files that a flag names are
-                // reported.
+                // A file at a default path may be missing, so the metric covers only files that a
+                // flag names.
                 if is_set {
                     metrics.config_valid(flag, usable);
                 }
@@ -66,7 +66,7 @@ impl Wiring<'_> {
     }
 }
 
-/// Whether each item could be the registry of an image.
+/// Checks that each item could be the registry of an image.
 fn check_insecure(items: &[String]) -> Result<(), String> {
     let Some(item) = items.iter().find(|item| !is_registry(item)) else { return Ok(()) };
     let item: String = item.chars().take(MAX_QUOTED).collect();
@@ -76,8 +76,8 @@ fn check_insecure(items: &[String]) -> Result<(), String> {
     ))
 }
 
-/// Whether an image reference could have `item` as its registry. A reference needs a dot or a port
-/// to mark a host. An item needs neither, so this adds a port.
+/// Whether an image reference could have `item` as its registry. Image references recognise a
+/// registry by a dot or a port. An item may have neither, so this adds a port.
 fn is_registry(item: &str) -> bool {
     let has_port = item.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
     let registry = if has_port { item.to_owned() } else { format!("{item}:80") };

@@ -38,7 +38,7 @@ impl Wiring<'_> {
         Ok(false)
     }
 
-    /// Reads the files that the flags name, and follows them.
+    /// Reads the files that the flags name, and reads them again when they change.
     pub(super) fn sources(&mut self) -> Result<Sources, AppError> {
         let flags = self.flags;
         let prefix = flags.server.default_image_prefix.clone();

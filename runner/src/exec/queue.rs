@@ -64,7 +64,7 @@ mod tests {
 
     type Place<'a> = Pin<Box<dyn Future<Output = Result<SemaphorePermit<'a>, Full>> + 'a>>;
 
-    /// Calls by image, in the order in which they came.
+    /// The calls of a test, each with its image and its number.
     struct Calls<'a> {
         queue: &'a Queue,
         running: Vec<(&'static str, usize, SemaphorePermit<'a>)>,
@@ -94,8 +94,8 @@ mod tests {
             } else {
                 drop(self.waiting.remove(at - self.running.len()));
             }
-            // A call that gets its place lets the next call of its image wait for a place, so poll
-            // all calls twice.
+            // When a call gets a place, the next call of its image starts to wait for one. So this
+            // polls all calls twice.
             for _ in 0..2 {
                 for (image, number, mut place) in std::mem::take(&mut self.waiting) {
                     match place.as_mut().now_or_never() {

@@ -40,7 +40,7 @@ impl Runner {
         runner
     }
 
-    /// Discovery lists `endpoints`.
+    /// Makes discovery list `endpoints`.
     async fn list(&self, endpoints: &[&str]) {
         self.snapshots.send_modify(|snapshot| {
             snapshot.is_answered = true;
@@ -55,7 +55,7 @@ impl Runner {
         sleep(time + Duration::from_millis(2)).await;
     }
 
-    /// 1 if ownership changed since the last check, once or more often; else 0.
+    /// 1 if ownership changed since the last check, else 0.
     fn take_changes(&mut self) -> usize {
         let count = usize::from(self.receiver.has_changed().unwrap());
         self.owned = self.receiver.borrow_and_update().clone();
@@ -67,7 +67,7 @@ impl Runner {
     }
 }
 
-/// A thousand images as callers spell them, with the tag field that some send.
+/// A thousand images as callers spell them, each with its `tag` field, which may be empty.
 fn requests() -> impl Iterator<Item = (String, &'static str)> {
     (0..1000).map(|n| match n % 5 {
         0 => (format!("function-{n}"), ""),
@@ -108,8 +108,7 @@ async fn each_change_is_published_once() {
     for (endpoints, wait, published) in [
         (&[A, B][..], Duration::ZERO, (1, 2)),
         (&[B, A], Duration::from_hours(1), (0, 2)),
-        // A new runner waits for `COALESCE`. Runners that are listed meanwhile join together with
-        // it.
+        // A new runner joins the ring after `COALESCE`. Runners listed before then join with it.
         (&[A, B, C], COALESCE / 2, (0, 2)),
         (&[A, B, C, "10.0.0.4:9445"], Duration::ZERO, (0, 2)),
         (&[A, B, C, "10.0.0.4:9445"], COALESCE / 2, (1, 4)),
@@ -132,8 +131,7 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
         (&[], 0, 0),
         // If the ring is empty, new runners join at once.
         (&[A], 1, 1000),
-        // The runner returns before its cooldown has ended. No other runner is left, so the router
-        // calls it, and it is the owner.
+        // A runner that returns during its cooldown is the owner if there is no other runner.
         (&[], 0, 0),
         (&[A], 1, 1000),
         (&[B], 1, 0),
@@ -164,7 +162,7 @@ async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
     runner.advance(UNLISTED_WITHIN / 2).await;
     runner.list(&[A, B]).await;
     runner.advance(2 * UNLISTED_WITHIN).await;
-    // The runner may become unready some time before the signal.
+    // The runner may become unready some time before the drain signal.
     runner.list(&[B]).await;
     runner.advance(UNLISTED_WITHIN / 2).await;
     runner.drain.drain();

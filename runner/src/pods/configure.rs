@@ -28,9 +28,9 @@ pub(crate) trait Origins: Send + 'static {
     /// Returns the recipes of pods under these complete settings.
     fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
 
-    /// Waits until recipes change for a reason other than the settings. If only one image's recipe
-    /// has changed, returns this image: the function that [`origins`](Self::origins) returned last
-    /// already gives the new recipe. Returns `None` if all recipes may have changed: call
+    /// Waits until recipes change for a reason other than the settings. Returns the image if only
+    /// its recipe has changed. The last result of [`origins`](Self::origins) then already gives the
+    /// new recipe. Returns `None` if all recipes may have changed. Then call
     /// [`origins`](Self::origins) again.
     fn changed(&mut self) -> impl Future<Output = Option<ImageKey>> + Send;
 }
@@ -40,13 +40,13 @@ pub(crate) type OriginOf = Box<dyn Fn(&ImageKey) -> Option<PodRecipe> + Send + S
 
 /// The pool's desired configuration.
 pub(crate) struct Desired<O> {
-    /// The configuration without settings of single images.
+    /// The configuration without per-image settings.
     pub(crate) base: Config,
     pub(crate) origins: O,
     /// The images that this runner owns.
     pub(crate) owned: watch::Receiver<OwnedShards>,
     pub(crate) catalog: Arc<dyn Catalog>,
-    /// Whether images get a pod before the first call (`--warm-up-pod-cache`), each once.
+    /// Whether each image gets one pod before its first call (`--warm-up-pod-cache`).
     pub(crate) warm_up: bool,
     /// The images to warm up as of the last call of [`new_images`](Self::new_images).
     pub(crate) warmed_up: HashSet<Image>,
@@ -65,7 +65,7 @@ impl<O: Origins> Desired<O> {
         let all = self.base.limits;
         let overrides = Lookup::by(move |image: &ImageKey| {
             let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image)).unwrap_or_default();
-            // The pool's keys are canonical, so no prefix is added.
+            // The pool's keys are full image references, so they need no prefix.
             let limits = Image::parse(image.as_str(), "").map_or(all, |parsed| {
                 let effective = settings.of(&parsed);
                 Limits {
@@ -97,8 +97,8 @@ impl<O: Origins> Desired<O> {
         news
     }
 
-    /// Sends complete configurations to the pool until the pool is gone. After the first one, it
-    /// also sends the owned images and the images to warm up. Until then the pool owns no image.
+    /// Sends complete configurations to the pool until the pool is gone. After the first
+    /// configuration, it also sends the owned images and the images to warm up.
     pub(crate) async fn follow(
         mut self,
         mut current: watch::Receiver<CurrentSettings>,

@@ -42,7 +42,7 @@ pub(crate) struct Handle {
     next_id: Arc<AtomicU64>,
 }
 
-/// A call's place in the pool, waiting or granted. Dropping it without [`finish`](Self::finish)
+/// A call's request for a pod, waiting or granted. A lease dropped without [`finish`](Self::finish)
 /// reports to the pool that the caller disconnected or that the call missed its deadline.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -64,7 +64,7 @@ const EARLY: Duration = Duration::from_millis(100);
 impl Handle {
     /// Waits until `deadline` for a pod of `image`. The call may use the pod until the lease is
     /// dropped. Dropping the future cancels the request. `running` is the message that the pod will
-    /// run, and the call's deadline: if the call misses it, the pod may be the cause.
+    /// run, and the call's deadline. A call that misses its deadline may have a broken pod.
     ///
     /// # Errors
     /// If the call gets no pod.
@@ -121,7 +121,6 @@ impl Drop for Lease {
     }
 }
 
-/// Returns a hash that differs between packages.
 fn hash(message: &Chunks) -> u64 {
     let mut hasher = DefaultHasher::new();
     message.parts().iter().for_each(|part| hasher.write(part));
@@ -144,7 +143,7 @@ pub(crate) struct Driver<B> {
 
 impl<B: Backend> Driver<B> {
     /// Creates a driver with an empty pool over `backend`. On Kubernetes, timestamps in pods
-    /// follow the API server's clock. `clock_ahead` is how far it is ahead of this machine's clock.
+    /// follow the API server's clock, which is `clock_ahead` of this machine's clock.
     pub(crate) fn new(
         config: Config,
         backend: B,

@@ -8,7 +8,7 @@ use porch_fn_registry::RegistryError;
 use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
 use tonic::Code;
 
-/// Why the pod runtime cannot return a wrapper's answer.
+/// Why the pod runtime cannot return an answer of the pod's wrapper-server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PodError {
     /// The image is not a valid reference.
@@ -19,7 +19,6 @@ pub(crate) enum PodError {
     Unresolved {
         /// The constraint, as the caller wrote it.
         constraint: String,
-        /// Why.
         source: ResolveError,
     },
     /// The pool's rules refuse the call.
@@ -98,7 +97,7 @@ impl PodError {
     }
 }
 
-/// Adds the runner's text to a failure from a pod's wrapper. The failure's code, details and other
+/// Adds the runner's text to a failure from a wrapper-server. The failure's code, details and other
 /// trailers stay; a success is not changed.
 pub(super) fn wrap_failure(mut reply: Reply, image: &str) -> Reply {
     let code = reply.code();

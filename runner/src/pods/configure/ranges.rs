@@ -47,7 +47,6 @@ pub(crate) async fn follow(
     let mut following = FuturesUnordered::new();
     loop {
         let now = current.borrow_and_update().clone();
-        // Ranges of incomplete settings are not resolved.
         let wanted = if now.complete { now.settings.ranges(warm_up) } else { Vec::new() };
         let wanted: HashSet<_> = wanted.into_iter().collect();
         if wanted != ranges {

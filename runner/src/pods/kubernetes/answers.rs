@@ -1,9 +1,9 @@
 //! Translates answers of the API server into results for the pool.
 //!
 //! A request counts as refused only if the server clearly refused it. Any other failed request may
-//! have been executed; the watch then reports the result. For a while, the pool then deletes no
-//! unused pod: none of this image after an unclear answer (`Unknown`), and none of any image after
-//! a missing answer (`Unreachable`).
+//! have been executed; the watch then reports the result. After an unclear answer (`Unknown`), the
+//! pool deletes no unused pod of this image for a while. After a missing answer (`Unreachable`),
+//! this applies to all images.
 
 #[cfg(test)]
 mod tests;
@@ -83,8 +83,8 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Classifies a failed create.
 pub(super) fn creation(error: &RequestError) -> Creation {
     if matches!(error, RequestError::Timeout) {
-        // A webhook may have delayed the create, and may delay pods of this image only. So the API
-        // server does not count as unreachable.
+        // The cause may be a webhook that delays only pods of this image. So the API server does
+        // not count as unreachable.
         return Creation::Unknown;
     }
     let Some(status) = status(error).filter(|_| !is_unrelated_to_pod(error)) else {
@@ -126,13 +126,13 @@ pub(super) fn retry_after(error: &RequestError) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
 }
 
-/// Whether the failure is not about the object of the request: there is no answer, or a proxy sent
-/// it, or the server itself is unhealthy.
+/// Whether the failure has nothing to do with the requested object. Then there is no answer, or a
+/// proxy answered, or the API server itself is unhealthy.
 fn is_unrelated_to_pod(error: &RequestError) -> bool {
     let Some(status) = status(error) else { return true };
     match status.reason.as_str() {
         reason::SERVICE_UNAVAILABLE | reason::TIMEOUT | reason::SERVER_TIMEOUT => true,
-        // Flow control answers in plain text.
+        // The API server's flow control answers 429 in plain text; other text is from a proxy.
         NO_STATUS => status.code != 429,
         _ => false,
     }

@@ -34,14 +34,14 @@ use super::times::format_time;
 use crate::pods::backend::Backend;
 use crate::pods::probe::{Probes, answers};
 
-/// Maximum number of attempts to create one pod. A later attempt can succeed: the API server was
-/// busy, or an old pod still had the name.
+/// Maximum number of attempts to create one pod. A later attempt can succeed if the API server was
+/// busy, or if an old pod still had the name.
 const CREATE_ATTEMPTS: u32 = 5;
 /// The pause before the second attempt. Each further pause is longer by this much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for one create, with all its waits. The pool waits a minute for the result.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(50);
-/// How long a create waits for the pull secret to be written for the first time.
+/// How long a create waits until new credentials are in the pull secret.
 const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for a template that has not been read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,9 +69,9 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
     pub(crate) images: Arc<ImageSource>,
-    /// False while new pods should wait for the pull secret; `None` if there is no pull secret.
+    /// False while new pods should wait for new credentials; `None` if there is no pull secret.
     pub(crate) pull_secret: Option<watch::Receiver<bool>>,
-    /// The kinds of writes that the API server last refused, by their log line.
+    /// The log lines of the kinds of writes that were refused since they last succeeded.
     pub(crate) refused: Mutex<HashSet<&'static str>>,
 }
 
@@ -237,7 +237,7 @@ impl Shared {
     }
 
     /// Reads and records the pod that holds the object name, because the watch may be late or
-    /// interrupted. Returns whether it is the pod `name`; `None` if there is no pod or no answer.
+    /// interrupted. Returns whether that pod is `name`; `None` if there is no pod or no answer.
     async fn is_holder_ours(&self, object_name: &str, name: &PodName) -> Option<bool> {
         let pod = self.cluster.get_pod(object_name).await.ok()??;
         Some(self.store.record_pod(&pod).is_some_and(|recorded| recorded.name == *name))
@@ -303,9 +303,8 @@ impl Shared {
         outcome
     }
 
-    /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage:
-    /// these are not logged as warnings. A refusal usually applies to all pods and is repeated:
-    /// only the first one is logged as a warning.
+    /// Logs a failed write. Only the first refusal is a warning, because a refusal usually repeats
+    /// for all pods. Conflicts and vanished pods are normal, and the watch logs an outage.
     fn log_failure(&self, what: &'static str, pod: &str, error: &RequestError) {
         let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
         let error = Causes(error);

@@ -83,8 +83,8 @@ pub(crate) struct Blueprints {
 // === impl Blueprint ===
 
 impl Blueprint {
-    /// `started` is when this process read its flags. `settings_time` is when a source of
-    /// `settings` other than the flags last changed. If two runners disagree, the later
+    /// `started` is when this process read its flags. `settings_time` is when the files or
+    /// FunctionConfigs behind `settings` last changed. If two runners disagree, the later
     /// configuration wins.
     pub(crate) fn new(
         template: TemplateState,
@@ -94,8 +94,8 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // All images share one time, so that the removal of an image's settings gives a later time
-        // too. After the removal, there are no settings of the image to take a time from.
+        // All images share one time. A time per image would be lost when the settings of an image
+        // are removed, and its new configuration would not get a later time.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
     }
@@ -124,7 +124,7 @@ impl Blueprint {
     }
 
     fn overrides(&self, image: &ImageKey) -> PodOverrides {
-        // The pool's keys are canonical, so no prefix is added.
+        // The pool's keys are full image references, so they need no prefix.
         Image::parse(image.as_str(), "").map(|image| self.settings.of(&image).overrides).unwrap_or_default()
     }
 

@@ -104,7 +104,7 @@ impl Cluster {
     }
 }
 
-/// The parameters to delete exactly this object, and only this version of it if one is given.
+/// The parameters to delete exactly the object `uid`, and only in `resource_version` if given.
 fn deletion(uid: &str, resource_version: Option<&str>) -> DeleteParams {
     let resource_version = resource_version.map(str::to_owned);
     DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version })

@@ -31,8 +31,9 @@ const SHORT: SignedDuration = SignedDuration::from_secs(10);
 /// Facts from earlier states of one pod that its current state does not contain.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Containers with a failed pull. The value is true once the container has left that state: the
-    /// next failed pull is then the second one. A container whose image was pulled is removed.
+    /// Containers with a failed pull. The value is true after the container has left the state of
+    /// the failed pull. The next failed pull is then the second one. A container is removed from
+    /// the map when its image has been pulled.
     pulls: BTreeMap<String, bool>,
     /// Why the pod failed. A failed pod stays failed, even if the kubelet retries.
     failed: Option<Reason>,
@@ -314,7 +315,7 @@ const NO_ACCESS: [&str; 6] = [
 /// credentials are missing. `Some(false)`: there is no such image. `None`: no refusal. containerd
 /// has one sentence for both refusals, which counts as denied access.
 ///
-/// Only whole words match: the message quotes the image's name, which may contain any of them.
+/// Only whole words match, because the image's name in the message may contain "unauthorized".
 fn refusal(message: &str) -> Option<bool> {
     let mut words = String::from(" ");
     for word in message.split_whitespace() {

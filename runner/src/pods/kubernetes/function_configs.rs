@@ -141,9 +141,9 @@ struct Followed {
     objects: Objects,
     api: Api<DynamicObject>,
     follower: Option<Follower<DynamicObject>>,
-    /// When the next follower starts.
+    /// When the next follower (list and watch) starts.
     start_at: Instant,
-    /// Counts the most recent consecutive watches that ended for the reason in `last_end`.
+    /// Counts the consecutive watches that ended for the reason in `last_end`.
     backoff: Restarts,
     last_end: End,
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
@@ -273,7 +273,7 @@ impl Followed {
             return tracing::debug!(name, ?write, "wrote to a FunctionConfig");
         };
         let (code, error) = (error.code(), Causes(&error).to_string());
-        // Another writer was faster: the watch reports the change.
+        // These codes mean that another writer was faster. The watch reports that writer's change.
         let is_normal = matches!(code, Some(404 | 409 | 422));
         if is_normal || !self.failing.insert(resource) {
             return tracing::debug!(name, error, "cannot write to a FunctionConfig");
@@ -288,10 +288,9 @@ async fn kind_of_end(client: &Client, error: &FollowError) -> End {
     let api_version = format!("{GROUP}/{VERSION}");
     let is_missing = || has_no_such_kind(client, &api_version, PLURAL);
     match (error, error.code()) {
-        // A 404 of a list does not prove that the kind is missing, so this requests the list of
-        // kinds: an API server that has not loaded the kind yet answers 404 too. A 404 of a watch
-        // needs no such request, because the next list of objects shows whether the kind is
-        // missing.
+        // A list also fails with 404 if the API server has not loaded the kind yet. So this checks
+        // the list of kinds. A watch with 404 needs no check, because the next list of objects
+        // shows whether the kind is missing.
         (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
         (_, Some(403)) => End::Forbidden,
         _ => End::Failed,

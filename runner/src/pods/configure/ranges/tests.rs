@@ -17,10 +17,10 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 
-/// A registry with the answers of the test, which counts its requests.
+/// A registry that gives the answers in `tags` and counts requests.
 #[derive(Debug, Default)]
 struct Registry {
-    /// Tags by constraint. A missing tag gives a failure; an empty tag gives no answer at all.
+    /// Tags by constraint. A missing constraint gives a failure; an empty tag gives no answer.
     tags: Mutex<HashMap<&'static str, &'static str>>,
     requests: Mutex<usize>,
     open: AtomicUsize,
@@ -54,7 +54,7 @@ impl Catalog for Registry {
     }
 }
 
-/// Settings with FunctionConfigs of these names and tags. The first one keeps a pod.
+/// Settings with FunctionConfigs of these names and tags. Only the first has `min-replicas`.
 fn current(objects: &[(&str, &str)]) -> CurrentSettings {
     let object = |(place, &(name, tag)): (usize, &(&str, &str))| {
         let annotations = if place == 0 { json!({"fn.kpt.dev/min-replicas": "1"}) } else { Value::Null };
@@ -119,7 +119,7 @@ async fn ranges_are_resolved_and_literal_tags_are_not() {
     setup.resolved.changed().await.unwrap();
     assert_eq!(setup.known(), ["example.com/b:v3.0.0"]);
 
-    // Without warm-up only ranges with kept pods are resolved.
+    // Without warm-up, only ranges of FunctionConfigs with `min-replicas` are resolved.
     let mut setup = Setup::start(&[("a", "~0.1"), ("b", "~0.1")], &[("~0.1", "v0.1.5")], false);
     setup.resolved.changed().await.unwrap();
     sleep(REQUEST_TIMEOUT).await;

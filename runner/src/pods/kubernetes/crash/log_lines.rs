@@ -10,8 +10,8 @@ use super::{containers, is_by_design, last_end, unscheduled};
 /// How many bytes of a text are kept.
 pub(super) const MAX_TEXT: usize = 4096;
 
-/// The lines about a pod's last state: the container, the reason, and the restarts of a container
-/// that ended. The same line is logged again only after a state without it.
+/// The lines about a pod's last state, identified by container, reason, and the restarts of a
+/// container that ended. A line that was in the last state is not logged again.
 #[derive(Debug, Default)]
 pub(in crate::pods::kubernetes) struct Logged(HashSet<(Option<String>, String, Option<i32>)>);
 
@@ -31,7 +31,7 @@ pub(in crate::pods::kubernetes) struct Line<'a> {
 // === impl Logged ===
 
 impl Logged {
-    /// Returns the lines about the pod's current state that its last state did not have.
+    /// Returns the lines about the pod's current state that were not in its last state.
     pub(in crate::pods::kubernetes) fn take_new<'a>(&mut self, pod: &'a Pod) -> Vec<Line<'a>> {
         let mut lines = lines(pod);
         let key = |line: &Line<'_>| {
@@ -67,7 +67,7 @@ impl Line<'_> {
 /// Lines about ended containers, and about why the pod waits or died.
 pub(super) fn lines(pod: &Pod) -> Vec<Line<'_>> {
     let Some(status) = &pod.status else { return Vec::new() };
-    // Deleting a pod ends its containers, which is not logged.
+    // The deletion of a pod ends its containers. Such an end is not logged.
     let is_deleted = pod.metadata.deletion_timestamp.is_some();
     let ends = ends(status).filter(|_| !is_deleted);
     let of_pod = status.reason.iter().map(|reason| (reason.as_str(), status.message.as_deref()));

@@ -21,7 +21,7 @@ pub(super) fn not_started(container: &str) -> Reason {
     Reason::new("not_started", text)
 }
 
-/// The image of the function, or of another container of the template.
+/// Describes the container's image: the function's, or that of another container.
 pub(super) fn image(container: &str) -> String {
     if container == names::CONTAINER {
         return "the function's image".to_owned();

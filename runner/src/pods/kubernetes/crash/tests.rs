@@ -161,7 +161,7 @@ fn failed_pulls_are_counted_when_they_begin() {
         (&[back_off, back_off], waits),
         (&[pull, back_off, back_off], waits),
         (&[pull, back_off, pull], failed),
-        // The first failed pull was not seen.
+        // The watch did not report the first failed pull.
         (&[back_off, pull], failed),
         (&[pull, "ContainerCreating"], "pending"),
         (&[pull, "ContainerCreating", pull], failed),
@@ -186,7 +186,7 @@ fn a_crash_fails_at_its_second_exit() {
         (1, &short, &short, "failed exited"),
         (1, &done, &done, "failed exited"),
         (1, &end(137, "OOMKilled", 1), &short, "failed out_of_memory"),
-        // The first exit, or the restart after it.
+        // The container has ended only once.
         (0, &short, &first, "pending"),
         (1, &running(), &short, "running"),
         (0, &short, &short, "pending"),

@@ -3,7 +3,7 @@
 //!
 //! The pause before the next write to the same object doubles with each write. Without
 //! the pause, two writers of the same field could overwrite each other in a tight loop. The pause
-//! is reset when the object had no write for twice the pause.
+//! starts from the minimum again after the object had no write for twice the pause.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ pub(super) struct Objects {
     pub(super) semantics: Setting<TagSemantics>,
     entries: BTreeMap<String, Entry>,
     configs: Arc<FunctionConfigs>,
-    /// The time of `configs`.
+    /// When the configuration in `configs` last changed.
     time: Option<Time>,
     /// Whether `configs` is out of date.
     stale: bool,

@@ -14,7 +14,7 @@ fn objects() -> Objects {
     Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::Schema))
 }
 
-/// An object with this podExecutor that was created in this second.
+/// An object with this podExecutor, created `second` seconds into the year 2025.
 fn object(name: &str, second: u8, pod: &Value) -> Object {
     let object = json!({
         "metadata": {
