@@ -26,7 +26,7 @@ pub(crate) struct CurrentSettings {
     pub(crate) settings: Arc<Settings>,
     /// Identifies the executables of the exec runtime; see [`exec_hash`].
     pub(crate) exec_hash: u64,
-    /// When a source last changed, if known. Flags do not count: they change only with the process.
+    /// When `--pod-cache-config` or a FunctionConfig last changed, if known.
     pub(crate) time: Option<Time>,
     /// Whether every source has answered. Until then the settings apply to calls, but the runner
     /// creates, replaces and deletes no pods.
@@ -44,7 +44,7 @@ pub(crate) struct Sources {
     pub(crate) cache_changed: Option<Time>,
     /// `--config`.
     pub(crate) exec: watch::Receiver<Arc<ExecConfig>>,
-    /// `None` until the first answer.
+    /// `None` until the API server's first answer.
     pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
     /// How often the runner checks whether the executables of FunctionConfigs exist.
     pub(crate) check_every: Duration,
@@ -95,7 +95,7 @@ impl Sources {
 
     /// The current settings.
     pub(crate) fn current(&mut self) -> CurrentSettings {
-        // The file may have changed at the same time as another source.
+        // `follow` notices one changed source at a time: the file may have changed too.
         if self.cache.has_changed().unwrap_or(false) {
             self.cache_changed = Some(now());
         }
@@ -114,7 +114,7 @@ impl Sources {
     }
 }
 
-/// Logs which executables do not exist, if that has changed.
+/// Logs the missing executables if their list has changed.
 fn log_missing(before: Option<&Settings>, now: &Settings) {
     let missing = |settings: &Settings| -> Vec<_> {
         let missing = settings.missing_executables();

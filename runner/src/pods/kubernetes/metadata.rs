@@ -24,8 +24,7 @@ pub(crate) struct ImageMetadata {
     pub(crate) content: Option<ImageContent>,
 }
 
-/// The source of metadata. It is queried to create a pod or to find a tag, but never during a call
-/// to a warm pod.
+/// The source of metadata.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     /// Takes precedence over registries.
@@ -110,7 +109,7 @@ impl Catalog for ImageSource {
     }
 }
 
-/// The pool's keys are canonical, so no prefix is added.
+/// The pool's keys already contain the registry, so no prefix is added.
 fn parse(image: &ImageKey) -> Option<Image> {
     Image::parse(image.as_str(), "").ok()
 }

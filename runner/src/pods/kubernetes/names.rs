@@ -18,18 +18,19 @@ pub const IMAGE: &str = "fn.kpt.dev/image";
 pub(crate) const IMAGE_REFERENCE: &str = "fn.kpt.dev/image-reference";
 /// Annotation: the slot (the pod's number among the pods of its image), a decimal number.
 pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
-/// Annotation: the uid of the stuck pod that holds the name of this slot; absent otherwise.
+/// Annotation: the uid of an earlier pod that is stuck in termination and still holds the slot's
+/// usual name. Without such a pod, the annotation is absent.
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
 /// Annotation: the shard key, whose hash on the ring gives the pod's owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
 /// Annotation: the version of the configuration that the pod was made from. Porch's function runner
 /// uses the same annotation.
 pub const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
-/// Annotation: the time of that configuration, RFC 3339.
+/// Annotation: when that configuration last changed, if known, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
 /// Annotation: the digest of the image that the pod was made from, if its creator knew it.
 pub(crate) const IMAGE_DIGEST: &str = "fn.kpt.dev/image-digest";
-/// Annotation: since when the tag has referred to that digest, as far as its creator knew, RFC
+/// Annotation: when the tag began to refer to that digest, as far as the pod's creator knew, RFC
 /// 3339.
 pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 /// Annotation: the command that the image runs, a JSON array of words. With it and the digest, a
@@ -37,8 +38,8 @@ pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
 /// Annotation: the pod's owner may delete the pod after this time, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
-/// Annotation: when a runner asked this pod's owner to evict it, RFC 3339. That runner needs the
-/// place for a pod of its own.
+/// Annotation: when another runner last asked this pod's owner to evict it, RFC 3339. The other
+/// runner needs a pod, but all images together already use up the capacity.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function. Every pod template must have a container of this name.
 pub const CONTAINER: &str = "function";

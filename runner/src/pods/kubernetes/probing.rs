@@ -1,5 +1,5 @@
-//! Probes pods, and asks the API server whether they still exist. The watch may be late, or its
-//! connection may be lost without an error.
+//! Probes pods, and asks the API server whether they still exist, because the watch may be late or
+//! lose its connection without an error.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::pods::probe::until_serving;
 /// between these requests doubles.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
-/// How long a probe of a pod that has served waits for the API server to confirm that the pod
-/// exists.
+/// Before a probe of a pod that has served, the runner may ask the API server whether the pod still
+/// exists. It waits this long for the answer.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// The pause before each request that asks the API server whether a terminating pod is gone. A pod
 /// without calls is usually gone before the first request.
@@ -28,7 +28,7 @@ const ENDING_LOOK: Duration = Duration::from_secs(4);
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Probes the pod until it serves, is gone, or cannot have its Service.
+    /// Probes the pod until it serves, is gone, or its Service cannot be created.
     pub(super) async fn probe(&self, uid: &Uid, name: &PodName) {
         let Some(object_name) = self.object_name(uid, name) else { return };
         let refused = tokio::select! {
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// Asks the API server for the pod, since the store may be late. Returns `false` also if the
+    /// Asks the API server for the pod, because the store may be late. Returns `false` also if the
     /// API server does not answer.
     async fn is_gone(&self, object_name: &str, uid: &Uid) -> bool {
         self.record_answer(self.cluster.look_at_pod(object_name).await, uid)
@@ -91,7 +91,7 @@ impl Shared {
         if !is_there {
             self.store.remove_pod(uid);
         }
-        // Records the pod, or the pod that replaced it.
+        // This may also be a newer pod with the same name.
         if let Some(pod) = &found {
             self.store.record_pod(pod);
         }

@@ -33,10 +33,11 @@ const KEY: &str = ".dockerconfigjson";
 /// How long startup waits for the first content. After that, no content means that there are no
 /// credentials.
 const FIRST_CONTENT_WITHIN: Duration = Duration::from_secs(1);
-/// Pauses between attempts until the Secret has the wanted content, doubling.
+/// Until the Secret has the wanted content, the pause between attempts doubles, from the first to
+/// the last of these.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// New pods wait for new credentials only during the first attempts, with pauses up to this one.
+/// If the next pause is longer than this, new pods no longer wait for new credentials.
 const LAST_AWAITED_PAUSE: Duration = Duration::from_secs(2);
 
 /// The Secret on the API server.
@@ -51,9 +52,9 @@ pub(crate) struct PullSecret {
 // === impl PullSecret ===
 
 impl PullSecret {
-    /// Keeps the Secret equal to `content`, forever. It checks the Secret at startup, when the
-    /// content or the owner changes, and at the interval `every`, since somebody may delete the
-    /// Secret. Without content it does not change the Secret. `settled` is false while pods should
+    /// Keeps the Secret equal to `content`, forever. Checks the Secret at startup, and when the
+    /// content or the owner changes. Checks it also at the interval `every`, because somebody may
+    /// delete it. Without content, the Secret is not changed. `settled` is false while pods should
     /// wait for new credentials.
     pub(crate) async fn follow(
         self,

@@ -14,7 +14,7 @@ use super::backend::Shared;
 use super::client::{Causes, RequestError};
 use super::names::is_ours;
 
-/// Pauses between attempts, doubling.
+/// The pause between attempts doubles, from the first to the last of these.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// How long a probe waits for the first list of Services.
@@ -60,14 +60,14 @@ impl Shared {
         }
     }
 
-    /// Whether a new Service may replace `service`, which belongs to another pod. A Service of an
-    /// earlier pod is deleted.
+    /// Deletes `service`, which belongs to another pod, if `pod` is the current pod with this name.
+    /// Returns whether the Service of `pod` may now be created.
     async fn may_replace_service(&self, name: &str, pod: &Uid, service: &str) -> Result<bool, Reason> {
         // Only the API server knows which of the two pods is the current one. The watch of pods may
         // be interrupted while the watch of Services works.
         match self.cluster.get_pod(name).await {
             Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
-            // The API server does not answer, or this pod is gone, which its probe will notice.
+            // The API server does not answer, or `pod` is gone and its probe will notice that.
             Ok(_) | Err(_) => return Ok(false),
         }
         match self.cluster.delete_service(name, service).await {

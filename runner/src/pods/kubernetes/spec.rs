@@ -162,7 +162,7 @@ fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Op
 fn patch_function(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
     let image = &order.name.image;
     container.image = Some(match &order.metadata.content {
-        // The tag is only for readers: the digest decides.
+        // The tag is only for human readers: the kubelet pulls the image by its digest.
         Some(content) => format!("{image}@{}", content.digest),
         None => image.to_string(),
     });

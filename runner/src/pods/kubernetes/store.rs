@@ -1,5 +1,4 @@
-//! The last reported state of pods and Services, reduced to the needed fields: the pods' addresses
-//! and the Services in front of them.
+//! Stores the last reported state of pods and Services, but only the fields that the runner needs.
 //!
 //! The watch, answers to writes and the probes' own requests report pods in any order. The store
 //! drops a state that is older than the known state or belongs to a deleted pod. It records a
@@ -51,7 +50,7 @@ pub(crate) struct Store {
     pub(super) connect: Connect,
     /// Sends events to the pool.
     events: mpsc::UnboundedSender<Event>,
-    /// Learns the entrypoints of images from pods, and which images a registry refused.
+    /// Learns from pods the entrypoints of images, and which images a registry lacks or denies.
     images: Arc<ImageSource>,
     /// Lock this before `state`, and hold it until the pool is notified.
     reports: Mutex<Reports>,
@@ -89,7 +88,7 @@ struct KnownPod {
     /// Whether the pod has served. If such a pod stops answering, it may be gone although the watch
     /// has not reported that.
     served: bool,
-    /// When its termination was first reported.
+    /// When the pod's termination was first reported.
     ending: Option<Instant>,
     link: Option<Link>,
 }
@@ -148,8 +147,8 @@ impl Store {
     }
 
     /// Records a pod before the pool is notified, so that the pool's next action uses the new image
-    /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
-    /// was deleted.
+    /// information. Returns the pod's newest known state, and whether `object` has that state.
+    /// Returns `None` if the pod was deleted.
     fn record(
         &self,
         reports: &mut Reports,

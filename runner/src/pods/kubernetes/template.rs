@@ -36,8 +36,8 @@ pub(crate) struct Template {
     pub(crate) source: Source,
     /// Whether the Service comes from newer Porch's ServiceTemplate.
     pub(crate) service_of_object: bool,
-    /// When the template last changed; `None` for the built-in template. The code that reads a
-    /// ConfigMap sets it with [`changed_at`].
+    /// When the template last changed; `None` for the built-in template.
+    /// [`Template::from_config_map`] leaves it `None`, and the caller sets it.
     pub(crate) time: Option<Time>,
     /// Problems that the user should fix although the template works.
     pub(crate) warnings: Vec<String>,
@@ -76,8 +76,8 @@ impl Template {
     }
 
     /// Parses the data of the ConfigMap that `--function-pod-template` names: a Pod under
-    /// `template` and optionally a Service under `serviceTemplate`. The default is the documented
-    /// Service.
+    /// `template` and optionally a Service under `serviceTemplate`. Without that key it uses the
+    /// documented Service.
     pub(crate) fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut warnings = Vec::new();
         let missing = "key template: the key is missing: add it with a Pod, as YAML";
@@ -151,10 +151,10 @@ impl Template {
     }
 }
 
-/// Parses one object of a ConfigMap directly into its type. An error then names the line and
-/// column, and a plain scalar such as `1.10` is read as a string if the field is a string. Labels
-/// and annotations that are not in the metadata but next to it, like in the documented example, are
-/// moved into the metadata with a warning.
+/// Parses one object of a ConfigMap directly into its type. So an error names the line and column,
+/// and a string field accepts a plain scalar such as `1.10`. Porch's documented example has
+/// annotations beside `metadata`. Labels and annotations there are moved into `metadata`, with a
+/// warning.
 fn read_object<K>(part: &str, text: &str, warnings: &mut Vec<String>) -> Result<K, String>
 where
     K: DeserializeOwned + Resource + Metadata<Ty = ObjectMeta>,

@@ -1,5 +1,5 @@
 //! Reads the user's template at startup and then every scan interval. The runner does not watch the
-//! template: Porch's Role lets a runner get its ConfigMap, but not watch it.
+//! template: Porch's Role lets a runner get the ConfigMap, but not watch it.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use crate::clock::now;
 use crate::config::BASE_POD_TEMPLATE;
 use crate::metrics::Metrics;
 
-/// The pause between reads until one succeeds.
+/// Longest pause between reads while the runner has no template.
 const FIRST_EVERY: Duration = Duration::from_secs(1);
 /// Warnings if Porch's objects may exist, but the runner has no permission to read them.
 const NO_POD_TEMPLATES: &str = "the runner may not read the PodTemplate in the function namespace, and uses the built-in template: to \
@@ -114,7 +114,7 @@ impl TemplateSource {
         match &self.templates {
             Templates::ConfigMap(name) => self.read_config_map(name).await,
             Templates::Objects { pod, service, built_in, wait } => {
-                // The runner does not wait for a template that existed before.
+                // Once the runner has a template, it no longer waits for missing objects.
                 let is_awaited = known.is_none() && self.started.elapsed() < *wait;
                 self.read_objects([pod, service], built_in.as_deref(), is_awaited, known).await
             }
@@ -166,8 +166,8 @@ impl TemplateSource {
             ))
         };
         let pod_templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
-        // Without permission from the start, the runner uses no PodTemplate. If it lost the
-        // permission, it keeps the PodTemplate, which may still exist.
+        // Without permission the runner uses no PodTemplate. But if it has read one earlier, it
+        // keeps that one, which may still exist.
         let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
         let pod_template = match bounded(pod_templates.get_opt(pod_name)).await {
             Err(error) if error.code() == Some(403) && !was_allowed => {

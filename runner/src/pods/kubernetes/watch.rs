@@ -21,7 +21,7 @@ const PAGE: u32 = 500;
 /// How long one page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Watches pods forever. `synced` becomes true at the first list.
+/// Watches pods forever. `synced` becomes true after the first list.
 pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
     let store = &shared.store;
     let record = |change| match change {
@@ -56,8 +56,8 @@ pub(crate) async fn services(shared: Arc<Shared>) {
 }
 
 /// Follows the objects that runners manage, forever. `trim` removes fields that are not needed,
-/// because whole lists are held in memory. `record` takes each change; `None` means that changes
-/// may have been missed and a list follows.
+/// because whole lists are held in memory. `record` receives each change. It receives `None` when
+/// the watch is interrupted: changes may then be missed, and a new list follows.
 async fn follow<K>(
     api: &Api<K>,
     what: &'static str,
@@ -88,7 +88,7 @@ async fn follow<K>(
 }
 
 fn trim_pod(pod: &mut Pod) {
-    // Of the spec, only the pull secrets are needed, by `crash`.
+    // `crash` needs the spec's pull secrets. Nothing else of the spec is needed.
     pod.spec = pod
         .spec
         .take()

@@ -75,7 +75,7 @@ impl LocalCluster {
     pub(super) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
         let mut state = self.0.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
-        // A runner that has already stopped is removed at the next event.
+        // This fails if the runner has stopped. The next event then removes its subscription.
         let _ = events.send(Event::Synced(pods));
         state.subscribers.push(events);
     }
@@ -228,7 +228,7 @@ impl State {
         }
     }
 
-    /// Changes the pod only if it still has the version `judged`.
+    /// Changes the pod only if it still has the resource version `judged`.
     fn write(
         &mut self,
         uid: &Uid,

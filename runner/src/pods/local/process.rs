@@ -52,7 +52,7 @@ pub(super) async fn run(
             return Some(format!("the wrapper-server cannot be started: {error}; see --wrapper-server"));
         }
     };
-    // Keeps stdin open, which `wait` would close. When this process or this future ends, the
+    // Keeps stdin open, because `wait` would close it. When this process or this future ends, the
     // wrapper's stdin closes, so the wrapper ends its functions and itself. A killed wrapper would
     // leave its functions running.
     let _stdin = child.stdin.take();

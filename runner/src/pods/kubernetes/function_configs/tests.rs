@@ -18,7 +18,7 @@ struct Answers {
     list: u16,
     /// Whether discovery knows the kind.
     kind: bool,
-    /// How the schema describes the tags of podExecutor, or the code that refuses its request.
+    /// How the schema describes podExecutor's tags; `Err`: the status of a refused request.
     tags: Result<&'static str, u16>,
     /// How many of the first requests for the schema fail.
     unpublished: usize,
@@ -26,7 +26,7 @@ struct Answers {
     watch: bool,
 }
 
-/// An API server, and a runner that follows its objects.
+/// A fake API server, and a runner that watches its FunctionConfigs.
 struct Setup {
     answers: Arc<Mutex<Answers>>,
     /// The number of requested lists.
@@ -62,11 +62,11 @@ impl Setup {
     async fn set_answers(&mut self, answers: Answers) {
         *self.answers.lock() = answers;
         let asked = *self.lists.borrow();
-        // `lists` counts requests. The third one shows that the runner has processed the second.
+        // The third new request shows that the runner has processed the second answer.
         self.lists.wait_for(|lists| *lists >= asked + 3).await.unwrap();
     }
 
-    /// Waits until tags have this meaning.
+    /// Waits until the runner gives tags this meaning, from this source.
     async fn wait_for(&mut self, semantics: TagSemantics, source: Source) {
         let expected = Setting::new(semantics, source);
         let is_so = |state: &Option<Arc<FunctionConfigs>>| {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::super::template::changed_at;
 
-/// Porch's function runner adds this finalizer and removes it on deletion. This runner needs no
-/// finalizer and only removes it. Otherwise an object with this finalizer could never be deleted.
+/// Porch's function runner adds this finalizer and removes it on deletion. This runner only removes
+/// it: if nobody did, an object that already has the finalizer could never be deleted.
 pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
 /// The prefix of this runner's errors.
 const OURS: &str = "function-runner: ";
@@ -31,7 +31,7 @@ pub(super) struct Object {
     pub(super) observed: Option<i64>,
     /// `status.error`.
     pub(super) error: String,
-    /// The time of the last change that is not a change of the status.
+    /// When anything except the status last changed.
     pub(super) changed: Option<Time>,
 }
 
@@ -48,8 +48,8 @@ pub(super) enum Write {
     Finalizer,
 }
 
-/// Returns the write that `object` needs. `applied` is true if the object's current state is in
-/// effect, and not an earlier state. `problem` describes what the object's user should fix.
+/// Returns the write that `object` needs. `applied` is true if the runner uses the object's current
+/// state, and false if it still uses an earlier one. `problem` describes what the user should fix.
 pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>) -> Option<Write> {
     let ObjectMeta { generation, finalizers, .. } = &object.metadata;
     if object.is_ending() {
