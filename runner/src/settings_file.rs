@@ -1,4 +1,4 @@
-//! Settings files that flags name. Errors contain the flag and the file.
+//! Reads the settings files that flags name. Errors contain the flag and the file.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ pub(crate) struct SettingsFile<T> {
     pub(crate) flag: &'static str,
     pub(crate) path: PathBuf,
     pub(crate) parse: Parse<T>,
-    /// The end of the error: what the file should hold.
+    /// The end of the error for an invalid file: what the file should contain.
     pub(crate) expected: &'static str,
 }
 

@@ -7,22 +7,22 @@ use std::fmt::Write as _;
 use porch_fn_settings::{ExecConfig, Settings, TagSemantics};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Prometheus reads metrics as 64-bit floats, which hold this many bits exactly.
+/// Size of the hash in bits. Prometheus stores it as a 64-bit float, which is exact up to 53 bits.
 const BITS: u32 = 48;
 
-/// Hashes the names of images and executables, not the content of files. Includes `--config`, and
-/// the FunctionConfigs in `settings` whose executables exist.
+/// Hashes the names of images and executables, not the content of files. The names come from
+/// `--config`, and from the FunctionConfigs in `settings` whose executables exist.
 pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
     let mut lines: Vec<_> = config.iter().map(|(image, function)| format!("{image} {function}")).collect();
     // The file's order has no meaning.
     lines.sort_unstable();
     let mut text = lines.join("\n");
-    // Tags that are constraints get a mark. Literal tags get none, so that their hash stays the
-    // same as in earlier versions of the runner.
+    // Only tags that are constraints get a mark. So the hash of literal tags is the same as in
+    // earlier versions of the runner.
     let semantics = settings.functions.semantics.as_ref().map(|semantics| semantics.value);
     let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
     let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
-    // The order of FunctionConfigs counts: the first that fits an image wins.
+    // The order of FunctionConfigs has a meaning: the first that matches an image wins.
     for config in settings.functions.iter().filter(|config| !missing.contains(&&config.name)) {
         if let Some(binary) = &config.binary {
             let tags: Vec<_> = binary.tags.texts().collect();
@@ -31,7 +31,7 @@ pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
             let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.repositories);
         }
     }
-    // 0 means that the exec runtime is disabled.
+    // The hash is never 0, because 0 means that the exec runtime is disabled.
     (xxh3_64(text.as_bytes()) >> (u64::BITS - BITS)).max(1)
 }
 

@@ -5,7 +5,7 @@
 //! A process cannot stop adopting orphans, so each way to run calls has its own process. The
 //! processes run short blocks of calls in turn. The result is the difference between blocks of the
 //! same round, because other load on the machine affects neighbouring blocks equally. CPU time does
-//! not include the functions. The brackets after each median have its 95% confidence interval.
+//! not include the functions. The brackets after each median contain its 95% confidence interval.
 
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -30,7 +30,7 @@ const BLOCK: usize = 40;
 /// call the standard library copies all of them, to add a variable that names the call.
 const VARIABLES: usize = 20;
 
-/// All ways are compared with the first one.
+/// The ways to run calls. The first one is the base of the comparison.
 const WAYS: [Way; 3] = [Way::GroupOnly, Way::Adopts, Way::HasReaped];
 
 #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ fn median(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     // The rank of the median has a binomial distribution with a standard deviation of sqrt(n) / 2.
-    // The interval has 1.96 of them on each side.
+    // The interval has 1.96 standard deviations on each side.
     let margin = (0.98 * (values.len() as f64).sqrt()).ceil() as usize;
     let low = values[middle.saturating_sub(margin)];
     let high = values[(middle + margin).min(values.len() - 1)];
@@ -141,7 +141,7 @@ fn answer(way: Way) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs calls on worker threads, as the wrapper does: children of the main thread count as orphans.
+/// Runs calls on worker threads, because children of the main thread would be taken for orphans.
 fn block_on_worker(runtime: &Runtime, at_once: usize, program: &Program) {
     let mut tasks = JoinSet::new();
     for _ in 0..at_once {

@@ -53,7 +53,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
         default_timeout: flags.request_timeout.into(),
         // The runner sets the deadlines.
         max_timeout: Duration::MAX,
-        // `places` already limits the bytes in flight.
+        // `places` limits the number of calls, and thereby the bytes in flight.
         inflight: None,
         places: Some(Places::new(max_calls, refusal)),
         report_load: false,
@@ -111,8 +111,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let code = runtime.block_on(serve_until_stopped(&flags));
-    // Calls end with their tasks. A thread that still checks a large output must not delay the
-    // exit.
+    // Cancels the remaining calls. Waits at most a second for a thread that checks a large output.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }

@@ -28,7 +28,7 @@ use crate::resource_list::{self, bounded};
 pub struct Evaluated {
     /// The function's stdout, unchanged.
     pub resource_list: Bytes,
-    /// The kept part of its stderr, cut further if both would not fit into one message.
+    /// The kept part of its stderr, cut further if stdout and stderr do not fit into one message.
     pub log: Bytes,
     /// A text for our own log: the function succeeded but reported an error.
     pub warning: Option<String>,
@@ -54,7 +54,7 @@ const STDERR_HEAD: usize = 16 * 1024;
 /// How much of the end of stderr is kept, in bytes. It has the stack trace and the lines before it.
 const STDERR_TAIL: usize = 48 * 1024;
 
-/// Size of the tag and the length of a bytes field of up to 256 MiB, in bytes.
+/// The bytes that protobuf adds to a bytes field of up to 256 MiB: its tag and its length.
 const FIELD_OVERHEAD: usize = 5;
 
 /// How much of an image's name is quoted, in bytes. The name is the caller's input and may be long.
@@ -84,9 +84,9 @@ pub fn judge(function: &str, finished: Finished, max_message: usize) -> Result<E
     Ok(evaluated(stdout, stderr, warning, max_message))
 }
 
-/// Judges a process by its exit code alone, like Porch's exec runtime. The output of a function
-/// that succeeded is not read, but an empty output is an error. The text for a function that failed
-/// begins like Porch's, with exit code and stderr. The results in its output follow.
+/// Judges a process by its exit code, like Porch's exec runtime. If the function succeeded, its
+/// output is not read, but an empty output is an error. If the function failed, the text begins
+/// like Porch's, with exit code and stderr. The results in the function's output follow.
 pub fn judge_exit(function: &str, finished: Finished, max_message: usize) -> Result<Evaluated, Status> {
     let Finished { status, stdout, stderr } = finished;
     if !status.success() {
@@ -108,9 +108,9 @@ pub fn judge_exit(function: &str, finished: Finished, max_message: usize) -> Res
 /// milliseconds and would delay other calls.
 const JUDGED_INLINE: usize = 64 * 1024;
 
-/// The answer to a call of the function `image` that was run within [`limits`] of `max_message`.
-/// Large outputs are judged in a thread for blocking work. `held` is dropped only after judging,
-/// even if this future is dropped earlier.
+/// Turns the result of a run into the answer to the call. The run must have used [`limits`] of
+/// `max_message`. Large outputs are judged in a thread for blocking work. `held` is dropped only
+/// after judging, even if this future is dropped earlier.
 pub async fn reply(
     judge: Judge,
     image: &str,

@@ -2,13 +2,13 @@
 //!
 //! A call ends in one of three cases: the started process has exited and its stdout is closed; the
 //! deadline has passed; or stdout exceeds its limit. Then the whole process group is killed. The
-//! standard library and Tokio reap a child when they wait for it. The kernel may then give the
-//! number of the child's group to another group, which the kill would hit. Therefore this module
-//! waits with a pidfd (Linux 5.3).
+//! standard library and Tokio reap a child when they wait for it. After that, the kernel may reuse
+//! the group's number, and the kill would hit another group. Therefore this module waits with a
+//! pidfd (Linux 5.3), which does not reap the child.
 //!
 //! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
-//! ([`adopt_orphans`]). Otherwise it outlives the call. It cannot delay a call, unless it keeps
-//! stdout open.
+//! ([`adopt_orphans`]). If not, the descendant outlives the call. It delays the call only if it
+//! keeps stdout open.
 
 mod group;
 mod program;
@@ -77,12 +77,12 @@ pub enum RunError {
 
 /// Runs `program` once, with the chunks of `stdin` as its input.
 ///
-/// It is not an error if the program does not read its input. After the deadline, this starts no
-/// process. Dropping the future kills the process group; a task on the current runtime reaps it.
+/// The program need not read its input. No process is started after the deadline. Dropping the
+/// future kills the process group; a task on the current runtime reaps it.
 ///
 /// # Panics
 ///
-/// Outside a Tokio runtime with I/O and time enabled.
+/// If called outside a Tokio runtime with I/O and time enabled.
 pub async fn run(
     program: &Program,
     stdin: impl IntoIterator<Item = Bytes>,
@@ -99,8 +99,8 @@ pub async fn run(
         let exit = async { group.leader_exit().await.map_err(failed("waiting for the function's exit")) };
         tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
     };
-    // The ends of stdin and stderr do not end a call, because a process left behind may keep these
-    // pipes open.
+    // The call does not wait for the end of stdin and stderr, because a process that it left behind
+    // may keep these pipes open.
     let alongside = async {
         tokio::try_join!(write_stdin(pipes.stdin, stdin), read_stderr(&mut pipes.stderr, &mut stderr))?;
         pending::<Result<Infallible, RunError>>().await
@@ -126,7 +126,7 @@ async fn write_stdin(
     for chunk in chunks {
         match pipe.write_all(&chunk).await {
             Ok(()) => {}
-            // The function has closed its stdin, because it needs no more.
+            // The function has closed its stdin, because it needs no more input.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
             {
@@ -139,7 +139,7 @@ async fn write_stdin(
 }
 
 async fn read_stdout(pipe: &mut pipe::Receiver, limit: usize) -> Result<Bytes, RunError> {
-    // As much as a pipe holds.
+    // The default capacity of a pipe.
     let mut stdout = Vec::with_capacity(64 * 1024);
     // One extra byte distinguishes an output of exactly the limit from a larger output.
     let mut most = pipe.take((limit as u64).saturating_add(1));
@@ -161,8 +161,8 @@ async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(
 
 /// Reads the current contents of the pipe, without waiting for a process that keeps it open.
 fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<()> {
-    // The largest capacity of a pipe without privileges. A process that keeps writing must not
-    // delay the end of the call.
+    // The largest pipe that a process without privileges can create. The limit is needed because a
+    // process that keeps writing must not delay the end of the call.
     const MOST: u64 = 1024 * 1024;
     // Tokio would read only after its driver has reported the pipe as readable.
     let mut pipe = File::from(pipe.into_nonblocking_fd()?).take(MOST);

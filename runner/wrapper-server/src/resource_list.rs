@@ -83,7 +83,7 @@ fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results
 /// The error for an output without a YAML document: nothing, or only blanks and comments.
 const EMPTY: &str = "expected exactly one object, got 0: the function must write a ResourceList to stdout";
 
-/// How much of an unexpected kind is quoted, in bytes.
+/// How much of an unexpected `kind` an error quotes, in bytes.
 const KIND_LIMIT: usize = 256;
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn copies_itself_or_names_the_directory() {
     let target = directory.path().join("wrapper-server");
     fs::write(&target, "an old one").unwrap();
     let copy_to = format!("--copy-to={}", directory.path().display());
-    // The copy copies itself, over the file that it runs from.
+    // The second run starts the copy, which replaces its own file.
     for binary in [Path::new(BINARY), &target] {
         let ended = Command::new(binary).arg(&copy_to).output().unwrap();
         assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));

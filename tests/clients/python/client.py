@@ -119,8 +119,8 @@ def call(evaluate, request, timeout):
 
 
 class Answers:
-    """Keeps the first answer of each code and compares later answers with it. It does
-    not keep these, because they may be large."""
+    """Keeps the first answer of each code, and compares later answers with the first.
+    Later answers are not kept, because they may be large."""
 
     def __init__(self):
         self.lock = threading.Lock()

@@ -130,7 +130,7 @@ mod tests {
         }
         let path = ["missing", "directory", "plain", "executable", "later"].map(at).join(":");
         let (function, plain, missing) = (at("executable/function"), at("plain/function"), at("missing"));
-        // To the root and down again.
+        // A relative path, up to the root and down again.
         let relative = format!("{}{}", "../".repeat(64), &at("executable")[1..]);
         let not_found = Err("executable file not found in $PATH".to_owned());
         for (name, path, expected) in [

@@ -12,8 +12,8 @@
 //!   protect orphans of short ones.
 //! - A process can change its environment. If the environment names no call, the age of the process
 //!   decides. No process is older than the call that started it. So the call of an orphan has ended
-//!   if the orphan is older than every call in flight. At the latest, that is when all calls that
-//!   overlapped with its own call have ended.
+//!   if the orphan is older than every call in flight. So the orphan is killed at the latest when
+//!   all calls that overlapped with its own call have ended.
 //!
 //! A sweep never reaps a call's own first process, because it lists only the children of the main
 //! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
@@ -35,9 +35,8 @@ use tokio::time::sleep;
 /// Names the call in the environment of its processes.
 const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
-/// The first and the longest pause between two sweeps. Each pause is twice as long as the one
-/// before, because sweeps may go on for as long as a call runs: until then, it may be unknown
-/// whether a process is left over.
+/// The first and the longest pause between two sweeps. Pauses double, because sweeps may continue
+/// until a long call ends: only then is it known that a process without environment is left over.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Largest number of passes over the children in one sweep.
@@ -51,8 +50,8 @@ static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 ///
 /// Call it at the start of the process, from the main thread. The main thread must not start other
 /// processes, because they would be taken for orphans. This needs `/proc` and a kernel that lists
-/// the children of a process (Linux 4.2 or newer, built with `CONFIG_PROC_CHILDREN`). Otherwise it
-/// logs a warning, and a process that leaves its group outlives its call.
+/// the children of a process (Linux 4.2 or newer, built with `CONFIG_PROC_CHILDREN`). If either is
+/// missing, a warning is logged, and a process that leaves its group outlives its call.
 pub fn adopt_orphans() {
     let adopt = || -> io::Result<()> {
         // The thread number of the main thread equals the process number.
@@ -68,10 +67,10 @@ pub fn adopt_orphans() {
 }
 
 /// Kills and reaps the processes that a local pod left behind. A local pod is a child process that
-/// runs calls itself. Call this when one has ended.
+/// runs calls itself. Call this when a local pod has ended.
 ///
 /// # Panics
-/// Outside a Tokio runtime.
+/// If called outside a Tokio runtime.
 pub fn collect_orphans() {
     REAPER.collect(&Handle::current());
 }
@@ -101,7 +100,7 @@ struct Calls {
 #[derive(PartialEq, Eq)]
 enum Orphan {
     Reaped,
-    /// Killed and not reaped yet, or to be checked again.
+    /// Killed but not reaped yet, or it is not known yet whether its call is over.
     Left,
     Spared,
 }
@@ -151,8 +150,8 @@ impl Reaper {
     /// Sweeps, and spawns a task that sweeps until nothing is left. A killed process takes a moment
     /// to die, and then its own children become ours.
     ///
-    /// SIGCHLD would report every death, but Tokio never removes a signal handler, and each later
-    /// call would pay for it.
+    /// SIGCHLD would report every death. But Tokio never removes a signal handler, so the handler
+    /// would slow down each later call.
     fn collect(&'static self, runtime: &Handle) {
         if !self.sweep() || std::mem::replace(&mut self.calls.lock().is_sweeping, true) {
             return;
@@ -174,7 +173,7 @@ impl Reaper {
     /// process may be left.
     fn sweep(&self) -> bool {
         let Some(children) = self.children.get() else { return false };
-        // The lock also keeps other readers away from the file and its position.
+        // The lock also ensures that only one thread at a time moves the file's position.
         let mut calls = self.calls.lock();
         // The children of a reaped orphan become ours. The limit stops the loop if a function keeps
         // creating processes.
@@ -239,8 +238,8 @@ impl Calls {
 /// The environment of a process. Empty if the process ends or becomes another program meanwhile.
 ///
 /// The open file does not keep the process's memory alive between two reads. If the process becomes
-/// another program meanwhile, the second read returns end of file. So the first read has
-/// room for most environments. An environment counts only if its last variable is complete.
+/// another program meanwhile, the second read returns end of file. So the first read has room for
+/// most environments. An environment whose last variable is incomplete is ignored.
 fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
     let mut file = File::open(format!("/proc/{pid}/environ"))?;
     let mut environment = vec![0; 16 * 1024];
@@ -265,7 +264,7 @@ fn call_in(environment: &[u8]) -> Option<u64> {
     (process.parse() == Ok(getpid().as_raw_nonzero().get())).then(|| number.parse().ok())?
 }
 
-/// The start of a process by its `/proc/PID/stat`: the 22nd field, in clock ticks since the
+/// The start time of a process from its `/proc/PID/stat`: the 22nd field, in clock ticks since the
 /// system's start.
 fn start_in(stat: &str) -> Option<u64> {
     // The second field is the name in brackets, which may contain anything. So the third field

@@ -1,5 +1,5 @@
 //! Tests with real processes: a function gets its input and environment, and its processes end with
-//! the call. Other tests check deadlines, cancelled calls and limits also through gRPC.
+//! the call.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -35,7 +35,7 @@ fn stderr(finished: Finished) -> Bytes {
     finished.stderr.into_bytes(usize::MAX)
 }
 
-/// Seconds for a process to sleep. No test waits that long, and no other process has the same text.
+/// Seconds for a process to sleep. No other process has this number in its command line.
 fn unique_seconds(test: u32) -> String {
     format!("60.{}{test}", std::process::id())
 }
@@ -65,7 +65,7 @@ fn processes() -> impl Iterator<Item = Pid> {
     names.filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?))
 }
 
-/// Polls until `find` returns nothing: nothing tells this test when a killed process is gone.
+/// Polls until `find` returns no process, because no event reports that a killed process is gone.
 async fn wait_until_gone(find: impl Fn() -> Vec<Pid>) {
     let polled = timeout(SOON, async {
         while !find().is_empty() {
@@ -86,7 +86,7 @@ async fn the_program_gets_its_name_and_the_given_environment_only() {
         (go_exit_text(finished.status), &stderr(finished)[..]),
         ("exit status 3".into(), &b"err\n"[..])
     );
-    // argv[0] is the name as given, not the path that it was found at.
+    // argv[0] is the name that the test passed, not the path of the executable.
     let finished = run_sh("tr '\\0' ' ' </proc/$$/cmdline | cut -c1-3; kill -KILL $$").await.unwrap();
     assert_eq!(
         (&finished.stdout[..], go_exit_text(finished.status)),
@@ -144,8 +144,8 @@ async fn a_process_that_keeps_only_stdin_and_stderr_open_is_killed_without_delay
     }
 }
 
-/// When the process exits, the end of stderr is in the pipe, but Tokio may report it only after the
-/// exit.
+/// When the process exits, the pipe may still contain the last bytes of stderr. Tokio may report
+/// them later than the exit.
 #[tokio::test]
 async fn stderr_is_complete_when_the_function_ends() {
     for _ in 0..200 {
@@ -173,7 +173,7 @@ async fn the_deadline_kills_the_whole_group() {
 #[tokio::test]
 async fn a_cancelled_call_kills_the_group() {
     let word = &unique_seconds(4);
-    // The shell has a unique name, which tells this test's zombies from other tests' children.
+    // The shell's unique name distinguishes this test's zombies from other tests' children.
     let directory = tempfile::tempdir().unwrap();
     let shell = directory.path().join("cancelled");
     symlink("/bin/sh", &shell).unwrap();

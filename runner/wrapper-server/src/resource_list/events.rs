@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
 use super::EMPTY;
 
-/// The limit of Go's YAML library. (The parser itself rejects flow collections nested 255 deep.)
+/// The nesting limit of Go's YAML library. (The parser allows only 255 nested flow collections.)
 const MAX_DEPTH: usize = 10_000;
 
 /// A position in the function's stdout: line and column in characters, both from 1.
@@ -23,8 +23,8 @@ impl fmt::Display for Position {
     }
 }
 
-/// An output as a text that the parser can read, with the number of characters that were added
-/// before the first line.
+/// Converts an output to a text that the parser can read. Also returns the number of characters
+/// that were added before the first line.
 pub(super) fn readable(output: &[u8]) -> Result<(Cow<'_, str>, usize), String> {
     let line_of = |end: usize| output[..end].split(|&byte| byte == b'\n').count();
     let text = std::str::from_utf8(output).map_err(|error| {
@@ -114,7 +114,7 @@ impl<'a> Events<'a> {
 
     /// The root of the first document, if there is a document.
     pub(super) fn document(&mut self) -> Result<Option<Node<'a>>, String> {
-        // The start of the stream.
+        // Skips the start of the stream.
         self.next()?;
         match self.next()? {
             (Event::DocumentStart(_), _) => self.node(),
@@ -124,7 +124,7 @@ impl<'a> Events<'a> {
 
     /// Checks that nothing follows the root.
     pub(super) fn end(&mut self) -> Result<(), String> {
-        // The end of the document.
+        // Skips the end of the document.
         self.next()?;
         match self.next()? {
             (Event::DocumentStart(_), at) => Err(format!(

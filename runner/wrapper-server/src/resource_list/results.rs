@@ -146,7 +146,7 @@ impl Entry {
     }
 }
 
-/// `text` in `limit` bytes at most.
+/// Cuts `text` to at most `limit` bytes.
 pub(crate) fn bounded(text: &str, limit: usize) -> String {
     cut(text, limit, "...").into_owned()
 }
