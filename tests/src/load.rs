@@ -242,8 +242,8 @@ impl SharedConnection {
         Self { routers, number, current: Mutex::new((address, client)) }
     }
 
-    /// Calls `image` without a deadline. If the router is unreachable or has processed nothing of the
-    /// call, sends the call to another router, as in gRPC's clients.
+    /// Calls `image` without a deadline. If the router is unreachable or has processed nothing of
+    /// the call, sends the call to another router, as in gRPC's clients.
     async fn call(&self, image: &str, input: Bytes) -> Result<Answer, CallError> {
         let mut left = self.routers.now().len();
         loop {

@@ -2,7 +2,7 @@
 //!
 //! A grandchild of a function may have another process group and another parent, so the process
 //! tree does not show which test started it. But runner and wrapper-server pass `TMPDIR` to their
-//! child processes. A process whose `TMPDIR` is the directory of a [`Sandbox`] belongs to that sandbox.
+//! child processes. A process whose `TMPDIR` is a [`Sandbox`]'s directory belongs to that sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
