@@ -43,7 +43,7 @@ impl Browser {
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--no-first-run",
-            // Without this flag Chromium refuses to run as root. The page is our own.
+            // Without this flag Chromium refuses to run as root. Our own page needs no sandbox.
             "--no-sandbox",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         ]);

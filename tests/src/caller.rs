@@ -25,7 +25,7 @@ const LARGE: u32 = 32 * 1024 * 1024;
 /// tonic's client on one connection. Its size limits are higher than those under test.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// For clients of other services.
+    /// For other services on the same connection, such as gRPC health.
     pub channel: Channel,
 }
 
@@ -95,7 +95,7 @@ pub struct RawCall {
 pub struct RawAnswer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// All DATA frames.
+    /// The content of all DATA frames.
     pub body: Bytes,
     /// `None` for a "trailers-only" answer.
     pub trailers: Option<HeaderMap>,
@@ -114,7 +114,7 @@ impl RawCaller {
         Self { sender, address }
     }
 
-    /// The headers of a gRPC call of the evaluator.
+    /// The headers of a call to `EvaluateFunction`.
     pub fn head(&self) -> Request<()> {
         let uri = format!("http://{}{EVALUATE_FUNCTION_PATH}", self.address);
         let mut request = Request::builder().method(Method::POST).version(Version::HTTP_2).uri(uri);

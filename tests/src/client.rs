@@ -1,5 +1,5 @@
-//! A client that uses our own client code. tonic's client would end a call at its own deadline
-//! timer, and hide the server's answer. The tests in `foreign` check what other clients receive.
+//! A client that uses our own client code. tonic's client would end a call by its own timer, before
+//! the server's answer arrives. The tests in `foreign` check what other clients receive.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// Far above every limit under test.
+/// In bytes, far above every limit under test.
 const MAX_ANSWER: usize = 256 * 1024 * 1024;
 const OPTIONS: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(20),
@@ -55,8 +55,8 @@ impl Client {
         Self { connection: Connection::new(address.to_string(), OPTIONS, None).expect("an address") }
     }
 
-    /// A client that uses TLS for a server of this name, with these files: its certificate, its key
-    /// and the CA.
+    /// A client with TLS. It expects a server certificate for `name`. The files are the client's
+    /// certificate and key, and the CA's certificate.
     pub fn secured(address: SocketAddr, name: &str, files: [PathBuf; 3]) -> Self {
         let files = files.map(Some);
         let files = Files::of("--tls", files.each_ref(), true).expect("usable files").expect("files");
@@ -70,7 +70,7 @@ impl Client {
         self.try_call(image, input, None).await.expect("an answer with a status")
     }
 
-    /// Calls each image, eight at a time. Its function must echo the input.
+    /// Calls each image, eight at a time. The functions must echo their input.
     pub async fn call_all(&self, images: impl IntoIterator<Item = &String>, input: &'static str) {
         let calls = images.into_iter().map(|image| self.call(image, input));
         let answers: Vec<_> = stream::iter(calls).buffer_unordered(8).collect().await;

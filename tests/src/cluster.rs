@@ -27,7 +27,7 @@ pub use watch::{Change, Recorder, wait_until};
 
 use crate::process::{PATIENCE, Sandbox};
 
-/// The entry point of the function's image.
+/// The entry point of [`Cluster::function_image`].
 pub const ENTRYPOINT: &str = "/function";
 
 /// The test cluster. This process runs in its network.
@@ -75,8 +75,8 @@ impl Cluster {
         Audit::new(self.machine.directory().join("log/audit.log"), self.client())
     }
 
-    /// The wrapper-server's image. It contains the program in `/wrapper-server` and
-    /// `/home/nonroot/wrapper-server`, and `/bin/cp`.
+    /// The wrapper-server's image. The program is in the folders `/wrapper-server` and
+    /// `/home/nonroot/wrapper-server`. The image also contains `/bin/cp`.
     pub fn wrapper_image(&self) -> String {
         format!("{}/wrapper-server:test", self.registry)
     }
@@ -105,7 +105,7 @@ impl Cluster {
         image
     }
 
-    /// Runs kubectl and returns its output, even if it fails. On a busy machine it takes minutes.
+    /// Runs kubectl and returns its output and exit status. A busy machine may need minutes.
     pub async fn kubectl(&self, args: &[&str], input: &str) -> Output {
         let kubeconfig = self.kubeconfig();
         let own = [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()];

@@ -234,7 +234,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, control: Arc<Control
         () = control.wait_cut() => return,
     };
     let ping = Arc::new(tokio::sync::Mutex::new(h2.ping_pong().expect("the first use")));
-    // Streams end with their connection.
+    // When the connection ends, dropping this set ends its streams.
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {

@@ -71,7 +71,7 @@ impl Fleet {
         (gate, held)
     }
 
-    /// Starts a router for `runners`, and does not wait until it has reached them.
+    /// Starts a router for `runners`, and does not wait until they are healthy.
     pub async fn start(runners: Vec<FakeRunner>, flags: &[&str]) -> Self {
         let router = start_router(runners.iter().map(FakeRunner::address), flags).await;
         let names = runners.iter().map(|runner| runner.address().to_string());

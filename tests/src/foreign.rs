@@ -61,7 +61,7 @@ impl Report {
         self.0["log"].as_str().unwrap_or_default()
     }
 
-    /// The duration of all calls together.
+    /// The time from the first call's start to the last call's end.
     pub fn elapsed(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.0["elapsed_ms"].as_f64().unwrap_or_default() / 1000.0)
     }

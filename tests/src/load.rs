@@ -23,9 +23,9 @@ pub use report::{Call, Failure, Latencies, Report};
 use crate::client::{Answer, Client};
 use crate::process::eventually;
 
-/// How long a load runs if nobody stops it and its plan sets no other limit.
+/// The default of [`Plan::max_duration`].
 const MAX_DURATION: Duration = Duration::from_mins(3);
-/// The callers share this many connections, as if four processes of Porch sent the calls.
+/// All calls share this many connections, as if four Porch processes sent the calls.
 const CONNECTIONS: usize = 4;
 /// Limit of an open loop's calls in flight. Further calls are not sent and count as failed.
 const MAX_IN_FLIGHT: usize = 10_000;
@@ -69,7 +69,7 @@ struct Work {
 #[derive(Debug, Clone)]
 pub struct Routers(Arc<RwLock<Vec<SocketAddr>>>);
 
-/// A connection that changes its router only when the router closes it.
+/// A connection that moves to another router only if a router processed nothing of a call.
 #[derive(Debug)]
 struct SharedConnection {
     routers: Routers,
@@ -99,13 +99,13 @@ impl Plan {
 // === impl Load ===
 
 impl Load {
-    /// Starts `callers` callers of `images` at the router or runner at `address`. The functions
-    /// must echo their input.
+    /// Starts a closed loop with `callers` callers. `address` is a router or runner. The functions
+    /// of `images` must echo their input.
     pub fn start(address: SocketAddr, callers: usize, images: &[String]) -> Self {
         Self::through(&Routers::new([address]), Plan::callers(callers, images))
     }
 
-    /// Starts the calls of `plan`. A connection changes its router only when the router closes it.
+    /// Starts the calls of `plan`.
     pub fn through(routers: &Routers, plan: Plan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
@@ -242,8 +242,8 @@ impl SharedConnection {
         Self { routers, number, current: Mutex::new((address, client)) }
     }
 
-    /// Calls `image` without a deadline. A call that was not sent, because the router closed the
-    /// connection, goes to another router, as in gRPC's clients.
+    /// Calls `image` without a deadline. If the router is unreachable or has processed nothing of
+    /// the call, sends the call to another router, as in gRPC's clients.
     async fn call(&self, image: &str, input: Bytes) -> Result<Answer, CallError> {
         let mut left = self.routers.now().len();
         loop {

@@ -1,4 +1,4 @@
-//! Starts our binaries and third-party programs as processes, and ends them with the test.
+//! Starts our binaries and third-party programs as processes, and kills them when the test ends.
 
 mod sandbox;
 mod usage;
@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 pub use sandbox::{Descendant, Sandbox};
 pub use usage::Usage;
 
-/// How long a test waits for an expected event before it fails. No measurement uses it.
+/// How long a test waits for an expected event before it fails.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 const INTERVAL: Duration = Duration::from_millis(10);
 

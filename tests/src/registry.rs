@@ -1,5 +1,5 @@
 //! OCI registries for tests: Debian's `docker-registry` as a child process, with or without a
-//! password and TLS. A test can stop it.
+//! password and TLS.
 //!
 //! The test cluster also has its own registry, which needs no credentials.
 
@@ -37,7 +37,7 @@ pub struct User {
     pub password: String,
 }
 
-/// A `docker-registry`. Dropping its sandbox kills it.
+/// A `docker-registry` process. Dropping the sandbox kills the process.
 #[derive(Debug)]
 pub struct Registry<'a> {
     sandbox: &'a Sandbox,
@@ -97,8 +97,8 @@ impl<'a> Registry<'a> {
         fs::write(folder.join("hosts.toml"), text).expect("a file there");
     }
 
-    /// Pushes a copy of `from`, changed by these flags of `crane mutate`. The label makes it a
-    /// different image even without flags.
+    /// Pushes a copy of `from`, changed by these flags of `crane mutate`. The label gives the copy
+    /// its own digest even without flags.
     pub async fn change(&self, from: &str, to: &str, flags: &[&str]) {
         let label = format!("--label=of-the-test={to}");
         self.crane(&[&["mutate", from, "--tag", to, &label], flags].concat()).await;
@@ -128,8 +128,8 @@ impl<'a> Registry<'a> {
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
-    /// Sends a signal. While the process is stopped, the kernel accepts connections, but nothing
-    /// answers on them.
+    /// Sends a signal. After SIGSTOP the kernel still accepts connections, but the registry does
+    /// not answer.
     pub fn signal(&self, signal: Signal) {
         let pid =
             self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("a running process");
@@ -172,7 +172,7 @@ async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, ip: IpAddr) -> (C
     if access.user.is_some() {
         config["auth"] = json!({"htpasswd": {"realm": "test", "path": file("htpasswd")}});
     }
-    // JSON is YAML.
+    // The registry expects YAML. JSON is valid YAML.
     let written = sandbox.write(&format!("{name}/config.yml"), config.to_string());
     let log = file("log");
     let mut command = sandbox.command("docker-registry");
@@ -193,7 +193,7 @@ fn read(log: &PathBuf) -> String {
     fs::read_to_string(log).unwrap_or_default()
 }
 
-/// The address in a log line of the registry, if the line reports that it listens.
+/// The address on which the registry listens, if this log line reports it.
 fn listening(line: &str) -> Option<SocketAddr> {
     let line: Value = serde_json::from_str(line).ok()?;
     let (_, address) = line["msg"].as_str()?.split_once("listening on ")?;

@@ -1,5 +1,4 @@
-//! The rights that the manifests in deploy/ grant. Tests read them from the manifests that users
-//! apply, remove some of them, and compare them with tables.
+//! The rights that the manifests in deploy/ grant. Tests can remove some of these rights.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,8 +23,8 @@ pub const FUNCTIONS: &str = "porch-fn-system";
 pub const HOME: &str = "porch-system";
 
 /// A permission for one verb and one resource, such as `get pods` or
-/// `patch functionconfigs.config.porch.kpt.dev/status`. A permission for one object has its name:
-/// `get secrets auth-secret`.
+/// `patch functionconfigs.config.porch.kpt.dev/status`. A permission for one object ends with the
+/// object's name: `get secrets auth-secret`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right(String);
 

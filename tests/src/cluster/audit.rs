@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::process::eventually;
 
-/// The log, and a client. A request of the client marks a time in the log.
+/// The audit log, and a client whose requests mark times in this log.
 #[derive(Clone)]
 pub struct Audit {
     path: PathBuf,
@@ -57,7 +57,7 @@ impl Audit {
     }
 
     pub async fn mark(&self) -> Mark {
-        // The API server receives the marker after all requests that are logged before this offset.
+        // All requests before this offset precede the request that `log_marker` sends.
         // The offset may be inside a line; `read` ignores the rest of that line, because it is no
         // JSON.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();

@@ -47,7 +47,7 @@ pub struct Plan {
     pub discovery: Discovery,
     pub router_flags: Vec<String>,
     pub runner_flags: Vec<String>,
-    /// Images that `--image-metadata` lists. Without a list, runners ask the registry.
+    /// Images that `--image-metadata` lists. Without a list, runners query the registry.
     pub listed_images: Option<Vec<String>>,
 }
 
@@ -62,7 +62,7 @@ pub struct Installation {
 // === impl Plan ===
 
 impl Plan {
-    /// Two routers and some runners, with the images of this build.
+    /// Two routers and `runners` runners, with the images of this build.
     pub fn new(cluster: &Cluster, discovery: Discovery, runners: u32) -> Self {
         Self {
             router_image: cluster.programs_image(),
@@ -196,7 +196,7 @@ impl Installation {
         self.run(&[&home, args].concat(), "").await
     }
 
-    /// Applies objects. Without a namespace, they go into the namespace of the Deployments.
+    /// Applies objects. Objects without a namespace go into the namespace of the Deployments.
     async fn apply(&self, objects: &[Value]) {
         let mut list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         for object in list["items"].as_array_mut().into_iter().flatten() {

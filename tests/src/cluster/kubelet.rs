@@ -21,7 +21,7 @@ pub(super) async fn run(pods: Api<Pod>) {
         let Ok(pod) = pod else { continue };
         let has_address = pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
         if !has_address && pod.metadata.deletion_timestamp.is_none() {
-            // This fails if the pod is gone by now. Then it needs no status.
+            // This request fails if the pod has been deleted. A deleted pod needs no status.
             let status = Patch::Merge(json!({"status": running(&pod)}));
             let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &status).await;
         }

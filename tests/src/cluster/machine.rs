@@ -62,8 +62,8 @@ impl Machine {
         let kill = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
             fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
-            // The kernel then kills the container's other processes. If this code killed them
-            // first, the first process could still report their end.
+            // Skips all but a container's first process. When that process ends, the kernel kills
+            // the others. If the others ended earlier, the first process could report their end.
             fs::read_to_string(entry.path().join("status")).ok().filter(|status| is_first(status))?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
             let is_target = !command.is_empty() && !command.starts_with(b"/pause");
@@ -72,8 +72,8 @@ impl Machine {
         fs::read_dir("/proc").expect("there is /proc").filter_map(|entry| kill(entry.ok()?)).count()
     }
 
-    /// Runs a subcommand of `tests/cluster/cluster` when a value is dropped. It blocks, because the
-    /// test's runtime may be ending. It only prints a failure, because the test may be panicking.
+    /// Runs a subcommand of `tests/cluster/cluster` in a `Drop`. Blocks, because the test's runtime
+    /// may be ending. Prints a failure instead of panicking, because the test may be panicking.
     pub fn run_in_drop(&self, subcommand: &str, args: &[&str]) {
         if !self.script(subcommand, args).status().is_ok_and(|status| status.success()) {
             eprintln!("tests/cluster/cluster {subcommand} {args:?} failed: the cluster stays broken");

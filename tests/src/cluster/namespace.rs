@@ -132,8 +132,8 @@ impl Namespace {
         self.runner_with_flags(sandbox, kubeconfig, flags).await
     }
 
-    /// Starts a runner with these flags. Without `--image-metadata` it asks registries. It uses
-    /// only the registry credentials that flags name.
+    /// Starts a runner with these flags. Without `--image-metadata` the runner queries registries.
+    /// `DOCKER_CONFIG` names a missing folder, so only flags provide credentials.
     pub async fn runner_with_flags(
         &self,
         sandbox: &Sandbox,
@@ -156,7 +156,7 @@ impl Namespace {
     pub async fn finish(self) {
         delete(self.cluster.client(), &self.name).await.expect("it can be deleted");
         let all: Api<core::Namespace> = Api::all(self.cluster.client());
-        // Kubernetes may need minutes to delete a full namespace.
+        // Kubernetes may need minutes to delete a namespace with many objects.
         wait_until(all, "the namespace is gone", 5 * PATIENCE, |there| {
             there.iter().all(|namespace| namespace.name_any() != self.name).then_some(())
         })
@@ -235,7 +235,7 @@ impl Account<'_> {
         let given = accounts.create_token_request(&self.name, &PostParams::default(), &wish).await;
         let given = given.expect("a token is given").status.expect("a token is given").token;
 
-        // The administrator's kubeconfig with another user.
+        // Copies the administrator's kubeconfig, and replaces the user.
         let admin = kube::config::Kubeconfig::read_from(self.home.cluster.kubeconfig());
         let admin = admin.expect("the administrator's kubeconfig");
         let mut written = serde_json::to_value(admin).expect("a kubeconfig can be written");
@@ -250,8 +250,8 @@ impl Account<'_> {
     }
 }
 
-/// All rights of a rule in a namespace, as the `resourceAttributes` of reviews. A `*` is copied
-/// unchanged.
+/// All rights of a rule in a namespace, as the `resourceAttributes` of access
+/// reviews. A `*` is copied unchanged.
 fn rights(namespace: &Namespace, rule: &PolicyRule) -> Vec<Value> {
     let any = [String::new()];
     let names = rule.resource_names.as_deref().filter(|names| !names.is_empty()).unwrap_or(&any);

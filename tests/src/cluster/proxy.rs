@@ -46,7 +46,7 @@ pub struct ApiProxy {
 
 struct Shared {
     upstream: Client,
-    /// How far the `Date` header of forwarded responses is ahead, in seconds.
+    /// Seconds by which the `Date` header of forwarded responses is ahead of the real time.
     ahead: AtomicI64,
     rules: Rules,
 }
@@ -60,7 +60,7 @@ impl ApiProxy {
     /// Listens on a free port. The seed determines the random decisions of the rules.
     pub async fn start(cluster: &Cluster, seed: u64) -> Self {
         let mut config = cluster.config.clone();
-        // The proxy's clients have their own retries and timeouts.
+        // The proxy must not retry or time out, because its clients do that themselves.
         config.default_retry = false;
         config.read_timeout = None;
         let upstream = Client::try_from(config).expect("a client of the cluster");
@@ -141,7 +141,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// An error closes the connection without an answer.
+/// Answers a request. If this returns an error, hyper closes the connection without a response.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, BoxError> {
     let kind = RequestKind::of(request.method(), request.uri());
     let fault = shared.rules.choose(kind, Stage::Received);
@@ -181,7 +181,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
 async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response<client::Body>, BoxError> {
     let (mut head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    // The client adds the host.
+    // `upstream` adds the API server's address.
     head.uri = head.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
     for header in [HOST, CONNECTION, TRANSFER_ENCODING] {
         head.headers.remove(header);

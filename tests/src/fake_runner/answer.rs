@@ -44,7 +44,7 @@ pub enum How {
     End,
 }
 
-/// A response as it is sent.
+/// The parts of a response. The fake runner sends them unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     pub status: http::StatusCode,
@@ -82,8 +82,8 @@ impl Reply {
         reply
     }
 
-    /// Adds the number of other calls in flight on the runner. By this field, a router
-    /// distinguishes the answer of a runner from the error of a proxy.
+    /// Adds `porch-fn-load`, the runner's number of other calls in flight. By this field, a router
+    /// distinguishes a runner's answer from a proxy's error.
     #[must_use]
     pub fn with_load(mut self) -> Self {
         let fields = self.trailers.as_mut().unwrap_or(&mut self.headers);

@@ -93,7 +93,7 @@ impl Stream {
                 Answer::Held(gate, then) => {
                     tokio::select! {
                         () = gate.wait_open() => *then,
-                        // This also ends when the connection is closed.
+                        // `poll_reset` also returns when the connection is closed.
                         reset = poll_fn(|context| respond.poll_reset(context)) => {
                             return Err(reset.unwrap_or(Reason::CANCEL).into());
                         }
@@ -153,7 +153,7 @@ impl Stream {
         }
     }
 
-    /// Cuts the connection and keeps the stream open until then.
+    /// Cuts the connection. Never returns, because a dropped stream could send RST_STREAM first.
     async fn hold_until_cut(&self) -> Result<(), h2::Error> {
         self.control.cut();
         std::future::pending().await

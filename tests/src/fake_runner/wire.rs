@@ -82,9 +82,9 @@ impl AsyncRead for Wire {
             && self.control.go_away_at_next_call.load(Ordering::SeqCst)
             && let Some(stream_id) = first_new_stream(&buffer.filled()[before..])
         {
-            // Discards the bytes of the call. The HTTP/2 library reads zero bytes: the end of the
-            // connection. The GOAWAY frame names the stream before the call's. Clients use odd
-            // stream numbers, so that number is two less. One write can send the whole frame.
+            // Discards the bytes of the call. The HTTP/2 library then reads zero bytes, which means
+            // the end of the connection. Client streams have odd IDs, so the last stream that the
+            // GOAWAY frame covers is `stream_id - 2`. One write can send the whole frame.
             buffer.set_filled(before);
             let _ = self.stream.try_write(&go_away_frame(stream_id - 2));
         }

@@ -1,8 +1,8 @@
 //! A directory for a test's processes, which are killed when the test ends.
 //!
 //! A grandchild of a function may have another process group and another parent, so the process
-//! tree does not show where it belongs. But runner and wrapper-server pass `TMPDIR` to their child
-//! processes. A process whose `TMPDIR` is the directory of a [`Sandbox`] belongs to that sandbox.
+//! tree does not show which test started it. But runner and wrapper-server pass `TMPDIR` to their
+//! child processes. A process whose `TMPDIR` is a [`Sandbox`]'s directory belongs to that sandbox.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use super::{INTERVAL, PATIENCE, Server, binary, eventually, flag, runners_flag};
 
-/// A directory and the processes that were started in it. Dropping it kills them and their
-/// descendants.
+/// A directory and the processes that were started in it. Dropping the sandbox kills these
+/// processes and their descendants.
 #[derive(Debug)]
 pub struct Sandbox {
     directory: tempfile::TempDir,
@@ -62,7 +62,7 @@ impl Sandbox {
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("a path in the sandbox")).expect("a directory");
-        // A program that reads the file at the same time must not read a part of it.
+        // `rename` is atomic, so a concurrent reader never reads an incomplete file.
         let draft = path.with_added_extension("new");
         fs::write(&draft, content).expect("a file");
         fs::rename(&draft, &path).expect("a file of that name");
@@ -233,8 +233,7 @@ impl Sandbox {
         mark.extend_from_slice(self.directory().as_os_str().as_encoded_bytes());
         let look = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
-            // The file of a zombie is empty. The file of a process that is just ending cannot be
-            // read.
+            // A zombie's `environ` is empty. The `environ` of an ending process cannot be read.
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let marked = environment.split(|&byte| byte == 0).any(|variable| variable == mark);
             let command = fs::read(entry.path().join("cmdline")).ok().filter(|_| marked)?;

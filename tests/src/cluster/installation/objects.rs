@@ -10,8 +10,8 @@ use crate::cluster::ENTRYPOINT;
 use crate::rights::{self, DEPLOY, FUNCTIONS, HOME};
 
 const IMAGE_METADATA: &str = "image-metadata";
-/// The flags of the base that are kept. The flags with limits are removed, so the defaults apply:
-/// one pod per function.
+/// An installation keeps only these flags of the base. The default limits apply, such as one pod
+/// per function.
 const KEPT: [&str; 4] = ["--runners=", "--router-count=", "--peers=", "--pod-namespace="];
 
 /// All objects of the base.
@@ -30,12 +30,12 @@ pub(super) fn image_metadata(images: &[String]) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": IMAGE_METADATA}, "data": data})
 }
 
-/// A Deployment of the base with the settings of a plan. The runners' Deployment has no number of
-/// replicas, so that applying it again does not scale it.
+/// A Deployment of the base with the settings of a plan. The runners' Deployment omits `replicas`,
+/// so that an upgrade does not scale it.
 pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: &str) -> Value {
     let is_router = deployment["metadata"]["name"] == ROUTER;
     let pod = &mut deployment["spec"]["template"]["spec"];
-    // Discovery by EndpointSlices needs the token.
+    // Discovery by EndpointSlices needs the ServiceAccount's token.
     pod["automountServiceAccountToken"] = json!(true);
     let container = &mut pod["containers"][0];
     let mut flags: Vec<String> = serde_json::from_value(container["args"].take()).expect("flags");
@@ -61,7 +61,7 @@ pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: 
     container["args"] = json!(flags);
     // Another build of the image may have been pushed under the same name.
     container["imagePullPolicy"] = json!("Always");
-    // The node is too small for the base's requests.
+    // The node is too small for the base's resource requests.
     container["resources"] = json!({});
     if is_router {
         return deployment;

@@ -23,7 +23,7 @@ struct Watch {
     ended: bool,
 }
 
-/// The watch's response body until a fault is injected.
+/// Forwards the events of a watch, and injects faults between them.
 pub(super) fn body(shared: Arc<Shared>, upstream: client::Body) -> Body {
     let mut rules_changed = shared.rules.changes();
     // The first fault is chosen at once, without waiting for an event.

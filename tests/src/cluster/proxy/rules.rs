@@ -122,7 +122,7 @@ impl Rules {
         self.changed.send_replace(());
     }
 
-    /// Receives a message when the rules change.
+    /// The receiver gets a message when the rules change.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
