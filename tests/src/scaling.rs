@@ -1,7 +1,7 @@
-//! Routers and runners as processes on a real cluster, scaled up and down like a Deployment. A
-//! runner is listed as ready when it reports that it is ready. Before it gets SIGTERM, it is listed
-//! as terminating. A headless Service without a selector has an `EndpointSlice` with the runners'
-//! addresses, which the cluster's DNS serves too.
+//! Routers and runners as processes on a real cluster, scaled up and down like a Deployment. Their
+//! headless Service has no selector, so this code writes its `EndpointSlice`. The cluster's DNS
+//! serves the same addresses. The slice lists a runner as ready once the runner reports that it is
+//! ready, and as terminating before the runner gets SIGTERM.
 
 mod host;
 
@@ -26,7 +26,7 @@ const PORT: u16 = 9445;
 const SERVICE: &str = "shards";
 /// The cluster's DNS server.
 const DNS: &str = "10.250.0.1:53";
-/// The file with the entrypoints of the images.
+/// The file with the entrypoints of the function images.
 const METADATA: &str = "image-metadata.yaml";
 const INPUT: &str = "kind: ResourceList\n";
 
@@ -43,7 +43,7 @@ pub enum Listed {
 pub struct Runner {
     pub server: Server,
     pub host: Host,
-    /// A change takes effect at [`Tier::publish`].
+    /// [`Tier::publish`] writes this value into the `EndpointSlice`.
     pub listed: Listed,
 }
 
@@ -114,7 +114,7 @@ impl Tier {
         tier
     }
 
-    /// Starts a load at all routers. Routers that are added later get calls too.
+    /// Starts load on all routers. Routers that are added later get calls too.
     pub fn load(&self, plan: Plan) -> Load {
         Load::through(&self.listed, plan)
     }
@@ -157,7 +157,7 @@ impl Tier {
         server
     }
 
-    /// Starts runners, and lists them when all are ready.
+    /// Starts runners. Adds them to the `EndpointSlice` when all are ready.
     pub async fn add(&mut self, runners: usize) {
         let started = join_all((0..runners).map(|_| self.runner())).await;
         self.runners.extend(started);
@@ -181,7 +181,7 @@ impl Tier {
         self.publish().await;
     }
 
-    /// Starts a router, and lists it when it is ready.
+    /// Starts a router. When it is ready, callers may use it.
     pub async fn add_router(&mut self) {
         let own = [flag("runners", &self.target)];
         let flags = own.into_iter().chain(self.router_flags.iter().map(Into::into));

@@ -27,12 +27,12 @@ pub async fn start_runner(
     runner::start(flags, &set, pods).await.expect("a runner")
 }
 
-/// A router, its runners and their pods. Dropping it ends them.
+/// A router, its runners and their pods. All end when this value is dropped.
 #[derive(Debug)]
 pub struct Stack {
     /// The folder of the functions' scripts.
     pub sandbox: Sandbox,
-    /// A test may take the router to end it.
+    /// A test ends the router by setting this field to `None`.
     pub router: Option<router::App>,
     pub runners: Vec<runner::App>,
     admin: SocketAddr,
@@ -40,8 +40,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts runners with the flags `more`. Each function consists of an image without the default
-    /// prefix, and a script.
+    /// Starts a router, and runners with the flags `more`. Each function is given as an image name
+    /// (to which the default prefix is added) and a script.
     pub async fn start(runners: usize, more: &[&str], functions: &[(&str, &str)]) -> Self {
         let sandbox = Sandbox::new();
         let mut local = ImageCommands::default();
@@ -71,7 +71,7 @@ impl Stack {
         self.admin
     }
 
-    /// A client of the router. The router must not have been taken.
+    /// A client of the router. Panics if a test has ended the router.
     pub fn client(&self) -> Client {
         Client::new(self.router.as_ref().expect("a router").address())
     }

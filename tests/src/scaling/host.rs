@@ -1,5 +1,5 @@
 //! A host for one process: a network namespace with its own address in the cluster's network. A
-//! test can block its traffic.
+//! test can block the host's traffic.
 
 use std::net::Ipv4Addr;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ const NODE: &str = "10.250.0.1";
 /// of one test cannot reach another.
 static USED: AtomicU8 = AtomicU8::new(0);
 
-/// A network namespace. Dropping its sandbox removes it.
+/// A network namespace, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct Host {
     address: Ipv4Addr,
@@ -85,7 +85,7 @@ impl Host {
         self.inside(sandbox, &format!("nft '{rules}'")).await;
     }
 
-    /// Ends [`cut_port`](Self::cut_port).
+    /// Lets the packets through again that [`cut_port`](Self::cut_port) drops.
     pub async fn join(&self, sandbox: &Sandbox) {
         self.inside(sandbox, "nft delete table inet cut").await;
     }

@@ -10,12 +10,12 @@ use tonic::Code;
 
 use super::Runner;
 
-/// Calls of the images `example.com/gated0:v1` and so on wait until a file `go` exists. Calls of
-/// `example.com/quick0:v1` and so on do not wait.
+/// The script of the images `example.com/gated0:v1`, `gated1:v1`, ...: a call waits until a file
+/// `go` exists. Calls of the images `example.com/quick0:v1`, `quick1:v1`, ... do not wait.
 const GATED: &str = "touch $TMPDIR/$$.begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 
-/// Starts a runner with a limit of `limit` bytes in flight. Its limit of parallel executions is too
-/// high to matter.
+/// Starts a runner that allows `limit` bytes in flight. No test reaches its limit of parallel
+/// executions.
 async fn limited(limit: usize) -> Runner {
     let images = |name: &str| {
         let images = (0..20).map(|number| format!("example.com/{name}{number}:v1"));
@@ -37,7 +37,7 @@ fn package() -> Bytes {
     vec![b'x'; 50_000].into()
 }
 
-/// The bytes that the runner charges for a call with that package.
+/// The bytes in flight that the runner counts for one call with [`package`].
 fn charge() -> usize {
     framed("example.com/gated0:v1", package()).len() - PREFIX_LEN + CALL_OVERHEAD
 }

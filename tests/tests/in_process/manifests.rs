@@ -1,7 +1,7 @@
 //! Asserts that duplicated facts in deploy/ are equal. The alerts exist twice, for Prometheus and
 //! for its operator, because kustomize cannot include one file in the other. The alerts' tests, the
-//! dashboard, scrape configurations and docs/ repeat names. kpt and kustomize list the same
-//! objects. `foreign::metrics` tests the alerts with Prometheus.
+//! dashboard, scrape configurations and docs/ repeat names of alerts, metrics and labels. kpt and
+//! kustomize list the same objects. `foreign::metrics` tests the alerts with Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,8 +62,8 @@ fn bytes(quantity: &Value) -> u64 {
     number.parse::<u64>().unwrap() * unit
 }
 
-/// How Prometheus finds the metrics of a Deployment's pods: the value of the pods' label `by`,
-/// which becomes the job, and the name of the metrics port.
+/// Returns the value of the pods' label `by`, from which Prometheus makes the job, and the name of
+/// the pods' metrics port.
 fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
     let pod = &deployment["spec"]["template"];
     let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
@@ -94,12 +94,12 @@ fn the_operators_alerts_are_those_of_the_rule_file() {
     let all = names(groups);
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
     assert!(!all.is_empty());
-    // kustomize writes this address into each runbook_url.
+    // kustomize writes this URL into each runbook_url.
     assert_eq!(object["metadata"]["annotations"]["porch-fn.example/runbooks"], RUNBOOKS);
 }
 
-/// An alert compares its value with a recorded threshold. If its condition is only true or false,
-/// it compares with 0 or 1.
+/// Each alert compares its value with a recorded threshold. Only an alert on a condition that is
+/// true or false compares with 0 or 1.
 #[test]
 fn the_thresholds_of_alerts_are_in_one_place() {
     let file = manifest(RULES);
@@ -191,7 +191,7 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
             assert!(TROUBLESHOOTING.contains(&format!("\n## {section}\n")), "{name} names {section:?}");
             named += 1;
         }
-        // Web pages of Markdown write a heading's anchor in lower case.
+        // Web servers that render Markdown write a heading's anchor in lower case.
         assert_eq!(rule["annotations"]["runbook_url"], format!("{RUNBOOKS}#{}", name.to_lowercase()));
         let heading = format!("\n### {name}\n");
         assert!(TROUBLESHOOTING.contains(&heading), "{name} has no section in docs/troubleshooting.md");
@@ -199,7 +199,7 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
     assert!(named > 3, "rows and sections are found in descriptions");
 }
 
-/// promtool runs the cases. This test checks that each alert has a case.
+/// promtool runs the test cases. This test checks only that each alert has them.
 #[test]
 fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     let tests = manifest("alerts/porch-functions.tests.yaml");
@@ -277,8 +277,8 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
     assert_eq!(scrape["relabel_configs"][0]["regex"], regex);
 }
 
-/// Porch's packages own Porch's objects. Tools that reconcile them would revert any change made
-/// here.
+/// Porch's packages own Porch's objects. Tools that reconcile these packages would revert the
+/// changes of our base.
 #[test]
 fn the_base_touches_no_object_of_porch() {
     let package = porch_fn_package::read(Path::new(DEPLOY), 1 << 20).unwrap();
@@ -306,7 +306,7 @@ fn the_base_touches_no_object_of_porch() {
     }
 }
 
-/// Porch's objects stay when this project is removed by its label or by kpt.
+/// A user may remove this project by its label or by kpt. Porch's objects must then stay.
 #[test]
 fn components_that_change_objects_of_porch_leave_them_behind() {
     for file in ["take-over/service.yaml", "take-over-1.5/service.yaml", "pod-security/namespaces.yaml"] {
@@ -319,7 +319,7 @@ fn components_that_change_objects_of_porch_leave_them_behind() {
     }
 }
 
-/// If a node runs short of memory, it first evicts pods that use more than they request.
+/// A node that runs short of memory first evicts pods that use more memory than they request.
 #[test]
 fn requests_and_limits_of_memory_fit_the_messages_held() {
     let deployments = deployments();
@@ -393,7 +393,7 @@ fn autoscalers_use_metrics_that_exist() {
     }
 }
 
-/// Containers without requests and limits get those of the component, others keep their own.
+/// The component sets requests and limits only for containers that have none.
 #[test]
 fn limits_of_function_pods_are_for_the_function_namespace() {
     let limits = manifest("components/function-pod-limits/limits.yaml");

@@ -57,7 +57,7 @@ fn assert_bound_to_runners(file: &str, binding: &Value) {
 fn the_single_runner_has_the_rights_of_the_base_and_its_components() {
     let single: BTreeSet<_> = Roles::of(&[SINGLE_RUNNER]).rights();
     let shards = Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES]).rights();
-    // The single runner's ConfigMap may have any name, like that of Porch's own runner.
+    // The single runner may read a ConfigMap of any name, like Porch's own runner.
     let any_map = |right: &Right| {
         let all = right.of_all();
         if all == Right::new("get configmaps") { all } else { right.clone() }
@@ -80,8 +80,8 @@ fn porch_grants_all_rights_that_our_manifests_grant() {
     }
 }
 
-/// The rollback to Porch's runner deletes by this label. It must delete the rights that Porch does
-/// not have, and none of Porch's objects.
+/// The rollback to Porch's runner deletes this folder's objects that have the label `part-of`. They
+/// must be the single runner's rights, and none of Porch's objects.
 #[test]
 fn only_the_rights_of_the_single_runner_have_its_label() {
     let mut removed = BTreeSet::new();

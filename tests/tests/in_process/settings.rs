@@ -1,5 +1,5 @@
 //! The file of executables changes while the runner runs. Calls and the admin port use the new
-//! content. `processes::pods` tests the file of pods, and runner/settings tests the page's content.
+//! content. `processes::pods` tests the file of pods, and runner/settings tests the page /config.
 
 use porch_fn_tests::process::{eventually, get, get_json, wait_metric};
 use serde_json::{Value, json};

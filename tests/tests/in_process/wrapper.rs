@@ -9,7 +9,7 @@ use wrapper_server::{App, Flags, start};
 const IMAGE: &str = "example.com/functions/set-image:v1";
 const INPUT: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n";
 
-/// A wrapper-server in this process. Its functions belong to the sandbox.
+/// A wrapper-server in this process. The sandbox kills the functions' processes.
 struct Wrapper {
     sandbox: Sandbox,
     _app: App,

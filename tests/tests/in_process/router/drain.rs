@@ -73,8 +73,8 @@ async fn connections_without_calls_do_not_delay_a_drain() {
 #[tokio::test]
 async fn no_call_fails_when_old_connections_are_closed() {
     let fleet = Fleet::with(2, &["--max-connection-age=50ms"]).await;
-    // Like grpc-go, this client repeats calls on a new connection if the server did not accept
-    // them.
+    // Like grpc-go, this client repeats a call on a new connection if the server did not accept the
+    // call.
     let client = Client::new(fleet.router.address());
     let until = Instant::now() + Duration::from_millis(500);
     let callers = (0..8).map(|number| {

@@ -10,11 +10,11 @@ use tonic::Code;
 
 const IMAGE: &str = "set-image:v1";
 
-/// Like the output of functions: percent signs and several languages. gRPC encodes a newline in
-/// three bytes.
+/// A line with percent signs and several languages, like the output of functions. gRPC encodes the
+/// newline in three bytes.
 const LINE: &str = "Fehler: 100 % der Größe von „name“ – 大きすぎる\n";
 
-/// Two answers with these headers: without a message, and as trailers after a message.
+/// Two answers: one has only these headers, the other sends them as trailers after a message.
 fn both_forms(headers: &HeaderMap) -> [Reply; 2] {
     let started = Reply::ok(Bytes::from_static(b"partial"), "");
     let mut trailers = headers.clone();

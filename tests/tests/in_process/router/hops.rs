@@ -13,7 +13,7 @@ use tonic::Code;
 
 const IMAGE: &str = "example.com/f:v1";
 
-/// Fields 3 and 4 with other wire types (varint, fixed32), and the unknown field 15.
+/// Fields 3 and 4 with wire types that differ from the proto file, and the unknown field 15.
 const OTHER_FIELDS: &[u8] = &[0x18, 7, 0x25, 1, 2, 3, 4, 0x7a, 2, 0xff, 0];
 
 #[tokio::test]

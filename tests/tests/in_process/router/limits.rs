@@ -18,7 +18,7 @@ const LIMIT: usize = 64 * 1024;
 const LIMIT_FLAG: &str = "--max-request-body-size=65536";
 const IMAGE: &str = "set-image:v1";
 
-/// A message whose size without its prefix is exactly `size` bytes, filled with text.
+/// A message of exactly `size` bytes, not counting its prefix. Text fills it to this size.
 fn message_of(size: usize, message: impl Fn(Bytes) -> Bytes) -> Bytes {
     let mut messages = (0..size).rev().map(|length| message(vec![b'x'; length].into()));
     messages.find(|message| message.len() == PREFIX_LEN + size).expect("a length that fits")

@@ -59,8 +59,8 @@ async fn some_answers_move_a_call_to_the_next_runner() {
     let full = |text| shed(Code::ResourceExhausted, text);
     let mut later = Reply::status(Code::ResourceExhausted, "an unknown mark");
     later.headers.extend(headers(&[("porch-fn-retry", "later")]));
-    // The columns are: the runners' answers in the image's order; the name of the runner that
-    // served the call, or the call's error; the number of calls at each runner.
+    // The columns are: the runners' answers, in the order in which the router prefers the runners;
+    // the name of the runner that served the call, or the call's error; the calls at each runner.
     let mut table = vec![
         (vec![of_a_proxy(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![of_a_proxy("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
@@ -223,7 +223,7 @@ async fn a_call_waits_again_when_the_runner_it_waited_for_breaks_the_connection(
     fleet.runners[0].restart().await;
     fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
     fleet.runners[0].on(IMAGE, Answer::Echo);
-    // Longer than `NO_RUNNER_WAIT`: the time on a runner does not count as waiting for one.
+    // This exceeds `NO_RUNNER_WAIT`, which must not include the time that the call is on a runner.
     sleep(Duration::from_secs(6)).await;
     gate.open();
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
@@ -291,7 +291,7 @@ async fn runners_that_hang_do_not_count_as_lost_connections_of_a_call() {
     let gate = Gate::default();
     fleet.runners[..3].iter().for_each(|runner| runner.on(&image, gate.echo()));
     let call = caller.spawn(&image);
-    // The worst case: the runners hang one after the other, each with the call.
+    // The worst case: one runner after the other gets the call and then hangs.
     for runner in &mut fleet.runners[..3] {
         runner.wait("the call", |log| log.calls.len() == 1).await;
         runner.hang().await;
@@ -327,8 +327,8 @@ async fn a_call_whose_connection_was_lost_is_sent_again_after_a_pause() {
 async fn an_error_of_a_proxy_counts_as_a_lost_connection() {
     let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
     let proxys = || Answer::Reply(Reply::status(Code::Unavailable, OF_A_PROXY));
-    // Runners of older versions do not report their load. Before the router has received a load
-    // from this runner, it treats each answer as the runner's own.
+    // Runners of older versions do not report their load. So until a runner has reported a load,
+    // the router assumes that each answer comes from the runner, not from a proxy.
     fleet.runners[0].on(&image, proxys());
     assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), OF_A_PROXY);
 

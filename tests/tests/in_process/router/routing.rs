@@ -244,12 +244,12 @@ async fn spread(load: Option<usize>) -> Vec<usize> {
     fleet.runners.iter().for_each(|runner| runner.on(&busy, gate.echo()));
     let mut calls = Vec::new();
     for sent in 1..=35 {
-        // A load report is valid only for a few seconds.
+        // A load report expires after a few seconds, so it is repeated before each call.
         if let Some(load) = load {
             fleet.runners[1].on(&other, loaded(load));
             assert_eq!(caller.runner_of(&other).await, "loaded");
         }
-        // Start the calls one after the other, so that each sees the load of the earlier calls.
+        // Wait until the call is on a runner, so that the router counts it before the next call.
         calls.push(caller.spawn(&busy));
         while taken().iter().sum::<usize>() < sent {
             tokio::task::yield_now().await;

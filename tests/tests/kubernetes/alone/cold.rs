@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{CONNECTS, INPUT, Setup};
 
 const RUNS: usize = 8;
-/// The largest allowed median of the times, from when the new pod accepts connections.
+/// The largest allowed median of the times from the pod's first connection to the answer.
 const BOUND: Duration = Duration::from_millis(150);
-/// The largest allowed time on a busy node. The slowest run is ignored.
+/// The largest allowed time of a single run, on a busy node. The slowest run is ignored.
 const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);
 
 #[tokio::test]

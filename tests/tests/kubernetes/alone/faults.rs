@@ -35,7 +35,7 @@ pub(crate) struct ProxiedRunners {
 // === impl ProxiedRunners ===
 
 impl ProxiedRunners {
-    /// Starts the proxy and the runners with these rules in force.
+    /// Starts the runners and the proxy. The proxy applies these rules from the start.
     pub(crate) async fn start(
         rules: Vec<Rule>,
         seed: u64,
@@ -49,7 +49,7 @@ impl ProxiedRunners {
         let record = setup.namespace.record::<Pod>().await;
         let kubeconfig = proxy.kubeconfig(&setup.sandbox);
         let more = [&["--scan-interval=1s"], more].concat();
-        // All tests of the cluster share the network, so only one test at a time can start a fleet.
+        // A fleet has fixed addresses, so only one test at a time can start one.
         let runners = if runners == 1 {
             vec![setup.namespace.runner_as(&setup.sandbox, kubeconfig, images, &more).await]
         } else {
@@ -178,7 +178,7 @@ async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry(
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_call_does_not_wait_for_a_pod_whose_end_is_not_reported() {
-    // The pod's grace period and the runner's timeout for a stuck pod would take 40 s.
+    // A call that waited for the pod's grace period and the runner's timeout would take 40 s.
     const BOUND: Duration = Duration::from_secs(20);
     let cluster = Cluster::connect().await;
     let image = cluster.function_image();

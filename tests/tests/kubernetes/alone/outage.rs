@@ -124,7 +124,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     };
     let (answered, accepts) = tokio::join!(answered, accepts);
     assert!(answered < accepts + ANSWERED_WITHIN, "{answered:?}, {accepts:?}");
-    // The runner's later decisions must not fail calls either.
+    // Also after the outage, the runner must not do anything that fails calls.
     assert_load_continues(&load, Duration::from_secs(10)).await;
     let report = load.stop().await;
     figure(&format!(

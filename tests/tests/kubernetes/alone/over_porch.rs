@@ -121,8 +121,8 @@ async fn check_single_runner(setup: &DeploySetup, version: Version, flags: &[&st
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
     if !flags.is_empty() {
-        // The single runner must replace these fields. Its command is that of Porch 1.6. The number
-        // of replicas conflicts because this test has changed it.
+        // The single runner must replace these fields. It has the same command as Porch 1.6. The
+        // number of replicas conflicts because this test has changed it.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
         let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
         if version != Version::Next {

@@ -188,7 +188,7 @@ impl Reports {
                     last = Some(report.pod.clone());
                     reports.0.lock().unwrap().insert(report.pod.clone(), report);
                 }
-                // A killed pod cannot report the results of its last calls.
+                // A pod that was killed before `done` has not reported its last calls.
                 if let Some(pod) = last
                     && let Some(report) = reports.0.lock().unwrap().get_mut(&pod)
                 {

@@ -17,7 +17,7 @@ use crate::rig::{INPUT, alive, births};
 
 const CALLERS: usize = 16;
 const IMAGES: usize = 20;
-/// Every load of these tests ends earlier.
+/// The load stops after this time. Each test stops its load earlier.
 const LONGEST: Duration = Duration::from_mins(15);
 
 /// An installation whose functions have pods.

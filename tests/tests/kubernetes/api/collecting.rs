@@ -11,7 +11,7 @@ use crate::rig::{INPUT, LONG_AGO, RECLAIM_AFTER, Setup};
 async fn an_expired_pod_is_deleted_with_its_service_and_nothing_else() {
     let setup = Setup::new().await;
     let fresh = setup.cluster.function_named("collecting/fresh:v1").await;
-    // Porch's own pods look like this.
+    // The pods of Porch's own runner have this label and this reclaim-after.
     let original = json!({"fn.kpt.dev/image": "original"});
     let original = setup.foreign_pod("original", original, json!({RECLAIM_AFTER: LONG_AGO})).await;
     let bare = setup.foreign_pod("bare", json!({}), json!({})).await;

@@ -137,7 +137,7 @@ async fn the_manifests_grant_exactly_the_rights_that_are_used() {
     let audit = setup.cluster.audit();
     let mark = audit.mark().await;
 
-    // Foreign objects hold the names of two functions, and an earlier runner left objects behind.
+    // A foreign pod and Service have names that the runner needs. An earlier runner left objects.
     let [of_pod, of_service] = ["pod", "service"].map(|name| format!("example.com/{name}:v1"));
     let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0);
     setup.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
@@ -160,7 +160,7 @@ async fn the_manifests_grant_exactly_the_rights_that_are_used() {
     configs.apply("b", json!({}), pods_of("b")).await;
     configs.wait_applied("b").await;
 
-    // If a pod is about to expire, a call first moves its reclaim-after into the future.
+    // A call of a pod that is about to expire first moves the pod's reclaim-after into the future.
     let pod = setup.pod_of(&setup.image).await;
     let soon = (Timestamp::now() + SignedDuration::from_secs(25)).to_string();
     setup.patch(&pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: soon}}})).await;
@@ -241,7 +241,7 @@ async fn without(verb: &str, resource: &str, effect: &Effect) {
     runner.call_ok().await;
 }
 
-/// The runner repeats the list, so the missing right can be granted without a restart.
+/// The runner repeats its failed request. So the right can be granted without a restart.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_missing_list_of_pods_can_be_granted_later() {

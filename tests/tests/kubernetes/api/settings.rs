@@ -43,7 +43,7 @@ impl Function {
 async fn template_overrides_change_only_the_pods_of_their_image() {
     let function_of = Function::new("overridden").await;
     let setup = &function_of.setup;
-    // An image with the same name in another repository.
+    // The overrides must not affect this image, which has the same name in another repository.
     let foreign = setup.cluster.function_named("elsewhere/overridden:v1").await;
     setup.namespace.make::<ServiceAccount>(json!({"metadata": {"name": "functions"}})).await;
     setup.write_template(&template(&setup.cluster, &["/tools/wrapper-server"])).await;

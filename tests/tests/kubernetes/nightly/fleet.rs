@@ -171,7 +171,7 @@ impl Fault {
     }
 }
 
-/// Starts another runner, which discovery does not publish yet.
+/// With `scale_out`, starts another runner. Discovery does not publish it yet.
 async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
     if scale_out {
         let runner = tier.runner().await;
