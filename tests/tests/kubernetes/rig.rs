@@ -143,8 +143,8 @@ impl Setup {
         self.runner_of(images, &flags).await
     }
 
-    /// Starts one runner for each kubeconfig. Each has its own address in a network such as
-    /// `127.0.7`, and all of them are peers.
+    /// Starts one runner for each kubeconfig, all as peers. Each runner has its own address in
+    /// `network`, such as `127.0.7`.
     pub(crate) async fn fleet(
         &self,
         network: &str,
@@ -191,7 +191,7 @@ impl Setup {
         self.namespace.wait_until("the quota is in force", in_force).await;
     }
 
-    /// Writes a pod template into the ConfigMap `template`. JSON is YAML.
+    /// Writes a pod template as JSON into the ConfigMap `template`.
     pub(crate) async fn write_template(&self, template: &Value) {
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "template"},
@@ -216,7 +216,7 @@ impl Setup {
         self.kubectl(&[&established, &file[..]].concat(), "").await;
     }
 
-    /// The name of the function's pod in a slot.
+    /// The name of the function's pod with this slot number.
     pub(crate) fn name(&self, slot: u32) -> String {
         pod_name(&Image::parse(&self.image, "").unwrap(), slot)
     }
@@ -237,7 +237,7 @@ impl Setup {
         only(pods)
     }
 
-    /// Waits until the Service with the pod's name is owned by this pod.
+    /// Waits until this pod has its own Service, and returns it.
     pub(crate) async fn service_of(&self, pod: &Pod) -> Service {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap());
         let owned = |service: &&Service| {

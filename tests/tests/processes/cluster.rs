@@ -1,5 +1,4 @@
-//! Three runners and a router, each a process. No call fails when a runner is killed or replaced. A
-//! runner that hangs and a router that is stopped are tested with fake runners.
+//! Three runners and a router, each a process. No call fails when a runner is killed or restarted.
 
 use std::time::Duration;
 
@@ -107,8 +106,8 @@ async fn no_call_fails_when_a_runner_is_killed_and_it_owns_its_images_again_afte
     let owners = cluster.call_each(&cluster.images).await;
     let load = cluster.load();
     load.wait_answers(500).await;
-    // The load may have no call on the runner when it is killed. One of these calls certainly runs
-    // there.
+    // When runner 1 is killed, the load may have no call on it. At least one of these calls then
+    // runs on it.
     let client = Client::new(cluster.router.address());
     let held = join_all(cluster.held.iter().map(|image| client.call(image, INPUT)));
     let killed = async {
@@ -133,7 +132,7 @@ async fn no_call_fails_when_a_runner_is_killed_and_it_owns_its_images_again_afte
         assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
     }
 
-    // Call only some of the runner's images, so that all calls are made before the cooldown ends.
+    // Call only some of the runner's images, so that all calls end before the runner is healthy.
     let back = Instant::now();
     cluster.restart(1).await;
     cluster.wait_states(["healthy", "cooling_down", "healthy"]).await;

@@ -7,7 +7,7 @@ use super::INPUT;
 
 const IMAGE: &str = "example.com/functions/echo:v1";
 
-/// The log lines of attempts, starting at the image and without the durations.
+/// The part of each attempt's log line from the image to the duration.
 fn attempts(log: &str) -> Vec<&str> {
     let attempt = |line| Some(str::split_once(line, "attempt ended image=")?.1.split_once(" took=")?.0);
     log.lines().filter_map(attempt).collect()

@@ -30,7 +30,6 @@ fn zombies(parent: i32) -> usize {
 }
 
 /// Makes `count` calls, and asserts that none of their processes is left a second later.
-/// runner/wrapper-server tests that a call keeps its own processes until it ends.
 async fn assert_no_process_left(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
     let client = Client::new(server.address());
     let begin = Instant::now();
@@ -134,7 +133,7 @@ async fn a_pod_that_six_runners_share_refuses_no_call() {
 pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     let mut most = 0;
     let mut ticks = interval(Duration::from_millis(50));
-    // A busy machine takes longer to read /proc, and `work` needs time as well.
+    // If reading /proc is slow, missed ticks are not made up for: `work` needs the time.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(work);
     loop {
@@ -145,7 +144,7 @@ pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     }
 }
 
-/// Calls more functions than there may be pods, one after the other.
+/// Calls the functions one after the other. There are more functions than `max_pods`.
 pub(super) async fn take_turns(functions: usize, max_pods: usize, rounds: usize) {
     let images: Vec<_> = (0..functions).map(|number| format!("example.com/functions/f{number}:v1")).collect();
     let sandbox = Sandbox::new();

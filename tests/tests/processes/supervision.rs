@@ -20,7 +20,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Creates a function that ends only after a file `go` exists, and a certificate.
+    /// Creates a certificate, and a function that ends only after a file `go` exists.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let gated = "touch $TMPDIR/runs; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat";
@@ -51,7 +51,7 @@ impl Setup {
         server.wait_log(&format!("task \"{logged}\" panicked (a test asked for it)")).await;
         self.sandbox.write("go", "");
         let answer = call.await.unwrap();
-        // If the listener's task panics, its connections are lost.
+        // If the listener's task panics, the caller's connection is lost and gets no answer.
         if task != "serve" {
             assert_eq!(answer.unwrap().output(), INPUT, "{program}: {task}");
         }

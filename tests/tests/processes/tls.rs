@@ -16,7 +16,7 @@ use super::INPUT;
 const IMAGE: &str = "example.com/functions/echo:v1";
 /// One day in seconds.
 const DAY: u64 = 24 * 60 * 60;
-/// The DNS name in the runners' certificates, which is that of their Service.
+/// The DNS name in the runners' certificates: the name of the runners' Service.
 const NAME: &str = "runners.test.svc";
 
 struct Setup {
@@ -102,7 +102,7 @@ async fn only_peers_with_a_valid_certificate_are_accepted() {
         let flags = own.clone().into_iter().chain([flag("tls-server-name", expected)]);
         assert_refused(&setup.router(&[&invalid], flags).await, &invalid, router_logs, "TLS failed").await;
     }
-    // The router with the valid certificate was not disturbed.
+    // The router with the valid certificate still reaches its runner.
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT, "{openssl}");
 }
 
@@ -137,8 +137,8 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     };
     sandbox.write("authority.crt", before + &after);
     renewed(1).await;
-    // Issue all files first, so that each key and its certificate are renamed right after each
-    // other. In a Kubernetes mount, both change at once.
+    // In a Kubernetes mount, a key and its certificate change at once. So issue all files first,
+    // then rename both without a pause.
     for name in ["router", "runner"] {
         next.issue(sandbox, &format!("{name}-next"), &format!("DNS:{NAME}"), 2).await;
     }

@@ -165,8 +165,7 @@ async fn the_spans_of_a_call_are_one_tree_from_the_caller_to_the_function() {
     let collector = Collector::start().await;
     let mut setup = Setup::start(collector.address, "50").await;
     let called = [(EXEC, "exec", setup.call(EXEC, true).await), (POD, "pod", setup.call(POD, true).await)];
-    // The trace context of a caller that does not sample is passed on, but its spans are not
-    // exported.
+    // If the caller does not sample, the servers pass the trace context on, but export no spans.
     let unsampled = setup.call(EXEC, false).await;
     assert!(unsampled.starts_with(&format!("00-{TRACE}-")) && unsampled.ends_with("-00"), "{unsampled}");
     eventually("10 spans", async || (collector.spans.lock().unwrap().len() >= 10).then_some(())).await;

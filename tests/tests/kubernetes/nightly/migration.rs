@@ -1,10 +1,10 @@
 //! Migrates from Porch's function runner to this one and rolls back, without a failed call. The
-//! commands are those of docs/migrate.md. Porch 1.5 migrates by its Service, Porch 1.6 and the next
-//! version by their settings.
+//! commands are those of docs/migrate.md. For Porch 1.5, the test switches Porch's Service; for
+//! Porch 1.6 and the next version, it changes settings of Porch's programs.
 //!
 //! Porch's own programs do not run here. The test applies the Deployments, Services, accounts and
-//! Roles of Porch's manifests, but their pods run a stand-in (tests/clients/go/cmd/porch). It makes
-//! calls and shuts down like Porch's programs.
+//! Roles of Porch's manifests, but their pods run a stand-in (tests/clients/go/cmd/porch), which
+//! makes calls and shuts down like Porch's programs.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445"
 const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in its own pods, except functions whose FunctionConfig names an executable";
 const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
-/// The blocks of commands under a heading of docs/migrate.md.
+/// The blocks of commands under this heading of docs/migrate.md.
 fn commands(heading: &str) -> Vec<&'static str> {
     let (_, section) =
         PAGE.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
@@ -109,7 +109,7 @@ impl DeploySetup {
         (pod.is_some_and(|pod| alive(&pod) && pod.uid() == legacy.uid()), service.is_some())
     }
 
-    /// Waits until the faults that the doctor command reports about Porch are exactly these.
+    /// Waits until the doctor command reports exactly these findings about Porch.
     async fn wait_doctor_reports(&self, expected: &[&str]) {
         eventually(&format!("doctor reports {expected:?}"), async || {
             let (findings, _) = doctor(self).await;
@@ -161,7 +161,7 @@ impl DeploySetup {
     }
 }
 
-/// Migrates by Porch's settings. Porch 1.5 has the same settings, except those of its controllers.
+/// Changes a setting of porch-server and one of porch-controllers. Porch 1.5 has only the first.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
@@ -208,7 +208,7 @@ async fn porch_1_6_migrates_and_rolls_back_without_a_failed_call() {
     setup.delete_namespaces().await;
 }
 
-/// Migrates by Porch's Service, which our router takes over.
+/// Switches Porch's Service to our routers and back.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
@@ -253,8 +253,8 @@ async fn wait_pods_gone(setup: &DeploySetup, label: &str) {
 async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
     let setup = DeploySetup::new(cluster).await;
-    // Porch's pod template, a pod of an older template, and a pod that porch-server adopts when it
-    // starts.
+    // When porch-server starts, it adopts the pod of the present template. It does not use the pod
+    // of an older template.
     let template = setup.create_template().await;
     let unused = setup.legacy_pod("function-0-v1-1-0123abcd", "1").await;
     let adopted = setup.legacy_pod("function-1-v1-1-0123abcd", &template).await;
@@ -287,9 +287,9 @@ async fn porchs_next_version_migrates_and_rolls_back_without_a_failed_call() {
     setup.run_commands(server).await;
     porch.wait_calls_to(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     porch.assert_nothing_failed("migrated");
-    // porch-server still evaluates functions in pods of its present template.
     let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
     setup.wait_doctor_reports(&[idle, EXECUTABLES_ALONE]).await;
+    // This must keep the pods of the present template: porch-server still uses them.
     setup.run_commands("porch-fn doctor --clean-legacy --yes").await;
     eventually("the unused pod is gone", async || (!setup.exists(&unused).await.0).then_some(())).await;
     assert_eq!(setup.exists(&adopted).await, (true, true));

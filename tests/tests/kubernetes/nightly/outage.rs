@@ -1,6 +1,6 @@
 //! The API server is unavailable for a minute, so Kubernetes regards the node as lost.
-//! `alone::outage` tests one runner. With DNS discovery, a router sees only empty DNS answers
-//! during an outage; `fleet` tests those.
+//! `alone::outage` tests one runner. With DNS discovery, a router gets empty DNS answers during an
+//! outage; `fleet` tests empty answers.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// When the API server is back, it regards the node as lost. Then no router, runner or function pod
-/// is ready, but all of them still serve.
+/// When the API server is back, Kubernetes regards the node as lost. Then no router, runner or
+/// function pod is ready, but all of them still serve.
 #[tokio::test]
 #[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_api_server_that_stops_for_a_minute_fails_no_call_of_a_fleet() {
@@ -31,8 +31,8 @@ async fn an_api_server_that_stops_for_a_minute_fails_no_call_of_a_fleet() {
     let fleet = warm.installation.home().record::<Pod>().await;
     let what = format!("API server stopped for {LASTING:?}");
     let stopped = async || {
-        // When the API server is back, a running kubelet could report the node before Kubernetes
-        // regards the node as lost.
+        // The kubelet is stopped, too. Otherwise it could report the node as healthy before
+        // Kubernetes regards the node as lost.
         let kubelet = Stopped::stop(cluster.machine(), "kubelet").await;
         let api_server = Stopped::stop(cluster.machine(), "kube-apiserver").await;
         sleep(LASTING).await;

@@ -29,7 +29,7 @@ const CALLERS: usize = 20;
 /// The load, as a multiple of the capacity.
 const OVERLOAD: f64 = 4.0;
 const OVERLOAD_TIME: Duration = Duration::from_secs(30);
-/// The part of the capacity that must be served during the overload.
+/// The minimum rate of successful calls during the overload, as a part of the capacity.
 const MIN_GOODPUT: f64 = 0.9;
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);

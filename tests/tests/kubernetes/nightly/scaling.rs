@@ -20,8 +20,8 @@ const GONE_WITHIN: Duration = Duration::from_mins(4);
 async fn runners_and_routers_are_scaled_restarted_and_killed() {
     let cluster = Cluster::connect().await;
     let mut plan = Plan::new(&cluster, Discovery::Dns, 2);
-    // A runner keeps a pod until the latest possible end of the pod's last call, so this
-    // timeout is short.
+    // With a longer request timeout, a runner would keep unused pods longer than GONE_WITHIN: a
+    // pod's last call may take this long.
     plan.router_flags = vec!["--request-timeout=1m".into()];
     plan.runner_flags = vec!["--pod-ttl=1m".into(), "--scan-interval=5s".into()];
     let warm = WarmInstallation::start(&cluster, &plan, functions(&cluster, "operated").await).await;

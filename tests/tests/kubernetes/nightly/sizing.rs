@@ -1,4 +1,4 @@
-//! How many API requests function pods cost. The table "Requests to the API server" of
+//! Counts the API requests that function pods cause. The table "Requests to the API server" of
 //! docs/operate.md is made of these figures.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! This version together with the previous version. `tests/nightly/upgrade` builds the previous
-//! version and passes its folder in `PORCH_FN_TEST_BEFORE_DIR`. Each program works with the other
-//! version's programs, and an upgrade fails no call.
+//! Programs of this version work with programs of the previous version, and an upgrade fails no
+//! call. `tests/nightly/upgrade` builds the previous version and passes its folder in
+//! `PORCH_FN_TEST_BEFORE_DIR`.
 
 mod rolling;
 
@@ -73,8 +73,8 @@ impl Trial {
         Self { images, runners, router, sandbox, runner, wrapper }
     }
 
-    /// The answers of a function with a short and a long input, a function that fails, a function
-    /// that does not exist, and a call with an expired deadline.
+    /// The answers to five calls: short input, long input, a function that fails, a function that
+    /// does not exist, and an expired deadline.
     async fn answers(&self) -> Vec<Answer> {
         let client = Client::new(self.router.address());
         let long = format!("{INPUT}# {}\n", "x".repeat(5 << 20));
@@ -88,7 +88,7 @@ impl Trial {
         ]
     }
 
-    /// Runs load while each runner is stopped, like in a rollout, and started again.
+    /// Stops and restarts one runner after the other under load. Returns the number of calls.
     async fn runners_restarted(&mut self) -> usize {
         let load = Load::start(self.router.address(), 16, &self.images);
         for number in 0..2 {

@@ -24,8 +24,8 @@ async fn connected_by(connect: &str) -> (Setup, Runner, Recorder<Pod>, Pod) {
 // === impl Runner ===
 
 impl Runner {
-    /// Makes a call that takes this long, and runs `happens` meanwhile. Asserts that the call
-    /// succeeds, and returns the time of its answer.
+    /// Makes a call that takes this long, and runs `happens` during the call. Asserts that the call
+    /// succeeds, and returns when its answer came.
     async fn call_during(&self, takes: Duration, happens: impl AsyncFnOnce()) -> Instant {
         let input = sleeping(takes);
         let call = async {

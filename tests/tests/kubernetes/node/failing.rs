@@ -1,5 +1,5 @@
-//! Pods that the node cannot start. Callers get the reason early, later callers get the same text,
-//! and no failed pod is left behind.
+//! The node cannot start a pod. Its callers soon get the reason, later callers get the same reason,
+//! and no failed pod is left.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn an_image_that_does_not_exist_fails_early() {
     runner.call_ok().await;
     let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
                       and the pull secrets of the function namespace";
-    // The second call does not wait for another start.
+    // Each call must fail before the kubelet repeats the pull.
     for _ in 0..2 {
         let start = Instant::now();
         let answer = runner.client.call(&bogus, INPUT).await;

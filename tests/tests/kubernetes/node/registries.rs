@@ -21,8 +21,8 @@ use crate::rig::{COPY, INPUT, Setup, failed, function};
 
 /// The function logs its arguments.
 const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
-/// The maximum time until pods follow a moved tag. An owner waits a minute before it replaces pods,
-/// because it may lose the image to another owner.
+/// The maximum time from the move of a tag until the new image answers. An owner waits a minute
+/// before it replaces pods, because another runner may become the owner.
 const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
 /// The maximum time of a call that fails without a pod. On an idle node, such a call takes a
 /// hundredth of this time.

@@ -1,5 +1,5 @@
-//! The pod template of Porch's documentation with a foreign wrapper-server. The runner's unit tests
-//! parse the same template. `alone::deploy` starts a pod from a template with our wrapper-server.
+//! Starts pods from the template in Porch's documentation, with a foreign wrapper-server. The
+//! runner's unit tests parse the same template. `alone::deploy` tests one with our wrapper-server.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use porch_fn_tests::foreign;
 
 use crate::rig::{CONNECTS, INPUT, Setup};
 
-/// The template from Porch's documentation, in `data` of this ConfigMap.
+/// A ConfigMap whose `data` contains the pod template from Porch's documentation.
 const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
 const NAME: &str = "kpt-function-eval-pod-template";
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
@@ -18,8 +18,8 @@ async fn a_foreign_wrapper_server_works() {
     let server = foreign::client("echoserver");
     let setup = Setup::new().await;
     let image = wrapper_of(&setup, &server).await;
-    // The foreign program accepts the flags of Porch's wrapper-server. Both use grpc-go's health
-    // service. Unlike Porch's, the foreign program listens on 127.0.0.1 by default.
+    // The foreign program accepts the flags of Porch's wrapper-server, but it listens on 127.0.0.1
+    // by default.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
     let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
     let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
@@ -35,7 +35,7 @@ async fn a_foreign_wrapper_server_works() {
     setup.pod().await;
 }
 
-/// Pushes the wrapper's image with its program replaced by another.
+/// Pushes a copy of our wrapper image in which `program` replaces the wrapper-server.
 async fn wrapper_of(setup: &Setup, program: &std::path::Path) -> String {
     let file = setup.sandbox.write("layer/wrapper-server/wrapper-server", "");
     fs::copy(program, file).unwrap();

@@ -59,7 +59,7 @@ impl Stack {
     }
 }
 
-/// The two clients, and the flags of the second for long error texts.
+/// The two clients. The second needs flags to accept long error texts.
 fn clients() -> [(PathBuf, &'static [&'static str]); 2] {
     [(foreign::client("grpcgo"), &[]), (foreign::client("grpcpy"), &["--max-metadata", "1048576"])]
 }

@@ -105,7 +105,7 @@ async fn non_reading_caller(router: SocketAddr, image: String) {
         let _ = stream.send_data(body.clone(), true);
         if let Ok(answer) = answer.await {
             let mut answer = answer.into_body();
-            // This reads until the router resets the stream. The read bytes do not open the window.
+            // Reads until the router resets the stream, but never enlarges the HTTP/2 window.
             while let Some(Ok(_)) = answer.data().await {}
         }
         connection.abort();

@@ -78,8 +78,8 @@ impl Runner {
         (count("+Inf"), count("0.001"))
     }
 
-    /// Waits until the runner knows this number of images and all its own pods are ready. Returns
-    /// the number of these pods.
+    /// Waits until the runner reports this number of images and all pods that it owns are ready.
+    /// Returns the number of these pods.
     async fn wait_all_serve(&self, images: usize) -> u64 {
         let metric = async |name: &str| self.server.metric(&format!("porch_fn_runner_{name}")).await;
         eventually("the runner's own pods are ready", async || {
@@ -125,8 +125,8 @@ fn changes(api: &Api, per_second: usize) -> JoinSet<()> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         for tick in 0.. {
             ticks.tick().await;
-            // A prime stride reaches each pod once per round, because it does not divide the number
-            // of pods.
+            // The stride 7919 is a prime that does not divide the number of pods. So a round
+            // reaches each pod once.
             let batch = (tick * per_second / 50)..((tick + 1) * per_second / 50);
             let batch: Vec<_> = batch.map(|n| names[n * 7919 % names.len()].clone()).collect();
             api.touch(&batch);

@@ -51,8 +51,8 @@ impl Shares {
         self.serving.push((Instant::now(), runners));
     }
 
-    /// The largest share that a runner had in any window, as a multiple of the fair share. The
-    /// first window after each change of the number of serving runners is ignored.
+    /// The largest share of the calls that a runner had in any window. 1.0 is an equal share. Skips
+    /// the first window after each change of the number of serving runners.
     pub(super) async fn largest(mut self) -> Option<f64> {
         self.reading.shutdown().await;
         let samples = self.samples.lock().unwrap();

@@ -14,13 +14,13 @@ use super::push_before;
 use crate::alone::scaling::{WarmInstallation, functions};
 use crate::rig::{INPUT, REFERENCE, births};
 
-/// How long the rollout pauses with runners of both versions. It is longer than an owner waits
+/// How long the rollout pauses with runners of both versions. A runner waits less than this time
 /// before it replaces pods.
 const BOTH_VERSIONS: Duration = Duration::from_secs(90);
-/// The maximum time from the end of the rollout until all function pods are replaced. Each runner
-/// replaces one pod at a time, because it owns fewer than 40, and one replacement takes two minutes.
+/// The maximum time from the end of the rollout until all function pods are replaced. A runner that
+/// owns fewer than 40 pods replaces one at a time. One replacement takes two minutes.
 const REPLACED_WITHIN: Duration = Duration::from_mins(30);
-/// How long no pod may change after that. It is longer than an owner waits before it replaces pods.
+/// After all pods are replaced, no pod may be replaced for this time.
 const UNCHANGED: Duration = Duration::from_secs(80);
 
 /// The number of pods that each image has had.

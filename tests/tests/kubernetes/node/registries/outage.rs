@@ -13,7 +13,7 @@ const UNREACHABLE: &str = "the image's registry cannot be reached: check it, and
 /// The maximum duration of a request to a registry.
 const LOOKUP: Duration = Duration::from_secs(20);
 
-/// The registry accepts connections and does not answer. A registry that refuses connections fails
+/// The registry accepts connections and does not answer. If it refused them, lookups would fail
 /// sooner.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]

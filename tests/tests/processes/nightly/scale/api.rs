@@ -34,7 +34,7 @@ pub(crate) struct Api(Arc<Shared>);
 struct Shared {
     address: std::net::SocketAddr,
     state: Mutex<State>,
-    /// The newest resource version. Watches wait for changes of it.
+    /// The newest resource version. Open watches wait until it changes.
     changed: watch::Sender<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Api {
     }
 
     /// When the runner requested the first page of its last list of pods, and when it began the
-    /// next watch. At that time it has processed the whole list.
+    /// next watch. Before that watch, the runner has processed the whole list.
     pub(crate) fn last_list(&self) -> Option<(Instant, Instant)> {
         let state = self.0.state.lock().unwrap();
         state.listed.zip(state.watched)
@@ -146,7 +146,7 @@ impl Api {
             (&Method::GET, Some((kind @ ("pods" | "services"), Some(name)))) => {
                 self.get(kind == "pods", name)
             }
-            // A runner may learn of a pod before its Service, and then tries to create the Service.
+            // A runner that sees a pod before the pod's Service tries to create the Service.
             (&Method::POST, Some(("services", None))) => failure(StatusCode::CONFLICT, "AlreadyExists"),
             (&Method::PATCH, Some(("pods", Some(name)))) => self.push(name, &body),
             _ => failure(StatusCode::NOT_FOUND, "NotFound"),
@@ -237,7 +237,7 @@ impl State {
         self.pod_events.push((pod.version, line.into()));
     }
 
-    /// The events after `version` for a watch, and the version of the last one.
+    /// The watch events after `version`, and the version of the last event.
     fn after(&self, of_pods: bool, version: u64) -> Option<(Bytes, u64)> {
         if of_pods && version < self.expired {
             let event = json!({"type": "ERROR", "object": status(StatusCode::GONE, "Expired")});
