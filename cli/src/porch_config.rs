@@ -70,11 +70,11 @@ pub(crate) struct Place {
 const NO_FUNCTION_CONFIGS: &str = "the cluster has no FunctionConfigs (config.porch.kpt.dev/v1alpha1). Only a Porch \
     whose porch-server evaluates in pods needs them; for another Porch, set --function-runner to the routers";
 const NO_CONSTRAINTS: &str = "tags of this cluster's FunctionConfigs are not version constraints (kptdev/porch#1186), \
-    so no tag matches all tags: upgrade Porch and its CRDs first. Porch 1.6 and older need no FunctionConfigs for this: \
-    set --function-runner to the routers";
+    so no tag matches all tags: upgrade Porch and its CRDs first. Porch 1.6 and older call the routers without \
+    FunctionConfigs: set --function-runner to the routers";
 const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs has no descriptions, so the meaning of tags is \
     unknown. If Porch is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: add \
-    --functionconfig-tags=constraint. Porch 1.6 and older need no FunctionConfigs for this";
+    --functionconfig-tags=constraint. Porch 1.6 and older call the routers without FunctionConfigs";
 
 pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     let (Action::Generate { place, .. } | Action::Remove { place }) = action;

@@ -35,7 +35,7 @@ pub struct Peek {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PeekError {
     /// A field continues after the end of the message.
-    #[error("the request is cut off: a field runs past its end")]
+    #[error("the request is cut off: a field continues after the end of the message")]
     Truncated,
     /// A malformed varint, field number zero, an unknown wire type or a malformed group.
     #[error("the request is not a protobuf message")]

@@ -78,7 +78,7 @@ impl Members {
         for (address, member) in &self.runners {
             let listed = !self.membership.is_unlisted(address);
             if member.runner.set_listed(listed) != listed {
-                tracing::info!(runner = %address, listed, "discovery's list of this runner changed");
+                tracing::info!(runner = %address, listed, "discovery has started or stopped listing this runner");
             }
         }
     }
@@ -103,7 +103,7 @@ impl Members {
                     tracing::info!(runner = %address, "runner joined");
                     self.runners.insert(address, member);
                 }
-                Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
+                Err(error) => tracing::error!(%error, "ignoring a runner: invalid address; see --runners"),
             }
         }
         let ring = Ring::new(self.runners.keys().cloned());

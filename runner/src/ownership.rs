@@ -77,7 +77,7 @@ impl Ownership {
                     tracing::warn!(
                         own = %self.own,
                         members = self.ring.borrow().len(),
-                        "this runner has not been among --peers for a minute and owns no function: it serves, but \
+                        "this runner has not been among --peers for a minute, so it owns no function: it serves calls, but \
                          collects and replaces no pods; see --shard-address"
                     );
                 }

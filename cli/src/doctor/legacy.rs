@@ -181,15 +181,15 @@ fn require_our_runner(facts: &Facts) -> Result<(), String> {
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
         let namespace = &facts.namespace;
         return Err(format!(
-            "namespace {namespace} has no runner of ours; see -n. Porch's own function runner, while it runs, needs \
-             these pods"
+            "namespace {namespace} has no porch-fn runner; see -n. Porch's own function runner needs these pods as \
+             long as it runs"
         ));
     };
     let mut answers = facts.runners.iter().map(|runner| &runner.answer);
     if facts.runners.is_empty() || !answers.all(|answer| answer.as_ref().is_ok_and(|answer| answer.page)) {
         return Err(format!(
-            "Deployment {} may run Porch's own function runner, which needs these pods: not every pod of it has \
-             identified itself as our runner",
+            "Deployment {} may run Porch's own function runner, which needs these pods: not every pod of this \
+             Deployment has identified itself as a porch-fn runner",
             runner.workload.name
         ));
     }
@@ -205,8 +205,8 @@ async fn require_unneeded(cluster: &Cluster, facts: &Facts, runner: &Evaluator) 
     if runner.workload.pods > 0 && !is_ours {
         return Err(format!(
             "Deployment {name} in namespace {namespace} may be Porch's own function runner, and may need these pods. \
-             If it is, stop it when nothing calls it any more: kubectl -n {namespace} scale deployment {name} \
-             --replicas=0. If it is ours, delete the pods with the kubectl command in docs/migrate.md"
+             If it is Porch's, stop it when nothing calls it any more: kubectl -n {namespace} scale deployment {name} \
+             --replicas=0. If it is a porch-fn runner, delete the pods with the kubectl command in docs/migrate.md"
         ));
     }
     let pods = processes(cluster, runner).await;
@@ -214,7 +214,7 @@ async fn require_unneeded(cluster: &Cluster, facts: &Facts, runner: &Evaluator) 
     if pods.iter().any(|pod| !is_ours || pod.metadata.deletion_timestamp.is_some()) {
         return Err(format!(
             "Deployment {name} in namespace {namespace} may be or may have been Porch's own function runner. Some of \
-             its pods still terminate, and may need these pods until then: kubectl -n {namespace} get pods"
+             its pods still terminate, and may use these function pods: kubectl -n {namespace} get pods"
         ));
     }
     Ok(())

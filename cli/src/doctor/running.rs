@@ -110,8 +110,8 @@ impl Running {
         }
         if changed >= since {
             return Some(format!(
-                "the template of {name} has changed since its start, so it may use pods of the previous version; \
-                 restart it, then run this again"
+                "{name} started before the last change of its template, so it may use pods of the previous version; \
+                 restart it, then run this command again"
             ));
         }
         let is_older = pod.metadata.creation_timestamp.as_ref().is_some_and(|created| created < since);
@@ -151,7 +151,7 @@ mod tests {
             ("7", 5, server(10), "its template's version"),
             ("6", 20, server(10), "may have created it"),
             ("6", 30, server(10), "may have created it"),
-            ("inline-v1", 5, server(20), "has changed since its start"),
+            ("inline-v1", 5, server(20), "started before the last change of its template"),
             ("inline-v1", 5, unknown, "may use any pod: forbidden"),
         ] {
             let reason = why_in_use(&pod(version, created), &[server]).unwrap_or_default();

@@ -32,8 +32,8 @@ const AFTER_GENERATE: [&str; 2] = [
 ];
 const NOTHING_TO_APPLY: &str = "standard output is empty, because no object has to be applied; kubectl apply \
                                 then fails with \"no objects passed to apply\"";
-const AFTER_REMOVE: &str = "after that, restart porch-server and porch-controllers; until they restart, they \
-                            call --function-runner for these functions, so it must still be the routers";
+const AFTER_REMOVE: &str = "after these changes, restart porch-server and porch-controllers; until they restart, they call \
+                            --function-runner for these functions, so that flag must still name the routers";
 
 /// A function that the user names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,9 +98,9 @@ pub(super) fn generate(
         }
         for at in of_function {
             if let Some(tags) = objects[at].pointer("/spec/goExecutor/tags") {
-                changes
-                    .notes
-                    .push(format!("{name}: Porch still runs the tags of its goExecutor itself: {tags}"));
+                changes.notes.push(format!(
+                    "{name}: Porch itself still runs this function for the tags of its goExecutor: {tags}"
+                ));
             }
             let (object, had_executable) = routed(&objects[at], function);
             if had_executable {

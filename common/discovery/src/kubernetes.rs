@@ -47,7 +47,7 @@ pub(super) async fn follow(namespace: String, name: String, port: u16, client: C
         // Boxed, because the client's futures are large.
         if let Err(error) = watcher.round().boxed().await {
             let text = match error.code() {
-                Some(403) => format!("the API server forbids it: {RIGHTS} {}", watcher.namespace),
+                Some(403) => format!("reading endpoints is forbidden: {RIGHTS} {}", watcher.namespace),
                 _ => Causes(&error).to_string(),
             };
             sleep(watcher.publisher.record_failure(&text)).await;
@@ -83,7 +83,7 @@ impl Watcher {
             let discovery = &*self.publisher.label;
             tracing::warn!(
                 discovery,
-                "EndpointSlices are forbidden, trying endpoints instead: {RIGHTS} {}",
+                "EndpointSlices are forbidden, reading the Endpoints object instead: {RIGHTS} {}",
                 self.namespace
             );
         }

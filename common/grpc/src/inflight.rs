@@ -109,7 +109,7 @@ pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize,
         None => Ok(max_message.saturating_mul(4).max(DEFAULT_LIMIT)),
         Some(asked) if asked < least => Err(format!(
             "--max-inflight-bytes {asked} has no room for two messages of --max-request-body-size {max_message}: \
-             {least} is the least"
+             set at least {least}"
         )),
         Some(asked) => Ok(asked),
     }
@@ -132,16 +132,16 @@ impl fmt::Display for Refused {
                 format!("too many bytes in flight: {limit} bytes of messages are the limit of this {hop}")
             }
             Why::Share => format!(
-                "too many bytes in flight for this function: it alone has more than its share of the {limit} bytes of \
-                 messages that are the limit of this {hop}"
+                "too many bytes in flight for this function: its messages would exceed its share of this {hop}'s limit \
+                 of {limit} bytes"
             ),
             Why::Answer => format!(
-                "too many bytes in flight: with the function's answer, answers alone would hold more than the {limit} \
-                 bytes of messages that are the limit of this {hop}"
+                "too many bytes in flight: with the function's answer, the answers of all calls would exceed this \
+                 {hop}'s limit of {limit} bytes"
             ),
             Why::Slow => format!(
-                "the message came too slowly: {limit} bytes of messages are the limit of this {hop}, and others needed \
-                 the room"
+                "the message arrived too slowly: this {hop} has reached its limit of {limit} bytes, and other calls \
+                 needed the room"
             ),
         };
         write!(f, "{what}; retry later, or raise --max-inflight-bytes or the number of {hop}s")

@@ -35,7 +35,7 @@ pub enum ReceiveError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// No bytes arrived for this long.
-    #[error("nothing of the message came for {0:?}")]
+    #[error("no bytes of the message arrived for {0:?}")]
     Silent(Duration),
     /// The stream or its connection failed.
     #[error("the body was interrupted")]

@@ -104,7 +104,7 @@ pub async fn serve<H, F>(
             Ok((stream, peer)) => {
                 if !open.make_room() {
                     if refusals.may_log("busy".to_owned()) {
-                        tracing::warn!(%peer, "refused a connection: all connections of --max-connections have calls");
+                        tracing::warn!(%peer, "refused a connection: all --max-connections connections have calls");
                     }
                     continue;
                 }

@@ -283,7 +283,7 @@ fn refuse_body(error: ReceiveError) -> Reply {
         ReceiveError::Refused(refused) => refused.into(),
         ReceiveError::Silent(silence) => {
             let text = format!(
-                "nothing of the message came for {silence:?}: the caller, or a proxy before it, stopped sending; retry"
+                "no bytes of the message arrived for {silence:?}: the caller, or a proxy before it, stopped sending; retry"
             );
             Reply::failed(Code::DeadlineExceeded, &text)
         }
@@ -303,7 +303,7 @@ fn refuse_inflated(error: InflateError) -> Reply {
 fn too_large(size: Option<usize>, limit: usize) -> Reply {
     // The first words are grpc-go's. The inflated size is unknown, because inflation stops at the
     // limit.
-    let size = size.map_or_else(|| "inflated, more".to_owned(), |size| size.to_string());
+    let size = size.map_or_else(|| "more after decompression".to_owned(), |size| size.to_string());
     let text = format!(
         "grpc: received message larger than max ({size} vs. {limit}): raise --max-request-body-size on router \
          and runners, and in Porch the flag that must agree with it: --max-request-body-size (v1.5: \

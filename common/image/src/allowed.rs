@@ -33,8 +33,8 @@ pub enum PatternError {
     /// The first part may mean a name on Docker Hub or a registry. If such a pattern matched
     /// registries, anybody could set up a registry with a matching name.
     #[error(
-        "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
-         registry with a * needs a . or a :, and may not have **"
+        "{pattern:?} is ambiguous, because {first:?} may be a registry or a name on Docker Hub: for Docker Hub, write \
+         docker.io/ before it; for a registry, include a . or a : in it, and use no **"
     )]
     Unclear { pattern: String, first: String },
 }
@@ -50,8 +50,8 @@ pub enum NotAllowed {
     Image { image: Image },
     /// A constraint may stand for any tag, and not every tag is allowed.
     #[error(
-        "image {repository:?} is not allowed by the constraint {constraint:?}, which may stand for any tag: no \
-         pattern of the function runner's --allowed-images allows every tag of it; name a tag that is allowed"
+        "image {repository:?} is not allowed with the constraint {constraint:?}, which may select any tag: no \
+         pattern of the function runner's --allowed-images allows every tag of this image; name an allowed tag"
     )]
     Constraint { repository: String, constraint: String },
     /// The text is not an image reference.

@@ -97,8 +97,8 @@ fn rejections_name_the_image_and_the_flag() {
     );
     assert_eq!(
         text("ghcr.io/a/b:v1", "~1.2"),
-        "image \"ghcr.io/a/b\" is not allowed by the constraint \"~1.2\", which may stand for any tag: no pattern \
-         of the function runner's --allowed-images allows every tag of it; name a tag that is allowed"
+        "image \"ghcr.io/a/b\" is not allowed with the constraint \"~1.2\", which may select any tag: no pattern \
+         of the function runner's --allowed-images allows every tag of this image; name an allowed tag"
     );
     let none = text("Not An Image", "");
     assert!(none.starts_with("not allowed: the function runner's --allowed-images accepts"), "{none}");

@@ -58,7 +58,7 @@ pub enum FollowError {
     #[error(transparent)]
     Watch(#[from] RequestError),
     /// The watch sent nothing and did not end in time.
-    #[error("a watch went silent; check the network to the API server")]
+    #[error("the API server sent nothing on a watch for too long; check the network to it")]
     Silent,
 }
 

@@ -126,7 +126,7 @@ pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(at, message = message(panic.payload()), "a panic");
+        tracing::error!(at, message = message(panic.payload()), "a thread panicked");
     }));
 }
 

@@ -57,7 +57,7 @@ impl Spans {
             return None;
         }
         let exporter = exporter(otel.traces_timeout)
-            .inspect_err(|error| tracing::warn!("no spans are sent: {error}"))
+            .inspect_err(|error| tracing::warn!("the span exporter cannot start, no spans are sent: {error}"))
             .ok()?;
         // The exporter sends batches in a thread of its own; its queue is bounded.
         let provider = SdkTracerProvider::builder()

@@ -70,7 +70,7 @@ impl Otel {
             && protocol != "http/protobuf"
         {
             let why = "spans are sent by http/protobuf, the only protocol here; set the endpoint to the collector's port \
-                       for it, usually 4318";
+                       for this protocol, usually 4318";
             warn(name, &protocol, why);
         }
         let timeouts = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];

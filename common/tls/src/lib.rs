@@ -59,8 +59,8 @@ fn explained(error: io::Error, flags: &str) -> io::Error {
         Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
             io::Error::other(match flags {
                 "--listen-tls" => {
-                    "the peer speaks plain text, and --listen-tls-cert has callers speak TLS; Porch speaks no TLS, so put a \
-                     mesh or a proxy in between"
+                    "the peer speaks plain text, but --listen-tls-cert requires TLS; Porch speaks no TLS, so put a mesh or a \
+                     proxy in between"
                 }
                 _ => "the peer speaks plain text; a router needs --tls-cert, --tls-key and --tls-client-ca",
             })

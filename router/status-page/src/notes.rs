@@ -26,7 +26,7 @@ pub(crate) fn notes(shards: &[ShardInfo], answers: &Answers) -> Vec<String> {
     if configs.len() > 1 {
         let counts: Vec<_> = configs
             .iter()
-            .map(|(hash, count)| format!("{count} with {}", if hash.is_empty() { "none" } else { hash }))
+            .map(|(hash, count)| format!("{count} with {}", if hash.is_empty() { "no config" } else { hash }))
             .collect();
         notes.push(format!(
             "The runners' exec configurations differ ({}), so the runner that gets a call decides which function \

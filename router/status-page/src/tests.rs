@@ -153,7 +153,7 @@ fn notes_report_differences_between_runners() {
     answers.add("b:1", Some(other));
     let notes = status(Vec::new(), &answers, Vec::new()).notes;
     assert_eq!(notes.len(), 2, "{notes:?}");
-    assert!(notes[0].contains("(1 with none, 1 with abc)"), "{}", notes[0]);
+    assert!(notes[0].contains("(1 with no config, 1 with abc)"), "{}", notes[0]);
     assert!(notes[1].starts_with("1 of 2 runners see other members"), "{}", notes[1]);
 
     answers.add("b:1", None);

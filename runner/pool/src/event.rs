@@ -312,8 +312,8 @@ pub enum Rejection {
     DeadlineExceeded,
     /// `DEADLINE_EXCEEDED`: the call's deadline passed while no place was free (see `capacity`).
     #[error(
-        "the deadline passed while the call waited for a place among the function pods: raise --max-pods or the \
-         ResourceQuota of the function namespace, whichever is used up, or allow a longer deadline"
+        "the deadline passed while the call waited for a place among the function pods: raise the limit \
+         that is used up (--max-pods or the ResourceQuota of the function namespace), or allow a longer deadline"
     )]
     NoRoom,
     /// The pod could not be created or could not start.

@@ -65,7 +65,7 @@ impl Function {
             other != index && tracked.ready() && tracked.liveness.last_served > at
         };
         if in_a_row && self.pods[index].ours() && self.pods.iter().enumerate().any(served_since) {
-            self.fail(index, Reason::new("other", "calls do not end in it"), shared);
+            self.fail(index, Reason::new("other", "calls to the pod do not end"), shared);
             self.pods[index].health = Health::Hung;
         }
     }

@@ -106,7 +106,7 @@ impl FileSource for CredentialSource {
             (Self::Private(_), Some(helper)) => {
                 return Err(self.problem(&format!(
                     "it uses a credential helper ({helper}), which the runner cannot run: write the credentials into \
-                     auths, and remove {helper}"
+                     the key auths, and remove the key {helper}"
                 )));
             }
             (Self::Private(_), None) if !content.config.has_auths => {

@@ -11,26 +11,26 @@ pub(crate) const CONFIG: &str = "image configuration";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// The registry has no such repository or tag, or hides it from us.
-    #[error("the image was not found in its registry: check its name and tag")]
+    #[error("the image was not found in its registry: check the image's name and tag")]
     NotFound,
     /// The registry requires credentials, or refuses the ones that were sent.
     #[error(
-        "the image's registry refuses access to it: give credentials with --enable-private-registries and \
-         --registry-auth-secret-path"
+        "the image's registry refuses access to the image: give credentials with --enable-private-registries \
+         and --registry-auth-secret-path"
     )]
     Unauthorized,
     /// No connection, no answer in time, or the connection was lost during an answer.
     #[error(
-        "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, firewall), and \
-         retry; the runner's log has the cause"
+        "the image's registry cannot be reached: check the registry and the runner's network path to it (proxy, \
+         DNS, firewall), and retry; the runner's log has the cause"
     )]
     Unreachable,
     /// A redirect or a token realm leads to an internal address. This registry must not send the
     /// runner there: see `address_class`.
     #[error(
-        "the image's registry sends the runner to a loopback, link-local or cluster address, which only a \
-         registry at such an address may do: check its redirects and its token realm (the runner's log names \
-         the host), use a registry with such an address, or give the image's command in --image-metadata"
+        "the image's registry sends the runner to a loopback, link-local or cluster address, but has no \
+         such address itself: check the registry's redirects and token realm (the runner's log names the \
+         host), use a registry with such an address, or give the image's command in --image-metadata"
     )]
     InternalAddress,
     /// The TLS handshake with the registry fails.
@@ -52,9 +52,7 @@ pub enum RegistryError {
     )]
     CertificateName,
     /// The registry is overloaded, or limits our rate.
-    #[error(
-        "the image's registry answers with status {status}: retry later; credentials may raise its limits"
-    )]
+    #[error("the image's registry answers with status {status}: retry later; credentials may raise limits")]
     Busy {
         /// 429 or 5xx.
         status: u16,
@@ -68,7 +66,7 @@ pub enum RegistryError {
         reason: String,
     },
     /// The index has no entry for this platform.
-    #[error("the image is not there for {platform}: build it for that, or choose another with --platform")]
+    #[error("the image is not built for {platform}: build it, or choose another platform with --platform")]
     Platform {
         /// As `os/architecture[/variant]`.
         platform: String,

@@ -14,7 +14,7 @@ const MAX_CAUSES: usize = 16;
 /// A redirect or realm leads to an internal address, so it is not requested.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "it leads to {0}, a loopback, link-local or cluster address, and is at no address of that kind itself"
+    "the registry leads to {0}, a loopback, link-local or cluster address, but has no such address itself"
 )]
 pub(crate) struct InternalAddress(pub(crate) String);
 

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The repository exists, but none of its tags matches the constraint.
-    #[error("no tag of its repository is a version that matches")]
+    #[error("no tag of the image's repository is a version that matches the constraint")]
     NoMatch,
     /// The registry did not return the list of tags.
     #[error(transparent)]

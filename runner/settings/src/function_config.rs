@@ -262,7 +262,7 @@ fn repositories(spec: &WrittenSpec, default_prefix: &str) -> Result<Vec<String>,
             "" => Err(format!("{} is no registry or path: write \"\" for the default", quoted(prefix))),
             _ if has_registry => {
                 let prefix = quoted(prefix);
-                Err(format!("{prefix} goes before a spec.image with a registry: leave one of them out"))
+                Err(format!("spec.image has a registry, so {prefix} cannot precede it: remove one of them"))
             }
             trimmed => repository(&format!("{trimmed}/{image}"), ""),
         };

@@ -59,8 +59,7 @@ impl FunctionConfigs {
         configs.sort_by(precedence);
         let mut problems = HashMap::new();
         for over in configs.drain(MAX_FUNCTION_CONFIGS.min(configs.len())..) {
-            let reason =
-                format!("it is not used: {MAX_FUNCTION_CONFIGS} other FunctionConfigs come before it");
+            let reason = format!("it is not used: {MAX_FUNCTION_CONFIGS} other FunctionConfigs precede it");
             problems.insert(over.name, reason);
         }
         let mut by_repository: HashMap<String, Vec<usize>> = HashMap::new();
@@ -71,7 +70,7 @@ impl FunctionConfigs {
                 let places = by_repository.entry(repository.clone()).or_default();
                 if places.len() == MAX_PER_REPOSITORY {
                     problem.get_or_insert_with(|| {
-                        format!("image {repository}: it is not used, because {MAX_PER_REPOSITORY} other FunctionConfigs for this image come before it")
+                        format!("image {repository}: this FunctionConfig is not used, because {MAX_PER_REPOSITORY} other FunctionConfigs for the image precede it")
                     });
                     continue;
                 }

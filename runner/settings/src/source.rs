@@ -64,7 +64,7 @@ impl fmt::Display for Source {
             Self::BuiltIn => f.write_str("default"),
             Self::Schema => f.write_str("schema of the cluster's FunctionConfigs"),
             Self::NoSchema => f.write_str(
-                "default, because the schema of the cluster's FunctionConfigs does not describe it; see --functionconfig-tags",
+                "default, because the schema of the cluster's FunctionConfigs does not describe the meaning of tags; see --functionconfig-tags",
             ),
             Self::Default(flag) => write!(f, "default of --{flag}"),
             Self::Flag(flag) => write!(f, "--{flag}"),

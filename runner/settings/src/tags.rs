@@ -159,7 +159,7 @@ impl Tags {
     /// Checks the list for `rule`. `words` are valid entries although they are no constraints.
     fn checked(self, rule: Rule, words: &[&str]) -> Result<Self, (usize, String)> {
         if self.list.len() > MAX_TAGS {
-            return Err((MAX_TAGS, format!("more than the {MAX_TAGS} tags that are read")));
+            return Err((MAX_TAGS, format!("write at most {MAX_TAGS} tags")));
         }
         let is_wrong = |tag: &Tag| tag.constraint.is_none() && !words.contains(&tag.text.as_str());
         if let Some(index) = self.list.iter().position(|tag| rule == Rule::Constraint && is_wrong(tag)) {

@@ -34,7 +34,7 @@ impl Wiring<'_> {
         if self.set.contains(flag) {
             return Err(format!("--{flag} {}: no such file or directory", path.display()));
         }
-        tracing::info!(path = %path.display(), "the default of --{flag} does not exist");
+        tracing::info!(path = %path.display(), "the default path of --{flag} does not exist");
         Ok(false)
     }
 

@@ -93,7 +93,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         tracing::warn!(
             flags = ignored.flags.join(" "),
             other_words = ignored.words,
-            "arguments that this wrapper-server does not know are ignored: remove them from the args of the pod template"
+            "unknown arguments are ignored: remove them from the args of the pod template"
         );
     }
     if let Some(directory) = &flags.copy_to {
@@ -106,7 +106,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("wrapper-server: cannot start threads: {error}; raise the pod's limits");
+            eprintln!("wrapper-server: cannot start threads: {error}; raise the pod's limit of processes");
             return ExitCode::FAILURE;
         }
     };

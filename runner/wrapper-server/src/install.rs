@@ -50,7 +50,7 @@ pub(crate) fn idle() -> ExitCode {
         })
     });
     let Err(error) = waited else { return ExitCode::SUCCESS };
-    eprintln!("wrapper-server: --idle cannot catch SIGTERM and SIGINT: {error}; raise the pod's limits");
+    eprintln!("wrapper-server: --idle cannot catch SIGTERM and SIGINT: {error}; raise the open file limit");
     ExitCode::FAILURE
 }
 

@@ -151,7 +151,7 @@ fn not_finished(function: &str, error: &RunError, max_message: usize) -> Status 
         RunError::StdoutTooLarge => Status::resource_exhausted(format!(
             "grpc: trying to send message larger than max ({} vs. {max_message}): the output of function {function} \
              is too long; raise --max-request-body-size of router, runner and wrapper-server, and Porch's \
-             --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value",
+             --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to the same value",
             max_message.saturating_add(1)
         )),
         RunError::Deadline => Status::deadline_exceeded(error.to_string()),

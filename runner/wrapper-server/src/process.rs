@@ -64,7 +64,7 @@ pub struct Finished {
 #[non_exhaustive]
 pub enum RunError {
     /// Stdout grew past its limit; the process was ended at once.
-    #[error("the function wrote too much to stdout; raise --max-request-body-size")]
+    #[error("the function wrote more to stdout than --max-request-body-size allows; raise that flag")]
     StdoutTooLarge,
     /// The deadline passed; the process was ended.
     #[error("context deadline exceeded")]

@@ -81,7 +81,7 @@ async fn calls_without_a_message_are_evicted_for_others() {
         // The oldest call is evicted first.
         let evicted = silent.remove(0).answer().await;
         assert_eq!(evicted.code(), Code::ResourceExhausted);
-        assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());
+        assert!(evicted.message().starts_with("the message arrived too slowly"), "{}", evicted.message());
         assert!(is_shed(evicted.status_headers()));
     }
 }

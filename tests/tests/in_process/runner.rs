@@ -206,8 +206,8 @@ async fn invalid_combinations_of_flags_are_refused() {
     let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
     let kubernetes = ["--pod-backend=kubernetes", "--wrapper-server-image=w:v1"];
     let empty = "--allowed-images: an empty pattern: leave the flag out to allow every image";
-    let little = "--max-inflight-bytes 12000000 has no room for two messages of --max-request-body-size 6291456: 12615680 \
-                  is the least";
+    let little = "--max-inflight-bytes 12000000 has no room for two messages of --max-request-body-size 6291456: set at \
+                  least 12615680";
     for (in_kubernetes, flags, expected) in [
         (false, &["--pod-backend=kubernetes"][..], "WRAPPER_SERVER_IMAGE"),
         (false, &["--pod-backend=kubernetes"], "--function-pod-template"),

@@ -56,7 +56,7 @@ impl Setup {
             assert_eq!(answer.unwrap().output(), INPUT, "{program}: {task}");
         }
         assert_eq!(server.wait_exit().await.code(), Some(1), "{program}: {task}");
-        assert!(server.log().contains("a panic at="), "the log has no source location: {}", server.log());
+        assert!(server.log().contains("panicked at="), "the log has no source location: {}", server.log());
     }
 }
 

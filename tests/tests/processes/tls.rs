@@ -201,6 +201,6 @@ async fn callers_can_be_required_to_use_tls() {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         let plain = Client::new(server.address()).try_call(IMAGE, INPUT, None).await;
         assert!(plain.is_err(), "{plain:?}");
-        server.wait_log("the peer speaks plain text, and --listen-tls-cert has callers speak TLS").await;
+        server.wait_log("the peer speaks plain text, but --listen-tls-cert requires TLS").await;
     }
 }

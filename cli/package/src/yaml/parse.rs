@@ -38,7 +38,7 @@ impl Yaml {
     /// # Errors
     ///
     /// [`ParseError`] when the text is not YAML, holds several documents, nests deeper than 255
-    /// levels, or has an alias that contains itself or grows too large.
+    /// levels, or has an alias that contains itself, or aliases that copy too many nodes.
     pub(crate) fn parse(text: impl Into<String>) -> Result<Option<Self>, ParseError> {
         let text = text.into();
         let mut options = Options::default();
@@ -59,7 +59,7 @@ impl Yaml {
             }
             builder
                 .event(event, span, &text)
-                .ok_or_else(|| refused("an alias contains itself or grows too large"))?;
+                .ok_or_else(|| refused("an alias contains itself, or aliases copy more than 100000 nodes"))?;
         }
         let Builder { root, comments, .. } = builder;
         Ok(root.filter(|root| !root.is_null()).map(|root| Self { text, root, comments }))
@@ -95,7 +95,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Processes an event. `None`: an alias contains itself or grows too large.
+    /// Processes an event. `None`: an alias contains itself, or aliases copy too many nodes.
     fn event(&mut self, event: Event<'_>, span: Span, text: &str) -> Option<()> {
         let span = span.byte_range()?;
         let tag = event.tag().map(|tag| format!("{}{}", tag.handle(), tag.suffix()));

@@ -101,7 +101,8 @@ pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
         if drain > u64::try_from(grace).unwrap_or_default() {
             report.warning(
                 format!(
-                    "Deployment {name} is killed after {grace}s, but may need {delay} and {timeout} to finish its calls"
+                    "pods of Deployment {name} are killed after {grace}s, but may need {delay} (--drain-delay) \
+                     and {timeout} (--drain-timeout) to finish their calls"
                 ),
                 format!("set terminationGracePeriodSeconds: {}", drain + 25),
             );
@@ -171,7 +172,7 @@ fn differing(
     if of_routers != of_runners {
         report.problem(
             format!("--default-image-prefix differs: routers {of_routers:?}, runners {of_runners:?}"),
-            "set the same value as Porch's on both",
+            "set Porch's value on routers and runners",
         );
     }
     let patterns = |patterns: &[String]| patterns.iter().cloned().collect::<BTreeSet<_>>();

@@ -107,7 +107,7 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
             format!(
                 "{deployment} calls no function runner: packages of v1alpha2 can only use Porch's built-in functions"
             ),
-            format!("{set} (after Porch 1.6: {EVALUATOR_VARIABLE})"),
+            format!("{set} (in Porch versions after 1.6, the variable is {EVALUATOR_VARIABLE})"),
         );
     }
     for server in installed.servers.iter().filter(|server| server.workload.pods > 0) {

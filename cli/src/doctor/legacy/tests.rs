@@ -137,7 +137,7 @@ async fn nothing_is_deleted_while_porchs_runner_may_run_in_the_namespace() {
         expect(&single_runner(answers), none(), expected).await;
     }
     let nobody = Facts { installed: Installation::default(), ..single_runner(&[]) };
-    expect(&nobody, none(), Err("namespace porch-system has no runner of ours")).await;
+    expect(&nobody, none(), Err("namespace porch-system has no porch-fn runner")).await;
 }
 
 /// If a Deployment is scaled to 0, `status.replicas` does not count pods that still terminate.

@@ -179,7 +179,7 @@ async fn an_outage_keeps_the_last_set_and_is_logged_once() {
 #[tokio::test(start_paused = true)]
 async fn missing_rights_are_logged_once_and_used_when_they_are_granted() {
     let rights = format!("{RIGHTS} ns");
-    let forbidden = format!("the API server forbids it: {rights}");
+    let forbidden = format!("reading endpoints is forbidden: {rights}");
     let (list, watch) = (("list", SLICES), ("watch", SLICES));
 
     // Without rights on slices, the watcher uses the `Endpoints` object.
@@ -194,7 +194,7 @@ async fn missing_rights_are_logged_once_and_used_when_they_are_granted() {
     service.wait_for(&["10.0.0.1", "10.0.0.2"], SECOND).await;
     service.assert_unchanged_for(1200 * SECOND).await;
     assert_eq!(service.error(), None);
-    assert_eq!(log.count(&format!("trying endpoints instead: {rights}")), 1, "{}", log.text());
+    assert_eq!(log.count(&format!("reading the Endpoints object instead: {rights}")), 1, "{}", log.text());
     service.api.state().forbidden.clear();
     service.wait_for(&["10.0.0.9"], RESYNC + READ_TIMEOUT).await;
     drop((service, guard));

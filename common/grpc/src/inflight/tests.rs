@@ -13,7 +13,7 @@ const LIMIT: usize = 10 * CALL_OVERHEAD;
 #[test]
 fn the_limit_must_have_room_for_two_messages() {
     const MIB: usize = 1024 * 1024;
-    let text = "--max-inflight-bytes 7 has no room for two messages of --max-request-body-size 1000: 34768 is the least";
+    let text = "--max-inflight-bytes 7 has no room for two messages of --max-request-body-size 1000: set at least 34768";
     for (asked, max_message, limit) in [
         (None, 6 * MIB, Ok(512 * MIB)),
         (None, 200 * MIB, Ok(800 * MIB)),
@@ -72,9 +72,9 @@ async fn each_refusal_has_its_text_and_maybe_the_shed_trailer() {
         assert_eq!(inflight.held(), 4 * CALL_OVERHEAD + LIMIT / 2, "the evicted call held no bytes");
         for (refused, sheds, text) in [
             (limit, sheds, "too many bytes in flight: 163840 bytes"),
-            (share, sheds, "it alone has more than its share of the 163840 bytes"),
+            (share, sheds, "its messages would exceed its share of this "),
             (answer, false, "with the function's answer"),
-            (slow, sheds, "the message came too slowly: 163840 bytes"),
+            (slow, sheds, "has reached its limit of 163840 bytes, and other calls needed the room"),
         ] {
             let reply = Reply::from(refused);
             let message = message_of(reply.status_headers());

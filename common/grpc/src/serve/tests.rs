@@ -180,7 +180,7 @@ async fn a_caller_that_stops_sending_its_message_gets_an_error() {
     assert_eq!(began.elapsed().as_secs(), 59);
     assert_eq!(crate::code_of(answer.headers()), Some(Code::DeadlineExceeded));
     let text = message_of(answer.headers());
-    assert!(text.starts_with("nothing of the message came for 30s"), "{text}");
+    assert!(text.starts_with("no bytes of the message arrived for 30s"), "{text}");
     drop(slow);
 }
 

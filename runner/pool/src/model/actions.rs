@@ -61,19 +61,19 @@ impl World {
             self.count("surge");
             let waits = |call: &Call| call.runner == runner && call.image == name.image && call.pod.is_none();
             if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(waits) {
-                self.violate("the surge slot is used by a runner that is not the owner, for no call");
+                self.violate("a runner that is not the owner uses the surge slot without a call");
             }
         }
         let asked = |call: &Call| call.runner == runner && call.image == name.image;
         if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(asked) {
-            self.violate("a pod is started for no call by a runner that is not the owner");
+            self.violate("a runner that is not the owner starts a pod without a call");
         }
         // By this age of a pod, every runner has seen it.
         let known = |object: &&Object| object.made + 2000 < self.now && !object.is_terminating();
         let known = self.server.objects.values().filter(known).count();
         let capacity = self.runners[runner].config.capacity.map(|pods| pods as usize);
         if self.gentle && capacity.is_some_and(|capacity| known >= capacity) {
-            self.violate(format!("a pod is created beside {known}, the capacity is {capacity:?}"));
+            self.violate(format!("a pod is created although {known} exist, the capacity is {capacity:?}"));
         }
         if name.past.is_some() {
             self.count("passed a stuck pod");

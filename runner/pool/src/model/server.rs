@@ -43,7 +43,7 @@ pub(crate) enum Truth {
 }
 
 /// What a watch reports.
-#[allow(clippy::large_enum_variant, reason = "a model of tests, which hold few")]
+#[allow(clippy::large_enum_variant, reason = "only tests use this model, and hold few values")]
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Seen(Pod),

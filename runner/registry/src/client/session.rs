@@ -46,7 +46,7 @@ impl<'a> Session<'a> {
     pub(super) async fn new(client: &'a Client, image: &'a Image) -> Result<Self, RegistryError> {
         let http = client.options.roots.value_or_reload(|http| http.has_ca).await;
         let base = Url::parse(&format!("http://{}/v2/{}/", image.registry(), path_of(image)));
-        let mut base = base.map_err(|_| RegistryError::malformed("name", "it makes no URL"))?;
+        let mut base = base.map_err(|_| RegistryError::malformed("name", "it is not valid in a URL"))?;
         // Neither setter fails: http and https are both special schemes, and the host is a
         // constant.
         if !http.is_insecure(&base) {
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
 
     pub(super) fn url(&self, path: &str) -> Result<Url, RegistryError> {
         // `join` would parse a leading `sha256:` as a scheme, but no caller passes such a path.
-        self.base.join(path).map_err(|_| RegistryError::malformed("name", "it makes no URL"))
+        self.base.join(path).map_err(|_| RegistryError::malformed("name", "it is not valid in a URL"))
     }
 
     /// Asks the registry's `/v2/` for its challenge.
@@ -250,7 +250,7 @@ fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
     if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
         RegistryError::Busy { status: status.as_u16() }
     } else {
-        RegistryError::malformed(what, format!("it came with status {}", status.as_u16()))
+        RegistryError::malformed(what, format!("the response has status {}", status.as_u16()))
     }
 }
 

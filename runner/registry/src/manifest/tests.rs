@@ -77,7 +77,7 @@ fn the_best_entry_of_an_index_is_chosen() {
     }
     assert_eq!(
         chosen(&[], "linux/amd64").unwrap_err().to_string(),
-        "the image is not there for linux/amd64: build it for that, or choose another with --platform"
+        "the image is not built for linux/amd64: build it, or choose another platform with --platform"
     );
 }
 

@@ -254,8 +254,8 @@ async fn an_unusable_file_is_reported_until_a_usable_one_was_read() {
         ("{}", "it has no auths"),
         (
             r#"{"auths": {}, "credsStore": "desktop"}"#,
-            "it uses a credential helper (credsStore), which the runner cannot run: write the credentials into auths, \
-             and remove credsStore",
+            "it uses a credential helper (credsStore), which the runner cannot run: write the credentials into the \
+             key auths, and remove the key credsStore",
         ),
         (&" ".repeat((1 << 20) + 1), "it has more than 1048576 bytes"),
     ] {

@@ -126,8 +126,8 @@ async fn each_status_has_its_error() {
         (403, RegistryError::Unauthorized),
         (429, RegistryError::Busy { status: 429 }),
         (503, RegistryError::Busy { status: 503 }),
-        (418, malformed("manifest", "it came with status 418")),
-        (204, malformed("manifest", "it came with status 204")),
+        (418, malformed("manifest", "the response has status 418")),
+        (204, malformed("manifest", "the response has status 204")),
     ] {
         let server = Server::start(move |_| Reply::new(status, "pl4nted")).await;
         assert_eq!(client().metadata(&image(&server, "fn:v1")).await, Err(expected));

@@ -136,7 +136,7 @@ async fn a_refusal_by_another_host_is_not_about_the_credentials() {
     })
     .await;
     let found = client().metadata(&image(&server, "a:v1")).await;
-    assert_eq!(found, Err(malformed("image configuration", "it came with status 403")));
+    assert_eq!(found, Err(malformed("image configuration", "the response has status 403")));
     assert_eq!((server.take().len(), storage.take().len()), (2, 1));
 
     // A challenge by another host gets no credentials, although the file has some for that host.

@@ -180,7 +180,7 @@ fn errors_name_the_field() {
         (pods("f", json!(["", "x y"])), "spec.prefixes[1]", "image reference"),
         (pods("f", json!(["/"])), "spec.prefixes[0]", "\"/\" is no registry or path: write \"\""),
         (pods("f", json!(["quay.io/x:v1"])), "spec.prefixes[0]", "malformed repository part \"x:v1\""),
-        (pods("g.io/f", json!(["q.io"])), "spec.prefixes[0]", "goes before a spec.image with a registry"),
+        (pods("g.io/f", json!(["q.io"])), "spec.prefixes[0]", "so \"q.io\" cannot precede it"),
         (pods("f", json!("quay.io")), "spec.prefixes", "string \"quay.io\", expected a sequence"),
         (pods("f", json!(vec!["q.io"; 101])), "spec.prefixes", "write at most 100 prefixes, not 101"),
         (json!({"image": "f"}), "spec", no_executor),
@@ -190,7 +190,7 @@ fn errors_name_the_field() {
         (
             in_pod(json!({"tags": many(json!("v1"))})),
             "spec.podExecutor.tags[1000]",
-            "more than the 1000 tags",
+            "write at most 1000 tags",
         ),
         (in_pod(json!({"timeToLive": "1 day"})), "spec.podExecutor.timeToLive", "use forms such as 30m"),
         (in_pod(json!({"timeToLive": "-1s"})), "spec.podExecutor.timeToLive", "\"-1s\" is negative"),

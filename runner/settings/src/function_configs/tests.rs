@@ -182,8 +182,7 @@ fn there_are_limits() {
     let many = (0..=100_i64).map(|sec| pods(&format!("c{sec}"), sec, &[&format!("v{sec}")]));
     let configs = new(many.collect());
     assert_eq!((names(&configs, "f:v99"), names(&configs, "f:v100")), (vec!["c99".to_owned()], vec![]));
-    let expected =
-        "image ghcr.io/x/f: it is not used, because 100 other FunctionConfigs for this image come before it";
+    let expected = "image ghcr.io/x/f: this FunctionConfig is not used, because 100 other FunctionConfigs for the image precede it";
     assert_eq!(configs.problem("c100"), Some(expected));
 
     let one = |sec: i64| {
@@ -192,5 +191,5 @@ fn there_are_limits() {
     let configs = new((0..=10_000_i64).map(one).collect());
     assert_eq!(configs.iter().count(), MAX_FUNCTION_CONFIGS);
     assert_eq!((names(&configs, "f9999"), names(&configs, "f10000")), (vec!["c9999".to_owned()], vec![]));
-    assert_eq!(configs.problem("c10000"), Some("it is not used: 10000 other FunctionConfigs come before it"));
+    assert_eq!(configs.problem("c10000"), Some("it is not used: 10000 other FunctionConfigs precede it"));
 }

@@ -38,7 +38,7 @@ const NO_NAMESPACE: Refusal =
     ("namespace", "the function namespace (--pod-namespace) does not exist: create it");
 const NAMESPACE_ENDS: Refusal = (
     "namespace",
-    "the function namespace (--pod-namespace) is being deleted: wait for it and create it again",
+    "the function namespace (--pod-namespace) is being deleted: wait until it is gone, and create it again",
 );
 const INVALID: Refusal = (
     "invalid",

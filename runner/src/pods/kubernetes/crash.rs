@@ -121,7 +121,7 @@ fn ended(status: &PodStatus) -> Reason {
             return Reason::new("evicted", text);
         }
         Some("DeadlineExceeded") => {
-            let text = "it ran into the activeDeadlineSeconds of the pod template: remove them (--function-pod-template)";
+            let text = "it ran longer than activeDeadlineSeconds of the pod template: remove that field (--function-pod-template)";
             return Reason::new("active_deadline", text);
         }
         _ => {}
@@ -218,7 +218,7 @@ fn judge_waiting(
             "container_config",
             format!(
                 "{named} cannot be configured: check that the ConfigMaps and Secrets of the pod template (--function-pod-template) \
-                 exist in the function namespace, and that an image that runs as root is not held to runAsNonRoot"
+                 exist in the function namespace, and that runAsNonRoot is not set for an image that runs as root"
             ),
         ),
         // Often the node is only busy: the runtime was too slow, or still holds the container's

@@ -214,7 +214,7 @@ impl Followed {
                 tracing::info!("the cluster has no FunctionConfigs: only flags and files apply");
             }
             (End::Forbidden, 2) => {
-                let how = if listed_for.is_some() { "only listed now and then" } else { "not seen" };
+                let how = if listed_for.is_some() { "listed at intervals, not watched" } else { "not read" };
                 tracing::warn!(error, "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}");
             }
             (End::Failed, 1) => {

@@ -120,9 +120,9 @@ impl PullSecret {
             }
             Some(secret) if !names::is_ours(&secret.metadata) => {
                 return Err(format!(
-                    "Secret {} of the function namespace is not the runner's, and cannot hold registry credentials: \
-                     it is immutable, or not of type kubernetes.io/dockerconfigjson: choose another name with \
-                     --registry-auth-secret-name, or delete it",
+                    "Secret {} of the function namespace does not belong to the runner, and cannot hold registry \
+                     credentials, because it is immutable or not of type kubernetes.io/dockerconfigjson: choose another \
+                     name with --registry-auth-secret-name, or delete this Secret",
                     self.name
                 ));
             }
@@ -149,7 +149,7 @@ impl PullSecret {
         match error.code() {
             Some(403) => format!(
                 "the runner may not write Secret {name} in the function namespace: its Role needs the verbs create, \
-                 delete, get and update on secrets there, and no quota or policy may forbid it: {cause}"
+                 delete, get and update on secrets there, and no quota or policy may forbid the write: {cause}"
             ),
             Some(404) => format!(
                 "Secret {name} cannot be created: the function namespace (--pod-namespace) does not exist: create it"

@@ -23,8 +23,8 @@ const LISTED_WITHIN: Duration = Duration::from_secs(2);
 const NAME_TAKEN: &str = "a Service that this runner does not manage has the name of the function's Service: \
                           remove it from the function namespace";
 const MAY_NOT_DELETE: &str = "the Service of an earlier pod has the name of the function's Service, and the \
-                              runner has no right to delete it: grant its service account the Role of the \
-                              deployment manifests in the function namespace";
+                              runner may not delete that Service: grant the runner's service account the \
+                              Role of the deployment manifests in the function namespace";
 
 impl Shared {
     /// Creates `service` unless it exists. Retries until the Service exists or the API server

@@ -80,7 +80,7 @@ impl Template {
     /// documented Service.
     pub(crate) fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut warnings = Vec::new();
-        let missing = "key template: the key is missing: add it with a Pod, as YAML";
+        let missing = "the ConfigMap has no key template: add this key with a Pod in YAML";
         let pod: Pod = read_object("key template", data.get("template").ok_or(missing)?, &mut warnings)?;
         let service = match data.get("serviceTemplate") {
             Some(text) => read_object("key serviceTemplate", text, &mut warnings)?,

@@ -26,7 +26,7 @@ const FIRST_EVERY: Duration = Duration::from_secs(1);
 const NO_POD_TEMPLATES: &str = "the runner may not read the PodTemplate in the function namespace, and uses the built-in template: to \
                                 use the PodTemplate, grant the runner's service account get on podtemplates there";
 const NO_SERVICE_TEMPLATES: &str = "the runner may not read the ServiceTemplate in the function namespace, and creates Services without \
-                                    it: to use it, grant the runner's service account get on servicetemplates (API group \
+                                    this template: to use it, grant the runner's service account get on servicetemplates (API group \
                                     config.porch.kpt.dev) there";
 /// The warning if the user's PodTemplate does not exist.
 const NO_NAMED_TEMPLATE: &str = "the function namespace has no PodTemplate with the name from --base-pod-template-name: the runner uses \
@@ -155,14 +155,14 @@ impl TemplateSource {
                 return ReadError::Awaited(format!("{text} yet"));
             }
             ReadError::Broken(format!(
-                "{text}, and --skip-template-creation allows no other template: create it, or change \
+                "{text}, and with --skip-template-creation the runner uses no other template: create it, or change \
                  --base-pod-template-name and --base-service-template-name"
             ))
         };
         let forbidden = |kind: &str, name: &str, resource: &str| {
             ReadError::Broken(format!(
-                "the runner may not read {kind} {name}, and --skip-template-creation allows no other template: its Role \
-                 needs the verb get on {resource} in the function namespace"
+                "the runner may not read {kind} {name}, and with --skip-template-creation the runner uses no other \
+                 template: the runner's Role needs the verb get on {resource} in the function namespace"
             ))
         };
         let pod_templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);

@@ -100,7 +100,7 @@ async fn each_error_of_a_run_has_its_code_and_text() {
     let not_found = "Failed to execute function \"IMAGE\": exec: \"no-such-function\": executable file not found in $PATH ()";
     let too_long = "grpc: trying to send message larger than max (1001 vs. 1000): the output of function \"IMAGE\" is too \
                     long; raise --max-request-body-size of router, runner and wrapper-server, and Porch's \
-                    --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value";
+                    --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to the same value";
     for (ran, code, text) in [
         (run(&program, [], &limits(MAX), None).await, Code::Internal, not_found),
         (ran("yes", 1000).await, Code::ResourceExhausted, too_long),

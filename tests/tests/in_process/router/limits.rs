@@ -186,7 +186,7 @@ async fn a_message_that_exceeds_the_limit_when_inflated_is_refused() {
     assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
     let text = answer.message();
     assert!(
-        text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
+        text.starts_with("grpc: received message larger than max (more after decompression vs. 6291456): "),
         "{text}"
     );
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());

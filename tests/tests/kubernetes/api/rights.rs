@@ -36,11 +36,11 @@ const MAY_NOT_CREATE: &str = "the runner may not create pods and Services in the
 const NO_TEMPLATE: &str = "the runner may not read ConfigMap kpt-function-eval-pod-template of --function-pod-template: its \
                            Role needs the verb get on configmaps in its own namespace";
 const EARLIER_SERVICE: &str = "the Service of an earlier pod has the name of the function's Service, and the \
-                               runner has no right to delete it: grant its service account the Role of the \
-                               deployment manifests in the function namespace";
+                               runner may not delete that Service: grant the runner's service account the \
+                               Role of the deployment manifests in the function namespace";
 const MAY_NOT_WRITE: &str = "the runner may not write Secret auth-secret in the function namespace: its Role needs the verbs \
                              create, delete, get and update on secrets there";
-const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service account the Role of the deployment \
+const NOT_SEEN: &str = "FunctionConfigs are not read; grant the runner's service account the Role of the deployment \
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
@@ -65,7 +65,7 @@ const TABLE: [(&str, &str, Effect); 19] = [
     ("update", "secrets", Logs(MAY_NOT_WRITE)),
     ("delete", "secrets", Logs(MAY_NOT_WRITE)),
     ("list", "functionconfigs", Logs(NOT_SEEN)),
-    ("watch", "functionconfigs", Logs("FunctionConfigs are only listed now and then; grant")),
+    ("watch", "functionconfigs", Logs("FunctionConfigs are listed at intervals, not watched; grant")),
     ("patch", "functionconfigs", Logs("so its finalizer keeps it from being deleted; grant")),
     ("patch", "functionconfigs/status", Logs("so its status is old; grant")),
 ];

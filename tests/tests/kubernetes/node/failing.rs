@@ -41,8 +41,8 @@ async fn an_image_that_does_not_exist_fails_early() {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_container_that_cannot_run_fails_the_call_and_its_last_lines_are_logged() {
-    let remedy = "check that the pod template puts a wrapper-server for the node's platform where the container's command \
-                  says (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has its last lines";
+    let remedy = "check that the pod template puts a wrapper-server for the node's platform at the path in the container's \
+                  command (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has the container's last lines";
     for (command, what, last_line, restarted) in [
         (
             &["/tools/wrapper-server", "--max-concurrent-calls=many"][..],

@@ -38,8 +38,8 @@ pub(super) fn named(container: &str) -> String {
 pub(super) fn advice(container: &str) -> &'static str {
     // The function's container first runs the wrapper-server, not the function.
     if container == names::CONTAINER {
-        return "check that the pod template puts a wrapper-server for the node's platform where the container's command says \
-                (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has its last lines";
+        return "check that the pod template puts a wrapper-server for the node's platform at the path in the container's command \
+                (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has the container's last lines";
     }
-    "check that container in the pod template (--function-pod-template); the runner's log has its last lines"
+    "check that container in the pod template (--function-pod-template); the runner's log has the container's last lines"
 }

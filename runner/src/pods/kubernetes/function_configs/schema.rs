@@ -16,7 +16,7 @@ use super::super::client::{Causes, RequestError, bounded};
 use super::{FLAG, Followed, GROUP, SCHEMA_EVERY, SCHEMA_PAUSE, SCHEMA_WITHIN, VERSION};
 
 /// The error for a schema without the meaning of tags.
-const NO_MEANING: &str = "it has no FunctionConfig with a description of podExecutor.tags";
+const NO_MEANING: &str = "the schema has no FunctionConfig with a description of podExecutor.tags";
 
 // === impl Followed ===
 
@@ -53,9 +53,9 @@ impl Followed {
             }
             Err(error) => tracing::warn!(
                 error,
-                "the schema of FunctionConfigs does not describe what their tags mean: they mean the same as in Porch 1.6. Set \
-                 --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
-                 system:discovery does"
+                "the schema of FunctionConfigs does not describe what their tags mean, so tags have the meaning of Porch 1.6. Set \
+                 --{FLAG}, or grant the runner's service account get on /openapi/v3/apis/{GROUP}/{VERSION}, like \
+                 ClusterRole system:discovery"
             ),
         }
         let is_missing = self.objects.semantics.source == Source::NoSchema;

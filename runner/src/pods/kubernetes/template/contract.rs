@@ -26,15 +26,15 @@ pub(super) fn check_pod(part: &str, pod: &PodTemplateSpec, warnings: &mut Vec<St
     if !program.starts_with('/') {
         return Err(format!(
             "{part}: the command of container \"function\" begins with {program:?}, which depends on the \
-             image, and the image is replaced by the function's (point 3 of the contract): write the absolute \
-             path of a program in a volume mounted there, such as /wrapper-server-tools/wrapper-server"
+             image, and the runner replaces the image with the function's (point 3 of the contract): write the \
+             absolute path of a program in a volume that the container mounts, such as /wrapper-server-tools/wrapper-server"
         ));
     }
     let mut mounts = container.volume_mounts.iter().flatten();
     if !mounts.any(|mount| Path::new(program).starts_with(&mount.mount_path)) {
         warnings.push(format!(
-            "{part}: {program:?}, the command of container \"function\", is in no volume mounted there: \
-             function images without it cannot start"
+            "{part}: {program:?}, the command of container \"function\", is in no volume that the \
+             container mounts: function images without this program cannot start"
         ));
     }
     if container.args.iter().flatten().any(|arg| arg == "--") {

@@ -123,7 +123,7 @@ fn a_violated_contract_is_refused_with_its_point() {
         (whole, "", 2, "write `command: [/wrapper-server-tools/wrapper-server]`"),
         (command, "[]", 2, "or the path where the wrapper-server is mounted"),
         (command, relative, 3, "begins with \"wrapper-server\", which depends on the image"),
-        (command, "[./wrapper-server]", 3, "write the absolute path of a program in a volume mounted there"),
+        (command, "[./wrapper-server]", 3, "write the absolute path of a program in a volume that"),
         (
             "    command:",
             "    args: [--log-level, '2', --, x]\n    command:",
@@ -186,7 +186,7 @@ fn an_unusable_service_is_refused() {
 #[test]
 fn texts_without_the_expected_object_are_refused() {
     let missing = Template::from_config_map(&BTreeMap::new()).unwrap_err();
-    assert!(missing.starts_with("key template: the key is missing"), "{missing}");
+    assert!(missing.starts_with("the ConfigMap has no key template"), "{missing}");
     for (text, kind) in [("kind: Deployment\n", "Deployment"), ("spec: {}\n", ""), ("", "")] {
         let error = format!("key template: its kind is {kind:?}: write `apiVersion: v1` and `kind: Pod`");
         assert_eq!(read(text, None), Err(error));

@@ -83,7 +83,7 @@ async fn skip_template_creation_allows_no_other_template() {
         assert_eq!(read(&source).await, Err(format!("{missing} yet")));
         sleep(WAIT).await;
         let error = read(&source).await.unwrap_err();
-        assert!(error.starts_with(&format!("{missing}, and --skip-template-creation")), "{error}");
+        assert!(error.starts_with(&format!("{missing}, and with --skip-template-creation")), "{error}");
     }
 }
 

@@ -8,8 +8,8 @@ use super::*;
 use crate::rig::alive;
 
 const LASTING: Duration = Duration::from_secs(10);
-const UNREACHABLE: &str = "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, \
-                           firewall), and retry; the runner's log has the cause";
+const UNREACHABLE: &str = "the image's registry cannot be reached: check the registry and the runner's network path \
+                           to it (proxy, DNS, firewall), and retry; the runner's log has the cause";
 /// The maximum duration of a request to a registry.
 const LOOKUP: Duration = Duration::from_secs(20);
 
