@@ -74,11 +74,11 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         AllowedImages::parse(&flags.server.allowed_images, &flags.server.default_image_prefix)?;
     let inflight = Inflight::new(limit, Hop::Router);
     let mut tasks = Tasks::new();
-    let (listener, address) = listen(flags.server.address, flags.server.port, "--port").await?;
+    let (listener, address) = listen(flags.server.address, flags.server.port, "--port")?;
     let mut registry = Registry::default();
     let (otel, spans) = porch_fn_spans::start("porch-fn-router", env!("CARGO_PKG_VERSION"), &mut registry);
     let admin_host = flags.server.address.or(otel.admin_host);
-    let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port").await?;
+    let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port")?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));

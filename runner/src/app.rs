@@ -107,11 +107,11 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     }
     let limit = inflight_limit(flags.server.max_inflight_bytes, flags.server.max_request_body_size)?;
     let inflight = Inflight::new(limit, Hop::Runner);
-    let (listener, address) = listen(flags.server.address, flags.server.port, "--port").await?;
+    let (listener, address) = listen(flags.server.address, flags.server.port, "--port")?;
     let mut registry = Registry::default();
     let (otel, spans) = porch_fn_spans::start("porch-fn-runner", env!("CARGO_PKG_VERSION"), &mut registry);
     let admin_host = flags.server.address.or(otel.admin_host);
-    let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port").await?;
+    let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port")?;
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let health = Health::new();

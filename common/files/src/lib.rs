@@ -198,8 +198,7 @@ impl<S: FileSource> Shared<S> {
                 let mut known = self.error.lock();
                 let error = error.to_string();
                 if known.as_ref() != Some(&error) {
-                    let kept = !is_first;
-                    tracing::warn!(error, kept, "{} were not read", source.name());
+                    tracing::warn!(error, kept = !is_first, "{} were not read", source.name());
                 }
                 *known = Some(error);
             }

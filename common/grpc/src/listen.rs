@@ -1,10 +1,15 @@
 //! Binds ports before anything else starts, so that port 0 works and a conflict is an early error.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// How many connections may wait to be accepted, as with Go: Linux's default of
+/// `net.core.somaxconn`, which also limits it. The caller of a connection above the limit tries
+/// again only after a second.
+const BACKLOG: u32 = 4096;
 
 /// Why a port could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -19,21 +24,19 @@ pub struct ListenError {
 ///
 /// # Errors
 /// When the port cannot be bound. The text names `flag`.
-pub async fn listen(
+pub fn listen(
     address: Option<IpAddr>,
     port: u16,
     flag: &'static str,
 ) -> Result<(TcpListener, SocketAddr), ListenError> {
     allow_open_files();
-    match address {
-        Some(address) => bind(SocketAddr::new(address, port), flag).await,
-        // A dual-stack socket. If the kernel has no IPv6, IPv4 is used.
-        None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), flag).await {
-            Err(error) if error.source.kind() != io::ErrorKind::AddrInUse => {
-                bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), flag).await
-            }
-            bound => bound,
-        },
+    let bind = |ip: IpAddr| bind(SocketAddr::new(ip, port), flag);
+    // IPv6's address means a dual-stack socket. If the kernel has no IPv6, IPv4 is used.
+    match bind(address.unwrap_or(Ipv6Addr::UNSPECIFIED.into())) {
+        Err(error) if address.is_none() && error.source.kind() != ErrorKind::AddrInUse => {
+            bind(Ipv4Addr::UNSPECIFIED.into())
+        }
+        bound => bound,
     }
 }
 
@@ -45,22 +48,42 @@ pub fn allow_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), ListenError> {
-    let failed = |source| ListenError { address, flag, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
+fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Allows a restart while connections of the last process still close.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        // `TcpListener::bind` would let only 128 connections wait.
+        let listener = socket.listen(BACKLOG)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    bound().map_err(|source| ListenError { address, flag, source })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures_util::future::join_all;
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test]
     async fn the_error_for_a_port_in_use_names_the_flag() {
-        let (_held, address) = listen(None, 0, "--port").await.unwrap();
+        let (_held, address) = listen(None, 0, "--port").unwrap();
         assert!(address.ip().is_unspecified());
-        let error = listen(None, address.port(), "--port").await.unwrap_err();
+        let error = listen(None, address.port(), "--port").unwrap_err();
         assert!(error.to_string().ends_with("see --port"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_connections_waits_to_be_accepted() {
+        let (_listener, address) = listen(Some(Ipv4Addr::LOCALHOST.into()), 0, "--port").unwrap();
+        let waiting = join_all((0..300).map(|_| TcpStream::connect(address)));
+        timeout(Duration::from_secs(10), waiting).await.expect("no connection is tried again");
     }
 }

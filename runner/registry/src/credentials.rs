@@ -43,11 +43,6 @@ impl CredentialsFileContent {
         let config = DockerConfig::parse(&bytes)?.into();
         Ok(Self { bytes, config })
     }
-
-    /// Whether the file has a credential for the image.
-    pub fn has_credential(&self, image: &Image) -> bool {
-        self.config.lookup(image).is_some()
-    }
 }
 
 // === impl CredentialSource ===

@@ -33,7 +33,7 @@ const MAX_CONNECTIONS: usize = 1000;
 /// Returns an error only if the port cannot be bound. If the function is not found, each call
 /// returns that error.
 pub async fn start(flags: &Flags) -> Result<App, ListenError> {
-    let (listener, address) = listen(flags.address, flags.port, "--port").await?;
+    let (listener, address) = listen(flags.address, flags.port, "--port")?;
     let (signal, drain) = drain::channel();
     let health = Health::new();
     let mut words = flags.entrypoint.iter().cloned();

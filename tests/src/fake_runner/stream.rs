@@ -153,7 +153,7 @@ impl Stream {
         }
     }
 
-    /// Cuts the connection. Never returns, because a dropped stream could send RST_STREAM first.
+    /// Cuts the connection. Never returns, because a dropped stream could send `RST_STREAM` first.
     async fn hold_until_cut(&self) -> Result<(), h2::Error> {
         self.control.cut();
         std::future::pending().await
