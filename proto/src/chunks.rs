@@ -1,7 +1,8 @@
 //! A message as the slices it arrived in.
 //!
 //! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. Joining them would copy the package
-//! once per hop and double its memory. So the frames stay separate. Offsets address their bytes.
+//! once per hop and double its memory. So the frames stay separate. An
+//! offset counts bytes as if they were joined.
 
 use std::ops::Range;
 

@@ -31,8 +31,8 @@ use crate::publish::Publisher;
 /// random, so that processes do not list at the same moment.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// After a failure, discovery counts as working again if no error follows a successful list for
-/// this long. A watch request without an answer has failed by then: its [`TIMEOUT`] is shorter.
+/// After a failure, discovery counts as working again if a list succeeds and no error occurs within
+/// this time. A watch request without an answer has failed by then: its [`TIMEOUT`] is shorter.
 const LIVED: Duration = Duration::from_secs(12);
 
 const RIGHTS: &str =

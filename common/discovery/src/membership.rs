@@ -38,7 +38,7 @@ use std::time::Duration;
 
 pub use self::live::LiveMembership;
 
-/// New addresses that arrive within this time after the first of them join together.
+/// How long the first new address waits for others. Then all of them join together.
 pub const COALESCE: Duration = Duration::from_secs(2);
 
 /// How long an address that left must be listed again before it joins.

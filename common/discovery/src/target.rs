@@ -204,8 +204,8 @@ fn parse_port(text: &str) -> Option<u16> {
 /// allowed.
 fn is_host_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
-    // A DNS name does not end in a number. So a text that ends in a number must be an IPv4
-    // address. This rule refuses a malformed address, and a port without a host.
+    // The last label of a DNS name is no number. So a text whose last label is a number must be an
+    // IPv4 address. This refuses `10.0.0` and `:9445`.
     let last = name.rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) {
         return name.parse::<Ipv4Addr>().is_ok();

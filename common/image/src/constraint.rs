@@ -2,9 +2,8 @@
 //!
 //! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not support that syntax
 //! (`||`, hyphen ranges, `!=`, a leading `v`, `=1.2` for `1.2.x`). So this module parses it, and
-//! uses only the crate's versions. All corner cases match v3.5.0, with one difference: the library
-//! misreads a hyphen range after another comparison and a space, or after a `||` without a space.
-//! This module accepts both.
+//! takes only the type `Version` from the crate. It matches v3.5.0 in all corner cases but two, which
+//! the library misreads: `!=1.3 1.2 - 1.4` and `<1||1.2 - 1.4`.
 
 use semver::{BuildMetadata, Prerelease, Version};
 
@@ -13,8 +12,8 @@ const MAX_LEN: usize = 512;
 
 /// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
 ///
-/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. But kpt uses
-/// a text that [`parse_version`] accepts as a literal tag, not as a constraint.
+/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. But kpt
+/// takes a text literally, as a tag, if [`parse_version`] accepts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
     /// A version matches if all comparisons of at least one of these lists hold.

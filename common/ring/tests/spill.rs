@@ -101,10 +101,10 @@ fn attempts_go_to_the_runners_of_the_width_rule() {
         // Unusable runners do not count towards the width.
         (all, &[0, 10, 0, 10, 0], 2, &[], &[3, 4, 0, 2, 1]),
         (all, &[0, 10, 0, 10, 0], 2, &[3], &[4, 0, 2, 1]),
-        // After a truncated order: the least loaded; among equals, the first after the owner.
+        // A truncated order (here 2, 0) is followed by the other runners, the least loaded first.
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[], &[2, 0, 3, 1, 5, 4]),
         (&[2, 0], &[5, 0, 3, 0, 4, 3], 1, &[2, 0, 3], &[1, 5, 4]),
-        // If the width exceeds a truncated order with only full runners, any runner may be chosen.
+        // If the width exceeds a truncated order of full runners, runners beyond it are chosen, too.
         (&[2, 0], &[12, 11, 12, 30, 30, 30], 2, &[], &[2]),
         (&[2, 0], &[12, 11, 12, 30, 30, 30], 3, &[], &[1]),
     ] {

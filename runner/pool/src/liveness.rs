@@ -164,8 +164,8 @@ impl Function {
                 Phase::Pending(waiting) => (true, waiting.clone()),
                 _ => (false, None),
             };
-            // If another runner has written a later `reclaim_after`, that runner reaches the pod.
-            // The fault is then between this runner and the pod.
+            // Only a runner that reaches the pod writes a later `reclaim_after`. If another runner
+            // wrote it, the fault is between this runner and the pod.
             let used_by_others =
                 tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.pushed;
             tracked.health = if pending && !given_up {
@@ -195,9 +195,8 @@ impl Tracked {
         }
     }
 
-    /// Whether the pod does not answer this runner. A pod that was never ready for this runner
-    /// counts only if another runner created it. For example, its node is gone, and its creator
-    /// with it.
+    /// Whether the pod does not answer this runner. This includes a pod that was never ready for
+    /// this runner, if another runner created it. Both may have run on a node that failed.
     pub(crate) fn is_silent(&self, shared: &Shared) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {
@@ -208,7 +207,7 @@ impl Tracked {
         self.liveness.silent_from.or(never_reached).is_some_and(|at| shared.reached(at))
     }
 
-    /// Starts a check of whether the pod answers, unless a running check ends no later.
+    /// Starts a check of whether the pod answers. A running check with an earlier deadline stays.
     fn check(&mut self, within: Duration, shared: &mut Shared) {
         let due = shared.now + within;
         if self.liveness.check.is_some_and(|check| check.due <= due) {

@@ -20,7 +20,7 @@ pub enum Source {
     BuiltIn,
     /// The schema of FunctionConfigs in the cluster.
     Schema,
-    /// The built-in default: the schema of FunctionConfigs cannot be read or has no descriptions.
+    /// The built-in default, because the cluster's schema does not say what tags mean.
     NoSchema,
     /// The default of the flag with this name, without dashes.
     Default(&'static str),

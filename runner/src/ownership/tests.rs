@@ -1,5 +1,5 @@
-//! Runners and routers must agree on the owner of a function. Otherwise its pods are collected
-//! twice or never.
+//! Runners must agree on the owner of a function. Otherwise two of them, or none, would delete its
+//! expired pods.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -131,7 +131,7 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
         (&[], 0, 0),
         // If the ring is empty, new runners join at once.
         (&[A], 1, 1000),
-        // A runner that returns during its cooldown is the owner if there is no other runner.
+        // A runner that cools down is the owner if there is no other runner.
         (&[], 0, 0),
         (&[A], 1, 1000),
         (&[B], 1, 0),

@@ -48,9 +48,8 @@ impl Settings {
         wanted.filter_map(range).filter(allowed).collect()
     }
 
-    /// The images of [`warm`](Self::warm) with a minimum number of pods. An object for all tags
-    /// also keeps pods of any image of its repository, but such an image is known only after its
-    /// first call.
+    /// The images of [`warm`](Self::warm) with a minimum number of pods. Images of objects for all
+    /// tags are missing, because they are known only after their first call.
     pub fn kept(&self, resolved: &Resolved) -> Vec<Image> {
         let is_kept = |image: &Image| self.of(image).min_pods.value > 0;
         self.warm(resolved).into_iter().filter(is_kept).collect()

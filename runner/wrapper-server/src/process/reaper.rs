@@ -12,8 +12,7 @@
 //!   protect orphans of short ones.
 //! - A process can change its environment. If the environment names no call, the age of the process
 //!   decides. No process is older than the call that started it. So the call of an orphan has ended
-//!   if the orphan is older than every call in flight. So the orphan is killed at the latest when
-//!   all calls that overlapped with its own call have ended.
+//!   if the orphan is older than every call in flight. A long call in flight may delay that.
 //!
 //! A sweep never reaps a call's own first process, because it lists only the children of the main
 //! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
@@ -36,7 +35,7 @@ use tokio::time::sleep;
 const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
 /// The first and the longest pause between two sweeps. Pauses double, because sweeps may continue
-/// until a long call ends: only then is it known that a process without environment is left over.
+/// until a long call ends, if only the age of a process decides (see above).
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Largest number of passes over the children in one sweep.

@@ -48,7 +48,7 @@ impl Runner {
             flag("pod-namespace", NAMESPACE),
             flag("wrapper-server-image", "registry.example/wrapper-server:v1"),
             flag("max-parallel-pods-per-function", PODS_EACH.to_string()),
-            // The long TTL prevents requests to a registry, because this test has none.
+            // There is no registry. Pods report their digests, which stay valid for this time.
             flag("image-metadata-ttl", "24h"),
             flag("peers", format!("static:///{}", peers.join(","))),
             flag("shard-address", "127.0.0.1:1"),
