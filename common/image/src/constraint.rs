@@ -2,8 +2,8 @@
 //!
 //! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not support that syntax
 //! (`||`, hyphen ranges, `!=`, a leading `v`, `=1.2` for `1.2.x`). So this module parses it, and
-//! takes only the type `Version` from the crate. It matches v3.5.0 in all corner cases but two, which
-//! the library misreads: `!=1.3 1.2 - 1.4` and `<1||1.2 - 1.4`.
+//! takes only the type `Version` from the crate. It matches v3.5.0 in all corner cases but two,
+//! which the library misreads: `!=1.3 1.2 - 1.4` and `<1||1.2 - 1.4`.
 
 use semver::{BuildMetadata, Prerelease, Version};
 

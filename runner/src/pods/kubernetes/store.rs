@@ -1,7 +1,7 @@
 //! Stores the last reported state of pods and Services, but only the fields that the runner needs.
 //!
-//! Reports about pods come from the watch and from the API server's answers, in any order. The store
-//! drops a state that is older than the known state or belongs to a deleted pod. It records a
+//! Reports about pods come from the watch and from the API server's answers, in any order. The
+//! store drops a state that is older than the known state or belongs to a deleted pod. It records a
 //! report, logs it and notifies the pool under one lock. So the pool gets each pod's events in
 //! order. When the pool rejects a call because its pod failed, the log already has the reason.
 
@@ -147,8 +147,8 @@ impl Store {
     }
 
     /// Records a pod, and what it shows about its image. The caller then notifies the pool, whose
-    /// next action uses both. Returns the pod's newest known state, and whether `object` has that state.
-    /// Returns `None` if the pod was deleted.
+    /// next action uses both. Returns the pod's newest known state, and whether `object` has that
+    /// state. Returns `None` if the pod was deleted.
     fn record(
         &self,
         reports: &mut Reports,
