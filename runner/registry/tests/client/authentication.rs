@@ -223,7 +223,7 @@ async fn credentials_are_sent_even_to_a_registry_without_a_challenge() {
         assert_eq!(client_with(identity.credentials()).digest(&private).await, Err(RegistryError::NotFound));
         assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
 
-        // An unusable file is reported if it could have credentials for the image.
+        // At a 404, an unusable file is reported only after a Basic challenge.
         file.write("{");
         let broken = client_with(file.credentials());
         let error = broken.digest(&private).await.unwrap_err();

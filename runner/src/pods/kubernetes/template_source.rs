@@ -191,7 +191,7 @@ impl TemplateSource {
         let was_there = known.is_some_and(|known| known.service_of_object);
         let mut warning = None;
         let service_template = match bounded(service_templates.get_opt(service_name)).await {
-            // A cluster without the kind also answers with 404.
+            // A missing kind is this error; a missing object is `Ok(None)`.
             Err(error) if error.code() == Some(404) && (!was_there || has_no_kind().await) => None,
             Err(error) if error.code() == Some(403) && !was_there => {
                 if built_in.is_none() {
@@ -240,7 +240,7 @@ fn built_in_template(wrapper_image: &str, warning: Option<&str>) -> Result<Templ
     Ok(template)
 }
 
-/// Returns the template, with its time, if it differs from the known one.
+/// Returns the template, with a newer time, if it differs from `known`.
 fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
     if let Some(known) = known {
         if (known.source, known.hash) == (template.source, template.hash) {

@@ -76,7 +76,7 @@ impl DeploySetup {
     }
 
     /// Creates the objects that Porch's evaluators leave behind for an image: a pod with a
-    /// generated name, and a Service whose name is the label's value.
+    /// generated name, and a Service named by the pod's image label.
     async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
         let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({
