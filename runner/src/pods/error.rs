@@ -136,7 +136,7 @@ mod tests {
         let call = inflight.enter(0).unwrap();
         let too_many = PodError::Refused(inflight.enter(usize::MAX).unwrap_err());
         let too_much = PodError::Refused(call.answer(CALL_OVERHEAD + 1).unwrap_err());
-        let no_match = "tag constraint \">=2\": no tag of its repository is a version that matches";
+        let no_match = "tag constraint \">=2\": no tag of the image's repository is a version that matches the constraint";
         let no_client = "unable to get the grpc client to the pod for example.com/f:v1: ";
         for (error, code, sheds, text) in [
             (too_many, ResourceExhausted, true, "--max-inflight-bytes"),

@@ -61,7 +61,7 @@ fn every_function_is_sent_to_the_routers_and_restored() {
         "apply-setters, ensure-name-substring, search-replace, set-annotations, set-image, set-labels, set-namespace, \
          starlark, upsert-resource"
     ));
-    assert!(changed.notes[1].starts_with("set-namespace: Porch still runs"), "{:?}", changed.notes);
+    assert!(changed.notes[1].starts_with("set-namespace: Porch itself still runs"), "{:?}", changed.notes);
 
     let again = generated(&stored(&changed.objects), &[]);
     assert_eq!(again.objects, changed.objects, "changed objects stay as they are");
