@@ -131,8 +131,10 @@ impl Started {
             functions,
         });
         let mut runners = Vec::new();
-        for _ in 0..args.runners {
-            let started = runner::start(runner_flags.clone(), set, Some(pods.clone())).await;
+        for number in 1..=args.runners {
+            // The runners share a host name, so each gets a name of its own.
+            let flags = runner::Flags { name: Some(format!("runner-{number}")), ..runner_flags.clone() };
+            let started = runner::start(flags, set, Some(pods.clone())).await;
             runners.push(
                 started.map_err(|error| Failure::with_code(format!("runner: {error}"), error.exit_code()))?,
             );

@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use percent_encoding::percent_decode_str;
+use porch_fn_admin::failures::now_ms;
 use porch_fn_admin::rpc_metrics::RpcMetrics;
-use porch_fn_admin::{Admin, JSON, Page};
+use porch_fn_admin::{Admin, JSON, Page, query_value};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::{Body, Hop, Inflight, Options, Server, inflight_limit, serve};
 use porch_fn_image::Image;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
-use porch_fn_lifecycle::{App, AtEnd, DrainTimes, drain};
+use porch_fn_lifecycle::{App, AtEnd, DrainTimes, drain, server_name};
 use porch_fn_proto::SHARD_PATHS;
 use porch_fn_proto::shard::shard_server::ShardServer;
 use porch_fn_spans::Spans;
@@ -34,7 +34,7 @@ use tower_service::Service;
 
 use self::pods::PodParts;
 use crate::config::Flags;
-use crate::describe::{Describe, MAX_ANSWERS};
+use crate::describe::{Describe, MAX_ANSWERS, config};
 use crate::environment::environment;
 use crate::evaluate::Runner;
 use crate::exec::ExecRuntime;
@@ -98,7 +98,7 @@ impl From<String> for AppError {
 /// # Errors
 /// [`AppError`], if a flag or file is invalid or a port is in use.
 pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -> Result<App, AppError> {
-    let ready_by = Instant::now() + READY_WITHIN;
+    let (ready_by, started_ms) = (Instant::now() + READY_WITHIN, now_ms());
     if let Some(other) = flags.disable_runtimes.iter().find(|one| !["exec", "pod"].contains(&one.as_str())) {
         return Err(AppError::of_flag(
             "disable-runtimes",
@@ -142,12 +142,16 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     wiring.tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
-    let failures = Arc::default();
+    let (failures, last_errors) = (Arc::default(), Arc::default());
     let describe = ShardServer::new(Describe {
+        name: flags.name.clone().unwrap_or_else(server_name),
+        started_ms,
         pods: pool,
-        exec: exec.as_ref().map(|_| current),
+        has_exec: exec.is_some(),
+        current,
         ring,
         failures: Arc::clone(&failures),
+        last_errors: Arc::clone(&last_errors),
         answers: Semaphore::new(MAX_ANSWERS),
     });
     let runner = Runner {
@@ -157,6 +161,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         allowed_images,
         metrics: wiring.metrics,
         failures,
+        last_errors,
     };
     let options = Options {
         max_message: flags.server.max_request_body_size,
@@ -208,14 +213,9 @@ async fn set_ready(mut synced: watch::Receiver<bool>, by: Instant, health: Healt
 fn config_page(current: &watch::Receiver<CurrentSettings>, prefix: &str) -> Page {
     let (current, prefix) = (current.clone(), prefix.to_owned());
     let content = move |query: &str| {
-        let image = query.split('&').find_map(|pair| pair.strip_prefix("image="));
-        let image = image.map(|image| percent_decode_str(image).decode_utf8_lossy());
-        let image = image.filter(|image| !image.is_empty()).ok_or("write /config?image=IMAGE".to_owned());
+        let image = query_value(query, "image").ok_or("write /config?image=IMAGE".to_owned());
         let image = image.and_then(|image| Image::parse(&image, &prefix).map_err(|error| error.to_string()));
-        let page = image.map(|image| {
-            let page = porch_fn_settings::page(&current.borrow().settings, &image);
-            format!("{page:#}\n")
-        });
+        let page = image.map(|image| config(&current.borrow(), &image));
         ready(page.map_err(|error| json!({ "error": error }).to_string())).boxed()
     };
     Page { path: "/config", content_type: JSON, policy: None, content: Box::new(content) }

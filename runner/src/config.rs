@@ -25,6 +25,9 @@ pub struct Flags {
     /// The flags that routers have too.
     #[command(flatten)]
     pub server: ServerFlags,
+    /// The runner's name in reports. It is not a flag: `None` means the name of the pod or host.
+    #[arg(skip)]
+    pub name: Option<String>,
     /// Runtimes to disable: exec, pod
     #[arg(long, default_value = "")]
     pub disable_runtimes: CommaList,

@@ -1,39 +1,47 @@
 //! Reports this runner's state to routers (`porch_fn.v1.Shard`) for the status page. A router does
 //! not know the admin ports of runners.
 
+mod images;
+
 use std::sync::Arc;
 
 use porch_fn_admin::failures::{self, Failures};
-use porch_fn_pool::FunctionStats;
+use porch_fn_image::Image;
 use porch_fn_proto::shard::shard_server::Shard;
-use porch_fn_proto::shard::{DescribeRequest, DescribeResponse, Failure, ImagePods};
-use porch_fn_text::cut;
-use tokio::sync::{Semaphore, watch};
+use porch_fn_proto::shard::{
+    DescribeImageRequest, DescribeImageResponse, DescribeRequest, DescribeResponse, Failure,
+};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tonic::{Request, Response, Status};
 
+use self::images::{Images, image_pod};
+use crate::last_errors::LastErrors;
 use crate::pods::Handle;
 use crate::settings::CurrentSettings;
 
-/// The most images in one answer, which keeps it below 1 MiB.
-const MAX_IMAGES: usize = 1000;
 /// The most members of the ring in one answer.
 const MAX_RING: usize = 1000;
-/// Longest image name reported, in bytes.
-const MAX_IMAGE_BYTES: usize = 600;
 /// The most concurrent answers.
 pub(crate) const MAX_ANSWERS: usize = 16;
 
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Describe {
+    /// The runner's name: that of its pod or host.
+    pub(crate) name: String,
+    /// When it started, in milliseconds since 1970.
+    pub(crate) started_ms: u64,
     /// The pod runtime's pool, and the scope of its pods.
     pub(crate) pods: Option<(Handle, String)>,
-    /// The settings, if the exec runtime is enabled.
-    pub(crate) exec: Option<watch::Receiver<CurrentSettings>>,
+    /// Whether the exec runtime is enabled.
+    pub(crate) has_exec: bool,
+    pub(crate) current: watch::Receiver<CurrentSettings>,
     /// With `--peers`: the runners on the ring.
     pub(crate) ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
     /// Recent calls that failed.
     pub(crate) failures: Arc<Failures>,
+    /// The last error of each image.
+    pub(crate) last_errors: Arc<LastErrors>,
     /// One permit for each concurrent answer. A router asks every 2 s while somebody views the
     /// status page.
     pub(crate) answers: Semaphore,
@@ -42,108 +50,105 @@ pub(crate) struct Describe {
 // === impl Describe ===
 
 impl Describe {
-    fn response(&self, stats: Vec<FunctionStats>) -> DescribeResponse {
-        let (images, truncated) = images(stats);
+    fn response(&self, Images { images, truncated }: Images) -> DescribeResponse {
         let ring = self.ring.as_ref().map(|ring| Arc::clone(&ring.borrow()));
         let failures = self.failures.all().into_iter().map(|failure| {
             let failures::Failure { at_ms, count, image, code, text, .. } = failure;
             Failure { at_ms, count, image, code, text }
         });
-        let exec_hash = self.exec.as_ref().map(|current| format!("{:012x}", current.borrow().exec_hash));
+        let exec_hash = || format!("{:012x}", self.current.borrow().exec_hash);
         DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             has_pods: self.pods.is_some(),
             pods_scope: self.pods.as_ref().map(|(_, scope)| scope.clone()).unwrap_or_default(),
-            exec_hash: exec_hash.unwrap_or_default(),
+            exec_hash: if self.has_exec { exec_hash() } else { String::new() },
             has_peers: ring.is_some(),
             ring: ring.iter().flat_map(|ring| ring.iter()).take(MAX_RING).map(ToString::to_string).collect(),
             images,
             truncated,
             failures: failures.collect(),
+            name: self.name.clone(),
+            started_ms: self.started_ms,
         }
+    }
+
+    fn permit(&self) -> Result<SemaphorePermit<'_>, Status> {
+        self.answers.try_acquire().map_err(|_| {
+            Status::resource_exhausted("too many concurrent requests for this runner's state: retry later")
+        })
     }
 }
 
 #[tonic::async_trait]
 impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
-        let Ok(_permit) = self.answers.try_acquire() else {
-            return Err(Status::resource_exhausted(
-                "too many concurrent requests for this runner's state: retry later",
-            ));
+        let _permit = self.permit()?;
+        let images = match &self.pods {
+            Some((pool, _)) => Images::new(pool.stats().await, pool.last_starts().await),
+            None => Images::default(),
         };
-        let stats = match &self.pods {
-            Some((pool, _)) => pool.stats().await,
+        Ok(Response::new(self.response(images)))
+    }
+
+    async fn describe_image(
+        &self,
+        request: Request<DescribeImageRequest>,
+    ) -> Result<Response<DescribeImageResponse>, Status> {
+        let _permit = self.permit()?;
+        let image = request.into_inner().image;
+        // The router has already added the default prefix.
+        let parsed = Image::parse(&image, "").map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let pods = match &self.pods {
+            Some((pool, _)) => pool.pods(image.clone()).await,
             None => Vec::new(),
         };
-        Ok(Response::new(self.response(stats)))
+        let is_repository = parsed.repository() == image;
+        let config = if is_repository { String::new() } else { config(&self.current.borrow(), &parsed) };
+        Ok(Response::new(DescribeImageResponse {
+            name: self.name.clone(),
+            pods: pods.into_iter().map(image_pod).collect(),
+            last_error: self.last_errors.of(&image),
+            config: config.into(),
+        }))
     }
 }
 
-/// The busiest images, sorted by name, and whether more exist.
-fn images(mut stats: Vec<FunctionStats>) -> (Vec<ImagePods>, bool) {
-    let truncated = stats.len() > MAX_IMAGES;
-    let weight = |one: &FunctionStats| (one.in_flight + one.waiting, one.ready + one.starting);
-    stats.sort_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.image.cmp(&b.image)));
-    stats.truncate(MAX_IMAGES);
-    stats.sort_by(|a, b| a.image.cmp(&b.image));
-    (stats.iter().map(image).collect(), truncated)
-}
-
-fn image(stats: &FunctionStats) -> ImagePods {
-    let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
-    ImagePods {
-        image: cut(stats.image.as_str(), MAX_IMAGE_BYTES, "").into_owned(),
-        ready: number(stats.ready),
-        starting: number(stats.starting),
-        terminating: number(stats.terminating),
-        in_flight: number(stats.in_flight),
-        waiting: number(stats.waiting),
-    }
+/// The content of the page `/config?image=`: the settings of an image, each with its source.
+pub(crate) fn config(current: &CurrentSettings, image: &Image) -> String {
+    let page = porch_fn_settings::page(&current.settings, image);
+    format!("{page:#}\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_pool::ImageKey;
+    use porch_fn_proto::shard::LastError;
     use porch_fn_settings::CacheConfig;
-    use prost::Message;
 
     use super::*;
+    use crate::pods::tests::{call, runtime};
     use crate::settings::tests::current;
 
-    fn stats(image: &str, in_flight: usize, ready: usize) -> FunctionStats {
-        FunctionStats {
-            image: ImageKey::from(image),
-            owned: true,
-            ready,
-            starting: 2,
-            silent: 0,
-            terminating: 1,
-            in_flight,
-            waiting: 3,
+    fn describe() -> Describe {
+        Describe {
+            name: "function-runner-0".to_owned(),
+            started_ms: 7,
+            pods: None,
+            has_exec: false,
+            current: watch::channel(current(CacheConfig::default(), true)).1,
+            ring: None,
+            failures: Arc::default(),
+            last_errors: Arc::default(),
+            answers: Semaphore::new(1),
         }
     }
 
-    fn empty() -> Describe {
-        Describe { pods: None, exec: None, ring: None, failures: Arc::default(), answers: Semaphore::new(1) }
-    }
-
     #[test]
-    fn the_response_has_pods_ring_failures_and_hash() {
+    fn the_response_has_name_ring_failures_and_hash() {
         let ring: Arc<[Arc<str>]> = ["a:1", "b:1"].map(Arc::from).into();
         let failures = Arc::new(Failures::default());
         failures.note("f:v1", "", "INTERNAL", "boom\nmore");
-        let (_, exec) = watch::channel(current(CacheConfig::default(), true));
-        let describe = Describe { exec: Some(exec), ring: Some(watch::channel(ring).1), failures, ..empty() };
-        let response = describe.response(vec![stats("f:v1", 4, 5)]);
-        let pods = ImagePods {
-            image: "f:v1".to_owned(),
-            ready: 5,
-            starting: 2,
-            terminating: 1,
-            in_flight: 4,
-            waiting: 3,
-        };
+        let full = Describe { has_exec: true, ring: Some(watch::channel(ring).1), failures, ..describe() };
+        let response = full.response(Images::default());
         let failed = Failure {
             at_ms: response.failures[0].at_ms,
             count: 1,
@@ -151,30 +156,57 @@ mod tests {
             code: "INTERNAL".to_owned(),
             text: "boom".to_owned(),
         };
+        let empty = DescribeResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: "function-runner-0".to_owned(),
+            started_ms: 7,
+            ..DescribeResponse::default()
+        };
         let expected = DescribeResponse {
             exec_hash: "000000000000".to_owned(),
             has_peers: true,
             ring: vec!["a:1".to_owned(), "b:1".to_owned()],
-            images: vec![pods],
             failures: vec![failed],
-            ..empty().response(Vec::new())
+            ..empty.clone()
         };
         assert_eq!(response, expected);
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        assert_eq!(empty().response(Vec::new()), DescribeResponse { version, ..DescribeResponse::default() });
+        assert_eq!(describe().response(Images::default()), empty);
     }
 
-    #[test]
-    fn a_bounded_response_has_the_busiest_images() {
-        let long = "é".repeat(1000);
-        let mut all: Vec<_> = (0..3000).map(|n| stats(&format!("{n:04}{long}"), 0, n % 7)).collect();
-        all.push(stats("zz", 1, 0));
-        let response = empty().response(all);
-        assert!(response.truncated);
-        assert_eq!(response.images.len(), MAX_IMAGES);
-        assert_eq!(response.images[MAX_IMAGES - 1].image, "zz");
-        assert!(response.images.iter().all(|image| image.ready >= 4 || image.image == "zz"));
-        assert!(response.images.is_sorted_by(|a, b| a.image < b.image));
-        assert!(response.encoded_len() < 1 << 20, "{}", response.encoded_len());
+    async fn image(describe: &Describe, image: &str) -> Result<DescribeImageResponse, Status> {
+        let request = Request::new(DescribeImageRequest { image: image.to_owned() });
+        describe.describe_image(request).await.map(Response::into_inner)
+    }
+
+    #[tokio::test]
+    async fn an_image_has_pods_last_error_and_the_configuration_of_the_page() {
+        let runtime = runtime(None);
+        // This call starts a pod, which then vanishes.
+        let parsed = Image::parse("f:v1", "example.com");
+        runtime.evaluate("f:v1", parsed, "", &call("f:v1", "", std::time::Duration::from_mins(1))).await;
+        let describe = Describe { pods: Some((runtime.pool.clone(), String::new())), ..describe() };
+        describe.last_errors.note("example.com/f:v1", "INTERNAL", "boom\nmore");
+        let answer = image(&describe, "example.com/f:v1").await.unwrap();
+        assert_eq!(answer.name, "function-runner-0");
+        let pods: Vec<_> = answer.pods.iter().map(|pod| (&*pod.name, pod.calls)).collect();
+        assert_eq!(pods, [("pod", 0)]);
+        let LastError { at_ms, code, text } = answer.last_error.unwrap();
+        assert!(at_ms > 0);
+        assert_eq!((&*code, &*text), ("INTERNAL", "boom\nmore"));
+        let parsed = Image::parse("example.com/f:v1", "").unwrap();
+        assert_eq!(answer.config, config(&describe.current.borrow(), &parsed));
+        assert!(answer.config.starts_with(b"{\n  \"image\": \"example.com/f:v1\""), "{:?}", answer.config);
+    }
+
+    #[tokio::test]
+    async fn requests_for_images_are_checked_and_bounded() {
+        let describe = describe();
+        let repository = image(&describe, "example.com/f").await.unwrap();
+        assert!(repository.config.is_empty(), "a repository has no settings of its own");
+        let refused = image(&describe, "Not An Image").await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        let _permit = describe.answers.try_acquire().unwrap();
+        let busy = image(&describe, "example.com/f").await.unwrap_err();
+        assert_eq!(busy.code(), tonic::Code::ResourceExhausted);
     }
 }

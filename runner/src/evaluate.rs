@@ -12,6 +12,7 @@ use tonic::Code;
 use wrapper_server::go_quote;
 
 use crate::exec::ExecRuntime;
+use crate::last_errors::LastErrors;
 use crate::metrics::{Metrics, Runtime};
 use crate::pods::PodRuntime;
 
@@ -30,6 +31,8 @@ pub(crate) struct Runner {
     pub(crate) metrics: Arc<Metrics>,
     /// Recent calls that failed.
     pub(crate) failures: Arc<Failures>,
+    /// The last error of each image.
+    pub(crate) last_errors: Arc<LastErrors>,
 }
 
 // === impl Runner ===
@@ -91,7 +94,7 @@ impl Evaluate for Runner {
         span.text("porch_fn.runtime", &runtime.into_str().to_ascii_lowercase());
         let code = reply.code();
         if code != Code::Ok {
-            counted.record_failure(code, without_wrapping(&message_of(reply.status_headers())));
+            counted.record_failure(code, &message_of(reply.status_headers()));
         }
         counted.answer = Some((runtime, code));
         reply
@@ -111,9 +114,10 @@ struct Counted<'a> {
 
 impl Counted<'_> {
     /// Keeps the failure for the status page, under the router's name for the image.
-    fn record_failure(&self, code: Code, text: &str) {
+    fn record_failure(&self, code: Code, message: &str) {
         let image = shard_key(&self.asked.image, &self.asked.tag, &self.runner.default_prefix);
-        self.runner.failures.note(&image, "", code_name(code), text);
+        self.runner.failures.note(&image, "", code_name(code), without_wrapping(message));
+        self.runner.last_errors.note(&image, code_name(code), message);
     }
 }
 
@@ -157,6 +161,7 @@ mod tests {
             allowed_images: Arc::default(),
             metrics,
             failures: Arc::default(),
+            last_errors: Arc::default(),
         };
         for wait in [Duration::ZERO, Duration::from_mins(1)] {
             // The pool's task has not started, so calls wait.
@@ -171,6 +176,8 @@ mod tests {
             [("example.com/f:v1".to_owned(), "DEADLINE_EXCEEDED".to_owned())],
             "a caller that disconnects is no failure"
         );
+        let last = runner.last_errors.of("example.com/f:v1").unwrap();
+        assert_eq!((&*last.code, &*last.text), ("DEADLINE_EXCEEDED", "no answer before the call's deadline"));
         let text = text();
         assert!(!text.contains("INVALID_ARGUMENT"), "{text}");
         for code in ["DEADLINE_EXCEEDED", "CANCELLED"] {

@@ -12,6 +12,7 @@ mod describe;
 mod environment;
 mod evaluate;
 mod exec;
+mod last_errors;
 mod metrics;
 mod ownership;
 pub mod pods;

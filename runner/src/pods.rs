@@ -8,6 +8,7 @@ mod error;
 pub mod kubernetes;
 pub mod local;
 mod probe;
+mod start_errors;
 mod starts;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -26,9 +27,10 @@ use porch_fn_proto::frame;
 use porch_fn_telemetry::{span, trace_context};
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog};
+pub use backend::{Backend, Catalog, PodFacts};
 pub use commands::ImageCommands;
-pub(crate) use driver::{Driver, Handle};
+pub(crate) use driver::{Driver, Handle, PodReport};
+pub(crate) use start_errors::LastStart;
 
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};

@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
 use porch_fn_lifecycle::health::Health;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -61,6 +62,14 @@ pub struct Page {
     /// Creates the content for a request's query, which may be empty. An error means that the query
     /// is not valid: the server answers 400 with the error's text, in the same content type.
     pub content: Content,
+}
+
+/// The value of a parameter in a page's query, decoded. `None` if it is missing or empty.
+pub fn query_value(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    let value = percent_decode_str(value).decode_utf8_lossy();
+    Some(value.into_owned()).filter(|value| !value.is_empty())
 }
 
 /// The type of [`Page::content`].
@@ -284,6 +293,20 @@ mod tests {
         // Connections with a request are kept longer than connections without one.
         assert_eq!(open.len(), MAX_CONNECTIONS - 1);
         assert!(open[0].requested.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_value_of_the_query_is_decoded() {
+        for (query, expected) in [
+            ("image=a%2Fb:v1%40x%26y&x=1", Some("a/b:v1@x&y")),
+            ("x=1&image=f=g", Some("f=g")),
+            ("image=", None),
+            ("image", None),
+            ("images=f", None),
+            ("", None),
+        ] {
+            assert_eq!(query_value(query, "image").as_deref(), expected, "{query}");
+        }
     }
 
     #[tokio::test]

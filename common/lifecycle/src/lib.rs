@@ -4,8 +4,10 @@
 mod app;
 pub mod drain;
 pub mod health;
+mod name;
 mod signals;
 pub mod tasks;
 
 pub use self::app::{App, AtEnd, DrainTimes, run};
+pub use self::name::server_name;
 pub use self::signals::StopSignals;

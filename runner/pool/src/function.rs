@@ -96,6 +96,28 @@ pub struct FunctionStats {
     pub waiting: usize,
 }
 
+/// One pod, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodStats {
+    /// The object's identity.
+    pub uid: Uid,
+    /// Whether it serves.
+    pub state: PodState,
+    /// Calls granted and not finished.
+    pub calls: usize,
+}
+
+/// Whether a pod serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodState {
+    /// It serves.
+    Ready,
+    /// It is not ready now, but may become ready.
+    Starting,
+    /// It is in termination, or it failed and is about to be deleted.
+    Terminating,
+}
+
 // === impl Function ===
 
 impl Function {
@@ -213,9 +235,30 @@ impl Function {
     }
 }
 
+impl Tracked {
+    fn stats(&self) -> PodStats {
+        let state = match (self.ready(), self.lives()) {
+            (true, _) => PodState::Ready,
+            (false, true) => PodState::Starting,
+            (false, false) => PodState::Terminating,
+        };
+        PodStats { uid: self.pod.uid.clone(), state, calls: self.calls.len() }
+    }
+}
+
 // === impl Pool ===
 
 impl Pool {
+    /// The pods of the image `key`, and the pods with the shard key `key`; at most `limit`.
+    pub fn pods(&self, key: &str, limit: usize) -> Vec<PodStats> {
+        let pods = self.functions.values().flat_map(|function| &function.pods);
+        let selected = pods.filter(|tracked| {
+            let pod = &tracked.pod;
+            pod.name.image.as_str() == key || pod.shard_key.as_str() == key
+        });
+        selected.take(limit).map(Tracked::stats).collect()
+    }
+
     /// Returns the function of an image, and creates it if needed. The caller must settle it
     /// afterwards.
     pub(crate) fn entry(&mut self, image: &ImageKey, shard_key: &ShardKey) -> &mut Function {

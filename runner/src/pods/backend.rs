@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{Action, Uid};
+use porch_fn_pool::{Action, Time, Uid};
 use porch_fn_registry::ResolveError;
 
 /// Runs pods on a machine or in a cluster.
@@ -21,6 +21,20 @@ pub trait Backend: Send + 'static {
 
     /// Returns the connection to a pod's wrapper; `None` if the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
+
+    /// Returns the pod as people know it; `None` if the pod is gone.
+    fn facts(&self, uid: &Uid) -> Option<PodFacts>;
+}
+
+/// A pod as people know it, for reports. Errors for callers contain none of this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// The pod's name.
+    pub name: String,
+    /// When it was created.
+    pub created: Option<Time>,
+    /// The cluster's own message about why the pod waits or failed, cut to a limit.
+    pub cause: Option<String>,
 }
 
 /// Knows which images can have pods, and which image a tag constraint selects. The runner queries

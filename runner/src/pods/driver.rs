@@ -11,8 +11,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, Pool, RequestId, ShardKey, Time, Uid,
-    Verdict,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, Pool, RequestId, ShardKey, Time,
+    Uid, Verdict,
 };
 use porch_fn_proto::Chunks;
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +22,7 @@ use crate::clock::now_ahead;
 use crate::metrics::Metrics;
 use crate::pods::backend::Backend;
 use crate::pods::error::PodError;
+use crate::pods::start_errors::LastStart;
 use crate::pods::starts::Starts;
 
 /// Messages to the driver from calls and from startup code.
@@ -30,6 +31,19 @@ enum Command {
     Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
     Event(Event),
     Stats(oneshot::Sender<Vec<FunctionStats>>),
+    LastStarts(oneshot::Sender<HashMap<ImageKey, LastStart>>),
+    Pods { image: String, answer: oneshot::Sender<Vec<PodReport>> },
+}
+
+/// One pod, for reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodReport {
+    pub(crate) name: String,
+    pub(crate) state: PodState,
+    /// Time since its creation; zero if that is not known.
+    pub(crate) age: Duration,
+    /// This runner's calls that run in the pod.
+    pub(crate) calls: usize,
 }
 
 type Answer = oneshot::Sender<Result<Arc<Connection>, PodError>>;
@@ -53,6 +67,8 @@ pub(crate) struct Lease {
     running: Option<(Chunks, Instant)>,
 }
 
+/// The most pods in one report.
+const MAX_PODS: usize = 100;
 /// How often the pool's metrics are updated. Each update iterates over all functions.
 const COUNT_EVERY: Duration = Duration::from_secs(3);
 /// A call dropped within this time before its deadline counts as late. The caller has the same
@@ -94,6 +110,21 @@ impl Handle {
         let _ = self.commands.send(Command::Stats(answer));
         stats.await.unwrap_or_default()
     }
+
+    /// Returns the last start of each image's pods in the last hour.
+    pub(crate) async fn last_starts(&self) -> HashMap<ImageKey, LastStart> {
+        let (answer, starts) = oneshot::channel();
+        let _ = self.commands.send(Command::LastStarts(answer));
+        starts.await.unwrap_or_default()
+    }
+
+    /// Returns the pods of an image, at most [`MAX_PODS`]. `image` is its canonical reference, or
+    /// the shard key of the pods.
+    pub(crate) async fn pods(&self, image: String) -> Vec<PodReport> {
+        let (answer, pods) = oneshot::channel();
+        let _ = self.commands.send(Command::Pods { image, answer });
+        pods.await.unwrap_or_default()
+    }
 }
 
 // === impl Lease ===
@@ -133,7 +164,7 @@ pub(crate) struct Driver<B> {
     backend: B,
     events: mpsc::UnboundedReceiver<Event>,
     commands: mpsc::UnboundedReceiver<Command>,
-    waiting: HashMap<RequestId, Answer>,
+    waiting: HashMap<RequestId, (ImageKey, Answer)>,
     clock: Clock,
     metrics: Arc<Metrics>,
     starts: Starts,
@@ -193,7 +224,7 @@ impl<B: Backend> Driver<B> {
     fn command(&mut self, command: Command) -> Option<Event> {
         Some(match command {
             Command::Request { id, image, shard_key, deadline, answer } => {
-                self.waiting.insert(id, answer);
+                self.waiting.insert(id, (image.clone(), answer));
                 Event::Request { id, image, shard_key, deadline: self.clock.time(deadline) }
             }
             Command::Event(event) => {
@@ -206,7 +237,30 @@ impl<B: Backend> Driver<B> {
                 let _ = answer.send(self.pool.stats());
                 return None;
             }
+            Command::LastStarts(answer) => {
+                let _ = answer.send(self.starts.last(self.clock.now()));
+                return None;
+            }
+            Command::Pods { image, answer } => {
+                let _ = answer.send(self.pods(&image));
+                return None;
+            }
         })
+    }
+
+    fn pods(&self, image: &str) -> Vec<PodReport> {
+        let now = self.clock.now();
+        let pods = self.pool.pods(image, MAX_PODS).into_iter().map(|pod| {
+            let facts = self.backend.facts(&pod.uid);
+            let created = facts.as_ref().and_then(|facts| facts.created);
+            PodReport {
+                name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
+                state: pod.state,
+                age: created.map_or(Duration::ZERO, |created| now.since(created)),
+                calls: pod.calls,
+            }
+        });
+        pods.collect()
     }
 
     fn step(&mut self, event: Event) {
@@ -214,7 +268,8 @@ impl<B: Backend> Driver<B> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let now = self.clock.now();
-            self.starts.event(&event, now);
+            let backend = &self.backend;
+            self.starts.event(&event, now, &|uid| backend.facts(uid));
             for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
                 events.extend(self.act(action));
@@ -228,7 +283,8 @@ impl<B: Backend> Driver<B> {
             Action::Grant { id, uid } => return self.grant(*id, uid),
             Action::Reject { id, error } => {
                 // If there is no entry, the caller has disconnected and its lease sends `Cancel`.
-                if let Some(answer) = self.waiting.remove(id) {
+                if let Some((image, answer)) = self.waiting.remove(id) {
+                    self.starts.reject(&image, error, self.clock.now());
                     let _ = answer.send(Err(error.clone().into()));
                 }
                 return None;
@@ -248,7 +304,8 @@ impl<B: Backend> Driver<B> {
                     DeleteReason::Surplus => "delete surplus",
                     DeleteReason::Evicted => "delete evicted",
                 });
-                self.starts.delete(uid, *reason);
+                let backend = &self.backend;
+                self.starts.delete(uid, *reason, self.clock.now(), &|uid| backend.facts(uid));
             }
             Action::Push { .. } => self.metrics.pool_action("push"),
             Action::Disconnect { name, .. } => {
@@ -266,7 +323,7 @@ impl<B: Backend> Driver<B> {
 
     fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
         // If there is no entry, the caller has cancelled, and the pool gets its `Cancel`.
-        let answer = self.waiting.remove(&id)?;
+        let (_, answer) = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
             let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });

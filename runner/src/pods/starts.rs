@@ -1,12 +1,25 @@
-//! Measures how pods start, from the actions and events of the pool. Counts only pods that this
-//! runner creates, so that the metrics of all runners can be summed.
+//! Measures how pods start, and records why they fail to start, from the actions and events of the
+//! pool. Counts only pods that this runner creates, so that the metrics of all runners can be
+//! summed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Time, Uid};
+use porch_fn_pool::{
+    Creation, DeleteReason, Event, ImageKey, Phase, Pod, PodName, Reason, Rejection, Time, Uid,
+};
 
+use super::backend::PodFacts;
+use super::start_errors::{LastStart, StartErrors};
 use crate::metrics::Metrics;
+
+const NO_ANSWER: &str =
+    "the API server did not clearly answer the request to create a pod: the runner's log has its error";
+const GONE: &str = "the pod was deleted before it was ready: look for evictions, and for who deletes pods";
+const NOT_READY: &str = "the pod ran but was not ready in time: check that the runner reaches the pod (network policies), or raise \
+                         --pod-ready-timeout";
+const STILL_PENDING: &str = "the pod was pending for too long: check that its image can be pulled in that time, or raise \
+                             --pod-pending-timeout";
 
 /// The pods that are being created or starting.
 #[derive(Debug)]
@@ -15,21 +28,32 @@ pub(super) struct Starts {
     /// When the creation of each pod was requested.
     requested: HashMap<PodName, Time>,
     created: HashMap<Uid, Start>,
+    errors: StartErrors,
 }
 
 #[derive(Debug)]
 struct Start {
+    image: ImageKey,
     requested: Time,
     /// When the last phase ended.
     since: Time,
     has_address: bool,
     /// The reason for which the pod last waited.
-    waiting: Option<&'static str>,
+    waiting: Option<Reason>,
 }
+
+/// Looks up a pod as people know it.
+type Facts<'a> = &'a dyn Fn(&Uid) -> Option<PodFacts>;
 
 impl Starts {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, requested: HashMap::new(), created: HashMap::new() }
+        let (requested, created) = (HashMap::new(), HashMap::new());
+        Self { metrics, requested, created, errors: StartErrors::default() }
+    }
+
+    /// The last start of each image in the last hour.
+    pub(super) fn last(&mut self, now: Time) -> HashMap<ImageKey, LastStart> {
+        self.errors.all(now)
     }
 
     /// Records the action to create a pod.
@@ -38,33 +62,47 @@ impl Starts {
     }
 
     /// Records the action to delete a pod.
-    pub(super) fn delete(&mut self, uid: &Uid, reason: DeleteReason) {
-        if let Some(start) = self.created.remove(uid)
-            && reason == DeleteReason::Failed
-        {
-            self.metrics.pod_start_failed(start.waiting.unwrap_or("not_ready"));
+    pub(super) fn delete(&mut self, uid: &Uid, reason: DeleteReason, now: Time, facts: Facts<'_>) {
+        if reason != DeleteReason::Failed {
+            self.created.remove(uid);
+            return;
+        }
+        let Some(start) = self.created.get(uid) else { return };
+        let reason = start.waiting.clone().unwrap_or_else(|| {
+            Reason::new("not_ready", if start.has_address { NOT_READY } else { STILL_PENDING })
+        });
+        self.failed(uid, &reason, now, facts);
+    }
+
+    /// Records that a waiting call was rejected. The pod that it waited for may still be starting
+    /// without an error, or be another runner's.
+    pub(super) fn reject(&mut self, image: &ImageKey, error: &Rejection, now: Time) {
+        let is_start = matches!(error, Rejection::PodFailed { .. } | Rejection::NotReady { .. });
+        if is_start && !self.errors.has_failed(image, now) {
+            self.errors.record_failure(image, &error.to_string(), now);
         }
     }
 
     /// Records an event of the pool.
-    pub(super) fn event(&mut self, event: &Event, now: Time) {
+    pub(super) fn event(&mut self, event: &Event, now: Time, facts: Facts<'_>) {
         match event {
             Event::Created { name, result } => self.record_creation(name, result, now),
-            Event::Seen(pod) => self.seen(pod, now),
+            Event::Seen(pod) => self.seen(pod, now, facts),
             Event::Synced(pods) => {
                 self.created.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
                 for pod in pods {
-                    self.seen(pod, now);
+                    self.seen(pod, now, facts);
                 }
             }
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
                     self.metrics.pod_start_phase("serve", now.since(start.since));
                     self.metrics.pod_start.observe(now.since(start.requested).as_secs_f64());
+                    self.errors.record_success(&start.image, now);
                 }
             }
-            Event::Failed { uid, reason } => self.failed(uid, reason.kind),
-            Event::Gone(uid) => self.failed(uid, "gone"),
+            Event::Failed { uid, reason } => self.failed(uid, reason, now, facts),
+            Event::Gone(uid) => self.failed(uid, &Reason::new("gone", GONE), now, facts),
             _ => {}
         }
     }
@@ -73,7 +111,8 @@ impl Starts {
         let Some(requested) = self.requested.remove(name) else { return };
         match result {
             Creation::Ok(uid) => {
-                let start = Start { requested, since: now, has_address: false, waiting: None };
+                let image = name.image.clone();
+                let start = Start { image, requested, since: now, has_address: false, waiting: None };
                 self.created.insert(uid.clone(), start);
                 self.metrics.pod_start_phase("create", now.since(requested));
             }
@@ -81,17 +120,31 @@ impl Starts {
             Creation::Exists => {}
             Creation::Refused(reason) | Creation::OverQuota(reason) => {
                 self.metrics.pod_start_failed(reason.kind);
+                self.errors.record_failure(&name.image, &reason.text, now);
             }
-            Creation::Unknown | Creation::Unreachable => self.metrics.pod_start_failed("no_answer"),
+            Creation::Unknown | Creation::Unreachable => {
+                self.metrics.pod_start_failed("no_answer");
+                self.errors.record_failure(&name.image, NO_ANSWER, now);
+            }
         }
     }
 
-    fn seen(&mut self, pod: &Pod, now: Time) {
+    fn seen(&mut self, pod: &Pod, now: Time, facts: Facts<'_>) {
         let Some(start) = self.created.get_mut(&pod.uid) else { return };
         match &pod.phase {
-            _ if pod.terminating_since.is_some() => self.failed(&pod.uid, "gone"),
-            Phase::Failed(reason) => self.failed(&pod.uid, reason.kind),
-            Phase::Pending(reason) => start.waiting = reason.as_ref().map(|reason| reason.kind),
+            _ if pod.terminating_since.is_some() => {
+                self.failed(&pod.uid, &Reason::new("gone", GONE), now, facts);
+            }
+            Phase::Failed(reason) => self.failed(&pod.uid, reason, now, facts),
+            Phase::Pending(waiting) => {
+                if let Some(reason) = waiting
+                    && start.waiting.as_ref() != Some(reason)
+                {
+                    let text = describe(facts(&pod.uid), &reason.text);
+                    self.errors.record_failure(&start.image, &text, now);
+                }
+                start.waiting.clone_from(waiting);
+            }
             Phase::Running if start.has_address => {}
             Phase::Running => {
                 self.metrics.pod_start_phase("address", now.since(start.since));
@@ -100,11 +153,18 @@ impl Starts {
         }
     }
 
-    fn failed(&mut self, uid: &Uid, reason: &'static str) {
-        if self.created.remove(uid).is_some() {
-            self.metrics.pod_start_failed(reason);
-        }
+    fn failed(&mut self, uid: &Uid, reason: &Reason, now: Time, facts: Facts<'_>) {
+        let Some(start) = self.created.remove(uid) else { return };
+        self.metrics.pod_start_failed(reason.kind);
+        self.errors.record_failure(&start.image, &describe(facts(uid), &reason.text), now);
     }
+}
+
+/// Adds the pod's name and the cluster's own message to a reason.
+fn describe(facts: Option<PodFacts>, reason: &str) -> String {
+    let Some(PodFacts { name, cause, .. }) = facts else { return reason.to_owned() };
+    let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
+    format!("pod {name}: {reason}{cause}")
 }
 
 #[cfg(test)]
@@ -128,6 +188,14 @@ mod tests {
         Event::Seen(pod(phase))
     }
 
+    fn facts(uid: &Uid) -> Option<PodFacts> {
+        (uid.as_str() == "uid").then(|| PodFacts {
+            name: "f-v1-0".to_owned(),
+            created: None,
+            cause: Some("Unschedulable: 0/3 nodes".to_owned()),
+        })
+    }
+
     fn created(result: Creation) -> Event {
         Event::Created { name: name(), result }
     }
@@ -140,20 +208,26 @@ mod tests {
         Reason::new("unschedulable", "no node")
     }
 
-    /// Creates a pod and records these events, one second apart. Returns the metrics, and whether
-    /// all starts have ended.
-    fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
+    /// Creates a pod and records these events, one second apart. Returns the starts and the text of
+    /// the metrics.
+    fn run(events: &[Event], delete: Option<DeleteReason>) -> (Starts, impl Fn() -> String) {
         let (metrics, text) = metrics();
         let mut starts = Starts::new(metrics);
         starts.create(name(), Time::default());
         let mut now = Time::default();
         for event in events {
             now = now + SECOND.since(Time::default());
-            starts.event(event, now);
+            starts.event(event, now, &facts);
         }
         if let Some(reason) = delete {
-            starts.delete(&Uid::from("uid"), reason);
+            starts.delete(&Uid::from("uid"), reason, now, &facts);
         }
+        (starts, text)
+    }
+
+    /// Like `run`. Returns the metrics, and whether all starts have ended.
+    fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
+        let (starts, text) = run(events, delete);
         let is_over = starts.requested.is_empty() && starts.created.is_empty();
         let text = text();
         let lines = text.lines().filter_map(|line| line.strip_prefix("porch_fn_runner_pod_start_"));
@@ -204,5 +278,46 @@ mod tests {
             assert_eq!(failures, Some(&*format!("failures_total{{reason=\"{reason}\"}} 1")), "{events:?}");
             assert!(is_over, "{events:?}");
         }
+    }
+    #[test]
+    fn the_last_failed_start_has_the_pods_name_and_the_clusters_message() {
+        let uid = || Uid::from("uid");
+        let quota = Reason::new("quota", "a ResourceQuota is used up");
+        let waits = seen(Phase::Pending(Some(unschedulable())));
+        let unschedulable = "pod f-v1-0: no node (Unschedulable: 0/3 nodes)";
+        for (events, delete, expected) in [
+            (vec![ok(), seen(Phase::Pending(None)), seen(Phase::Running)], None, None),
+            (vec![created(Creation::OverQuota(quota))], None, Some((1, "a ResourceQuota is used up"))),
+            (vec![created(Creation::Unreachable)], None, Some((1, NO_ANSWER))),
+            // The pod still waits. Its text appears before the waiting calls fail.
+            (vec![ok(), waits.clone(), waits.clone()], None, Some((2, unschedulable))),
+            (vec![ok(), waits.clone()], Some(DeleteReason::Failed), Some((2, unschedulable))),
+            (vec![ok(), waits.clone(), seen(Phase::Running), Event::Ready(uid())], None, None),
+            (vec![ok(), Event::Ready(uid()), Event::Gone(uid())], None, None),
+            (vec![ok()], Some(DeleteReason::Surplus), None),
+        ] {
+            let (mut starts, _) = run(&events, delete);
+            let last = starts.last(SECOND).remove(&name().image).unwrap_or_default();
+            let error = last.error.as_ref().map(|(at, text)| (at.as_millis() / 1000, &**text));
+            assert_eq!(error, expected, "{events:?}");
+            let is_ready = events.iter().any(|event| matches!(event, Event::Ready(_)));
+            assert_eq!(last.succeeded.is_some(), is_ready, "{events:?}");
+        }
+        let (mut starts, _) = run(&[ok(), seen(Phase::Running)], Some(DeleteReason::Failed));
+        let text = starts.last(SECOND).remove(&name().image).unwrap().error.unwrap().1;
+        assert!(text.starts_with("pod f-v1-0: the pod ran but was not ready in time"), "{text}");
+    }
+
+    #[test]
+    fn a_rejection_is_recorded_unless_the_reason_is_known() {
+        let image = name().image;
+        let (mut starts, _) = run(&[], None);
+        starts.reject(&image, &Rejection::DeadlineExceeded, SECOND);
+        assert_eq!(starts.last(SECOND).len(), 0, "the call's deadline was too short");
+        let error = Rejection::NotReady { timeout: std::time::Duration::from_mins(1), waiting: None };
+        starts.reject(&image, &error, SECOND);
+        starts.reject(&image, &Rejection::PodFailed { reason: unschedulable() }, SECOND);
+        let expected = Some((SECOND, error.to_string()));
+        assert_eq!(starts.last(SECOND).remove(&image).unwrap().error, expected);
     }
 }

@@ -71,6 +71,10 @@ impl Backend for ReadyPods {
     fn connection(&self, _: &Uid) -> Option<Arc<Connection>> {
         Some(Arc::new(Connection::new(self.address.clone()?, CONNECTION, None).unwrap()))
     }
+
+    fn facts(&self, _: &Uid) -> Option<PodFacts> {
+        None
+    }
 }
 
 /// A runtime with [`ReadyPods`]. Its task runs whenever the test waits.

@@ -31,7 +31,7 @@ use super::names;
 use super::spec::{PodOrder, object_name};
 use super::store::Store;
 use super::times::format_time;
-use crate::pods::backend::Backend;
+use crate::pods::backend::{Backend, PodFacts};
 use crate::pods::probe::{Probes, answers};
 
 /// Maximum number of attempts to create one pod. A later attempt can succeed if the API server was
@@ -141,6 +141,10 @@ impl Backend for KubernetesBackend {
 
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         self.shared.store.connection(uid)
+    }
+
+    fn facts(&self, uid: &Uid) -> Option<PodFacts> {
+        self.shared.store.facts(uid)
     }
 }
 

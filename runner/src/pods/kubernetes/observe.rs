@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::{
-    Digest, ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, ResourceVersion, ShardKey, Uid, Version,
+    Digest, ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, ResourceVersion, ShardKey, Time, Uid,
+    Version,
 };
 
 use super::names;
@@ -20,6 +21,8 @@ pub(super) struct Observed {
     pub(super) ip: Option<IpAddr>,
     /// The object's name in the cluster.
     pub(super) object_name: String,
+    /// When the object was created.
+    pub(super) created: Option<Time>,
     /// The image's command, from the annotation of the pod's creator.
     pub(super) entrypoint: Option<Vec<String>>,
 }
@@ -43,6 +46,7 @@ pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
     let uid = Uid::from(metadata.uid.as_deref()?);
     let resource_version = ResourceVersion::from(metadata.resource_version.as_deref()?);
     let object_name = metadata.name.clone()?;
+    let created = metadata.creation_timestamp.as_ref().and_then(|at| from_timestamp(at.0));
     let entrypoint = annotation(names::ENTRYPOINT).and_then(|text| serde_json::from_str(text).ok());
     let pod_ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
     let pod = Pod {
@@ -66,7 +70,7 @@ pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
         reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
         place_wanted: annotation(names::PLACE_WANTED).and_then(parse_time),
     };
-    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint })
+    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, created, entrypoint })
 }
 
 #[cfg(test)]

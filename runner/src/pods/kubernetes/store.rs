@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use super::crash::{History, Logged, phase};
 use super::metadata::ImageSource;
 use super::observe::{Observed, observe};
+use crate::pods::backend::PodFacts;
 use connections::Link;
 use services::KnownService;
 
@@ -91,6 +92,8 @@ struct KnownPod {
     /// When the pod's termination was first reported.
     ending: Option<Instant>,
     link: Option<Link>,
+    /// The cluster's last message about why the pod waits or failed. `None` if it runs.
+    cause: Option<String>,
 }
 
 // === impl Store ===
@@ -177,10 +180,18 @@ impl Store {
         {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
-        earlier.logged.take_new(object).iter().for_each(|line| line.log(object));
+        let lines = earlier.logged.take_new(object);
+        lines.iter().for_each(|line| line.log(object));
         let pod = pod.clone();
         let mut state = self.state.lock();
         let known = state.pods.entry(uid).or_default();
+        if matches!(pod.phase, Phase::Running | Phase::Pending(None)) {
+            known.cause = None;
+        } else if let Some(line) = lines.first()
+            && (known.cause.is_none() || known.seen.pod.phase != pod.phase)
+        {
+            known.cause = Some(line.cause());
+        }
         known.seen = observed;
         if pod.terminating_since.is_some() {
             known.ending.get_or_insert_with(Instant::now);
@@ -225,6 +236,13 @@ impl Store {
     /// The name of the pod's object.
     pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
         self.state.lock().pods.get(uid).map(|pod| pod.seen.object_name.clone())
+    }
+
+    /// The pod as people know it.
+    pub(super) fn facts(&self, uid: &Uid) -> Option<PodFacts> {
+        let state = self.state.lock();
+        let KnownPod { seen, cause, .. } = state.pods.get(uid)?;
+        Some(PodFacts { name: seen.object_name.clone(), created: seen.created, cause: cause.clone() })
     }
 }
 

@@ -8,7 +8,7 @@ use porch_fn_pool::{Action, Event, Uid};
 use tokio::sync::mpsc;
 
 use super::cluster::LocalCluster;
-use crate::pods::backend::Backend;
+use crate::pods::backend::{Backend, PodFacts};
 use crate::pods::probe::{Probes, answers, until_serving};
 
 /// A [`Backend`] over a [`LocalCluster`].
@@ -68,5 +68,9 @@ impl Backend for LocalBackend {
 
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         self.cluster.locate(uid)
+    }
+
+    fn facts(&self, uid: &Uid) -> Option<PodFacts> {
+        self.cluster.facts(uid)
     }
 }

@@ -19,6 +19,7 @@ use tracing::Instrument;
 
 use super::process::{self, LocalOptions};
 use crate::clock::now;
+use crate::pods::backend::PodFacts;
 use crate::pods::commands::ImageCommands;
 use crate::pods::probe::CONNECTION;
 
@@ -47,6 +48,7 @@ struct State {
 #[derive(Debug)]
 struct LocalPod {
     pod: Pod,
+    created: Time,
     /// The address of the pod's wrapper, and the connection that all runners share.
     wrapper: Option<(SocketAddr, Arc<Connection>)>,
     /// Dropping this makes the supervisor end the process.
@@ -123,7 +125,8 @@ impl LocalCluster {
         };
         state.send(&Event::Seen(pod.clone()));
         let (keep_alive, stopped) = oneshot::channel();
-        state.pods.insert(uid.clone(), LocalPod { pod, wrapper: None, keep_alive: Some(keep_alive) });
+        let local = LocalPod { pod, created: now(), wrapper: None, keep_alive: Some(keep_alive) };
+        state.pods.insert(uid.clone(), local);
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
@@ -176,6 +179,12 @@ impl LocalCluster {
         let state = self.0.state.lock();
         let (_, connection) = state.pods.get(uid)?.wrapper.as_ref()?;
         Some(Arc::clone(connection))
+    }
+
+    /// The pod, as people know it: its name is its UID.
+    pub(super) fn facts(&self, uid: &Uid) -> Option<PodFacts> {
+        let created = self.0.state.lock().pods.get(uid)?.created;
+        Some(PodFacts { name: uid.to_string(), created: Some(created), cause: None })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Messages of the kubelet and the scheduler about a pod. A new message goes to the runner's log,
-//! and nowhere else.
+//! Messages of the kubelet and the scheduler about a pod. A new message goes to the runner's log and
+//! to the status page, but not to callers.
 
 use std::collections::HashSet;
 
@@ -9,6 +9,8 @@ use super::{containers, is_by_design, last_end, unscheduled};
 
 /// How many bytes of a text are kept.
 pub(super) const MAX_TEXT: usize = 4096;
+/// How many bytes of a text the status page gets.
+const MAX_CAUSE: usize = 700;
 
 /// The lines about a pod's last state, identified by container, reason, and the restarts of a
 /// container that ended. A line that was in the last state is not logged again.
@@ -47,6 +49,17 @@ impl Logged {
 // === impl Line ===
 
 impl Line<'_> {
+    /// The line for the status page.
+    pub(in crate::pods::kubernetes) fn cause(&self) -> String {
+        let Self { container, reason, message, end } = self;
+        let container = container.map_or_else(String::new, |name| format!("container {name}: "));
+        let end = end.map_or_else(String::new, |(code, _)| format!(", exit code {code}"));
+        let message = &message[message.ceil_char_boundary(message.len().saturating_sub(MAX_CAUSE))..];
+        let message = message.trim();
+        let colon = if message.is_empty() { "" } else { ": " };
+        format!("{container}{reason}{end}{colon}{message}")
+    }
+
     pub(in crate::pods::kubernetes) fn log(&self, pod: &Pod) {
         let Self { container, reason, message, end } = self;
         let pod = pod.metadata.name.as_deref();

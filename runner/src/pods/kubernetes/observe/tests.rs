@@ -13,6 +13,7 @@ fn object() -> Value {
             "name": "f-v1-0-12345678",
             "uid": "u-1",
             "resourceVersion": "42",
+            "creationTimestamp": "2026-01-02T03:04:00Z",
             "labels": {"app.kubernetes.io/managed-by": "porch-fn-runner"},
             "annotations": {
                 "fn.kpt.dev/image-reference": "example.com/f:v1",
@@ -72,6 +73,7 @@ fn all_fields_of_a_pod_are_read() {
         },
         ip: Some([10, 0, 0, 7].into()),
         object_name: "f-v1-0-12345678".to_owned(),
+        created: Some(Time::from_millis(1_767_323_040_000)),
         entrypoint: Some(vec!["sh".to_owned(), "-c".to_owned()]),
     };
     assert_eq!(observed(object()), Some(expected));

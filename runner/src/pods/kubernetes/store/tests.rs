@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use serde_json::json;
+
 use super::*;
-use crate::pods::kubernetes::fake::{self, FakeRegistry, IMAGE, pod_waits};
+use crate::pods::kubernetes::fake::{self, FakeRegistry, IMAGE, container, pod_waits};
 use crate::pods::kubernetes::names;
 
 struct Setup {
@@ -65,4 +67,26 @@ async fn other_failures_do_not_affect_the_image() {
         }
         assert_eq!(it.requests().await, 0, "{container} {reason}");
     }
+}
+
+#[tokio::test]
+async fn the_status_page_gets_the_clusters_message_until_the_pod_runs() {
+    let it = Setup::new().await;
+    let uid = Uid::from("one");
+    let cause = || it.store.facts(&uid).and_then(|facts| facts.cause);
+    assert_eq!(it.store.facts(&uid), None);
+    it.store.record_pod(&pod("one", 1, names::CONTAINER, "ContainerCreating", ""));
+    let facts = PodFacts { name: "fn".to_owned(), created: None, cause: None };
+    assert_eq!(it.store.facts(&uid), Some(facts));
+    it.store.record_pod(&pod("one", 2, names::CONTAINER, "ErrImagePull", GONE));
+    let expected = format!("container function: ErrImagePull: {GONE}");
+    assert_eq!(cause(), Some(expected.clone()));
+    it.store.record_pod(&pod("one", 3, names::CONTAINER, "ImagePullBackOff", "Back-off pulling image"));
+    assert_eq!(cause(), Some(expected), "the first message explains the failure");
+
+    let end = json!({"terminated": {"exitCode": 7, "reason": "Error", "message": "no such file\n"}});
+    let ended = json!({"phase": "Failed", "containerStatuses": [container("function", 0, &end, &json!({}))]});
+    it.store.record_pod(&fake::pod("two", 4, &ended));
+    let facts = it.store.facts(&"two".into()).unwrap();
+    assert_eq!(facts.cause.as_deref(), Some("container function: Error, exit code 7: no such file"));
 }

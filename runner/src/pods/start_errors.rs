@@ -1,0 +1,129 @@
+//! The last failed start of a pod of each image, for the router's status page. No I/O.
+//!
+//! A runner records only the pods that it creates itself, so each start is recorded once. A later
+//! pod may be another runner's. So the runner also reports when its pods became ready, and the
+//! router compares the times of all runners.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+use porch_fn_pool::{ImageKey, Time};
+use porch_fn_text::cut;
+
+/// How long a failure and a success are kept. An image that nobody calls again, such as one with a
+/// mistyped name, then disappears from the status page.
+const KEPT: Duration = Duration::from_hours(1);
+/// Maximum number of images with a failure. The oldest failure is dropped.
+const MAX_FAILURES: usize = 100;
+/// Maximum number of images with a success. The oldest success is dropped.
+const MAX_SUCCESSES: usize = 1000;
+/// Longest text, in bytes.
+const MAX_TEXT: usize = 1000;
+
+/// The last start of each image.
+#[derive(Debug, Default)]
+pub(super) struct StartErrors {
+    failures: HashMap<ImageKey, (Time, String)>,
+    successes: HashMap<ImageKey, Time>,
+}
+
+/// What a runner reports about the starts of one image's pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LastStart {
+    /// When the last start failed, and why. `None` if a later start succeeded.
+    pub(crate) error: Option<(Time, String)>,
+    /// When a pod last became ready for the first time.
+    pub(crate) succeeded: Option<Time>,
+}
+
+impl StartErrors {
+    /// The start of a pod failed, or the pod waits because of an error.
+    pub(super) fn record_failure(&mut self, image: &ImageKey, text: &str, now: Time) {
+        let text = cut(text, MAX_TEXT, "…").into_owned();
+        self.failures.insert(image.clone(), (now, text));
+        drop_oldest(&mut self.failures, MAX_FAILURES, |(at, _)| *at);
+    }
+
+    /// A pod became ready for the first time.
+    pub(super) fn record_success(&mut self, image: &ImageKey, now: Time) {
+        self.failures.remove(image);
+        self.successes.insert(image.clone(), now);
+        drop_oldest(&mut self.successes, MAX_SUCCESSES, |at| *at);
+    }
+
+    /// Whether the image's last start failed in the last hour.
+    pub(super) fn has_failed(&self, image: &ImageKey, now: Time) -> bool {
+        self.failures.get(image).is_some_and(|(at, _)| now.since(*at) < KEPT)
+    }
+
+    /// The last start of each image in the last hour.
+    pub(super) fn all(&mut self, now: Time) -> HashMap<ImageKey, LastStart> {
+        self.failures.retain(|_, (at, _)| now.since(*at) < KEPT);
+        self.successes.retain(|_, at| now.since(*at) < KEPT);
+        let mut all: HashMap<ImageKey, LastStart> = HashMap::new();
+        for (image, failure) in &self.failures {
+            all.entry(image.clone()).or_default().error = Some(failure.clone());
+        }
+        for (image, at) in &self.successes {
+            all.entry(image.clone()).or_default().succeeded = Some(*at);
+        }
+        all
+    }
+}
+
+fn drop_oldest<K: Clone + Eq + Hash, V>(map: &mut HashMap<K, V>, most: usize, at: impl Fn(&V) -> Time) {
+    if map.len() > most
+        && let Some(oldest) = map.iter().min_by_key(|(_, value)| at(value)).map(|(key, _)| key.clone())
+    {
+        map.remove(&oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_millis(seconds * 1000)
+    }
+
+    fn image(name: &str) -> ImageKey {
+        ImageKey::from(name)
+    }
+
+    #[test]
+    fn a_failure_stays_until_a_pod_is_ready_or_an_hour_has_passed() {
+        let mut errors = StartErrors::default();
+        let failed = |seconds, text: &str| Some((at(seconds), text.to_owned()));
+        errors.record_success(&image("f"), at(1));
+        errors.record_failure(&image("f"), "first", at(2));
+        errors.record_failure(&image("f"), "second", at(3));
+        errors.record_failure(&image("g"), "other", at(4));
+        let all = errors.all(at(5));
+        let expected = LastStart { error: failed(3, "second"), succeeded: Some(at(1)) };
+        assert_eq!(all[&image("f")], expected);
+        assert_eq!(all[&image("g")], LastStart { error: failed(4, "other"), succeeded: None });
+        errors.record_success(&image("f"), at(6));
+        assert_eq!(errors.all(at(7))[&image("f")], LastStart { error: None, succeeded: Some(at(6)) });
+        assert_eq!(errors.all(at(3603)).len(), 2);
+        let late = errors.all(at(3604));
+        assert_eq!(late.keys().collect::<Vec<_>>(), [&image("f")], "the failure of g is an hour old");
+        assert!(errors.all(at(3606)).is_empty());
+    }
+
+    #[test]
+    fn images_and_texts_are_bounded() {
+        let mut errors = StartErrors::default();
+        for number in 0..=1000 {
+            errors.record_failure(&image(&number.to_string()), &"ž".repeat(1000), at(number));
+            errors.record_success(&image(&format!("ready {number}")), at(number));
+        }
+        assert_eq!((errors.failures.len(), errors.successes.len()), (MAX_FAILURES, MAX_SUCCESSES));
+        let has_failed = |name, now| errors.has_failed(&image(name), at(now));
+        assert!(!has_failed("900", 1000) && has_failed("901", 1000));
+        assert!(has_failed("1000", 4599) && !has_failed("1000", 4600));
+        assert!(errors.failures.values().all(|(_, text)| text.len() <= MAX_TEXT && text.ends_with('…')));
+        assert!(!errors.successes.contains_key(&image("ready 0")));
+    }
+}
