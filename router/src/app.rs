@@ -116,10 +116,12 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     };
     let router = Arc::new(Router::new(options, Arc::clone(&view), changes, metrics));
     let shown = Arc::clone(&router);
-    let pages = porch_fn_status_page::pages(move || {
+    let default_prefix = router.options.default_prefix.clone();
+    let known = move || {
         let error = discovered.borrow().last_error.as_deref().map(str::to_owned);
         known(&view.load(), &shown, error)
-    });
+    };
+    let pages = porch_fn_status_page::pages(known, default_prefix);
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 

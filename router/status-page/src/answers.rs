@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use porch_fn_admin::failures::Failure;
-use porch_fn_proto::shard::{DescribeResponse, ImagePods};
+use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
 use porch_fn_text::cut;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of images of all runners together.
 pub(crate) const MAX_IMAGES: usize = 10_000;
@@ -17,6 +18,17 @@ pub(crate) const MAX_OF_ONE: usize = 1000;
 pub(crate) const MAX_FAILURES: usize = 200;
 /// Longest name and text, in bytes.
 pub(crate) const MAX_TEXT: usize = 600;
+/// Longest text of a start error, in bytes. Runners report no more.
+const MAX_START_ERROR: usize = 1000;
+
+/// A failed start of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartError {
+    /// Time in milliseconds since 1970, by the runner's clock.
+    pub at_ms: u64,
+    /// Which pod failed, and why.
+    pub text: String,
+}
 
 /// An image's pods and calls, on all runners together.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,6 +38,11 @@ pub(crate) struct ImageReport {
     pods: HashMap<Arc<str>, [u64; 3]>,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,
+    /// The newest failed start that a runner reports.
+    failed: Option<StartError>,
+    /// When a pod last became ready, in milliseconds since 1970, on the runner that started it. 0
+    /// if that is not known.
+    started_at_ms: u64,
 }
 
 /// The answers of all runners.
@@ -49,7 +66,7 @@ impl Answers {
         };
         let (images, failures) = (std::mem::take(&mut answer.images), std::mem::take(&mut answer.failures));
         answer.ring.truncate(MAX_OF_ONE);
-        let texts = [&mut answer.version, &mut answer.exec_hash, &mut answer.pods_scope];
+        let texts = [&mut answer.version, &mut answer.exec_hash, &mut answer.pods_scope, &mut answer.name];
         for text in texts.into_iter().chain(&mut answer.ring) {
             *text = bounded(text);
         }
@@ -89,6 +106,13 @@ impl Answers {
         // pods is counted: a runner that does not use a pod does not know that the pod is ready.
         let pods = image.pods.entry(Arc::clone(scope)).or_default();
         *pods = (*pods).max([reported.ready, reported.starting, reported.terminating].map(u64::from));
+        image.started_at_ms = image.started_at_ms.max(reported.started_at_ms);
+        if let Some(shard::StartError { at_ms, text }) = &reported.start_error
+            && image.failed.as_ref().is_none_or(|known| known.at_ms < *at_ms)
+        {
+            image.failed =
+                Some(StartError { at_ms: *at_ms, text: cut(text, MAX_START_ERROR, "").into_owned() });
+        }
     }
 }
 
@@ -97,8 +121,19 @@ impl ImageReport {
     pub(crate) fn pods(&self) -> [u64; 3] {
         self.pods.values().fold([0; 3], |sum, pods| std::array::from_fn(|state| sum[state] + pods[state]))
     }
+
+    /// The newest start, if it failed. Each start is reported by the runner that created the pod.
+    pub(crate) fn start_error(&self) -> Option<StartError> {
+        self.failed.clone().filter(|failed| failed.at_ms > self.started_at_ms)
+    }
+
+    /// Whether the image has pods, calls or a start error. A runner also reports an image without
+    /// pods if its last start succeeded.
+    pub(crate) fn is_current(&self) -> bool {
+        self.in_flight + self.waiting > 0 || self.pods() != [0; 3] || self.start_error().is_some()
+    }
 }
 
-fn bounded(text: &str) -> String {
+pub(crate) fn bounded(text: &str) -> String {
     cut(text, MAX_TEXT, "").into_owned()
 }

@@ -1,10 +1,12 @@
-//! The router's pages: the status page for people, its data `/status.json`, and `/shards`.
+//! The router's pages: the status page for people, its data `/status.json` and `/image.json`,
+//! `/shards`, and `/config`.
 //!
 //! The status page also displays what the runners report. The router asks the runners only while
 //! somebody has the page open. The page loads only its own files and data, and changes nothing.
 
 mod answers;
 mod ask;
+mod image;
 mod notes;
 mod picture;
 mod shards;
@@ -25,7 +27,10 @@ use porch_fn_ring::Ring;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+pub use self::answers::StartError;
 use self::ask::ask;
+use self::image::Images;
+pub use self::image::{ImageDetail, LastErrorDetail, PodDetail};
 pub use self::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo, Shards};
 pub use self::status::{ImageStatus, RingStatus, ShardStatus, Status, Totals};
 
@@ -65,8 +70,9 @@ pub struct Known {
 /// other viewers wait for the same data.
 type Cache = Mutex<Option<(Instant, String)>>;
 
-/// The pages for the admin port. `known` is called for each request.
-pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static) -> Vec<Page> {
+/// The pages for the admin port. `known` is called for each request. `default_prefix` is
+/// `--default-image-prefix`.
+pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_prefix: String) -> Vec<Page> {
     let file = |path, content_type, policy, text: &'static str| Page {
         path,
         content_type,
@@ -77,6 +83,8 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static) -> Vec<P
     // Serialising strings and numbers does not fail.
     let text = |known: Known| serde_json::to_string_pretty(&known.shards).unwrap_or_default();
     let (cache, status) = (Arc::new(Cache::default()), known.clone());
+    let (details, known_for_detail) = (Images::new(default_prefix), known.clone());
+    let (configs, known_for_config) = (Arc::clone(&details), known.clone());
     vec![
         file("/", HTML, Some(POLICY), PAGE),
         file("/status", HTML, Some(POLICY), PAGE),
@@ -87,6 +95,20 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static) -> Vec<P
             Box::new(move |_| {
                 let (cache, known) = (Arc::clone(&cache), status.clone());
                 async move { Ok(status_json(&cache, known).await) }.boxed()
+            }),
+        ),
+        json(
+            "/image.json",
+            Box::new(move |query: &str| {
+                let (images, query, known) = (Arc::clone(&details), query.to_owned(), known_for_detail());
+                async move { images.detail(&query, known).await }.boxed()
+            }),
+        ),
+        json(
+            "/config",
+            Box::new(move |query: &str| {
+                let (images, query, known) = (Arc::clone(&configs), query.to_owned(), known_for_config());
+                async move { images.config(&query, known).await }.boxed()
             }),
         ),
         json("/shards", Box::new(move |_| ready(Ok(text(known()))).boxed())),

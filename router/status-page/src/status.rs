@@ -9,7 +9,7 @@ use porch_fn_ring::Ring;
 use serde::{Deserialize, Serialize};
 use tonic::Code;
 
-use crate::answers::{Answers, MAX_FAILURES};
+use crate::answers::{Answers, MAX_FAILURES, StartError};
 use crate::notes::notes;
 use crate::picture::{shares, slices};
 use crate::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo};
@@ -69,6 +69,13 @@ pub struct ShardStatus {
     /// A hash of the exec runtime's map from image to executable. Empty if the exec runtime is off
     /// or the runner sent no report.
     pub exec_hash: String,
+    /// The name of the runner's pod or host. Empty if the runner is older or sent no report.
+    #[serde(default)]
+    pub name: String,
+    /// When the runner started, in milliseconds since 1970. 0 if the runner is older or sent no
+    /// report.
+    #[serde(default)]
+    pub started_ms: u64,
 }
 
 /// One image.
@@ -87,6 +94,10 @@ pub struct ImageStatus {
     pub in_pods: u64,
     /// Calls that wait for a pod, including other routers' calls.
     pub waiting: u64,
+    /// The newest start of a pod of the image, if it failed. Absent if a later start succeeded, and
+    /// one hour after the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_error: Option<StartError>,
 }
 
 /// Sums over all images.
@@ -134,6 +145,8 @@ impl Status {
                 told: answer.map_or("no", |answer| if answer.is_some() { "yes" } else { "older" }).to_owned(),
                 version: report.version,
                 exec_hash: report.exec_hash,
+                name: report.name,
+                started_ms: report.started_ms,
             }
         });
         Self {
@@ -154,8 +167,10 @@ impl Status {
 /// The images that the router knows and the images that only runners know; busiest first.
 fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<ImageStatus> {
     let keys: HashSet<String> = known.iter().map(|image| image.image.clone()).collect();
-    let others = answers.images.keys().filter(|name| !keys.contains(*name)).map(|name| ImageInfo {
-        owner: owner(name, &keys, ring),
+    let reported =
+        answers.images.iter().filter(|(name, report)| !keys.contains(*name) && report.is_current());
+    let others = reported.map(|(name, _)| ImageInfo {
+        owner: owner(name, |key| keys.contains(key), ring).unwrap_or_default(),
         image: name.clone(),
         in_flight: 0,
     });
@@ -163,23 +178,28 @@ fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<Imag
         let reported = answers.images.get(&info.image).cloned().unwrap_or_default();
         let [ready, starting, terminating] = reported.pods();
         let (in_pods, waiting) = (reported.in_flight, reported.waiting);
-        ImageStatus { info, ready, starting, terminating, in_pods, waiting }
+        let start_error = reported.start_error();
+        ImageStatus { info, ready, starting, terminating, in_pods, waiting, start_error }
     };
     let mut images: Vec<_> = known.into_iter().chain(others).map(with_pods).collect();
     let calls = |image: &ImageStatus| (image.info.in_flight as u64).max(image.in_pods + image.waiting);
     images.sort_by(|a, b| {
-        let by_pods = || (b.ready + b.starting).cmp(&(a.ready + a.starting));
-        calls(b).cmp(&calls(a)).then_with(by_pods).then_with(|| a.info.image.cmp(&b.info.image))
+        let pods = |image: &ImageStatus| (image.start_error.is_some(), image.ready + image.starting);
+        calls(b)
+            .cmp(&calls(a))
+            .then_with(|| pods(b).cmp(&pods(a)))
+            .then_with(|| a.info.image.cmp(&b.info.image))
     });
     images
 }
 
-/// The owner of an image that only runners know. If calls select it by a tag constraint, the ring
-/// hashes the repository instead of the image.
-fn owner(image: &str, keys: &HashSet<String>, ring: &Ring) -> String {
+/// The owner of an image of which this router has no recent calls. If calls select it by a tag
+/// constraint, the ring hashes the repository instead of the image. `is_called` returns whether
+/// there are recent calls with this shard key.
+pub(crate) fn owner(image: &str, is_called: impl Fn(&str) -> bool, ring: &Ring) -> Option<String> {
     let parsed = Image::parse(image, "").ok();
-    let repository = parsed.as_ref().map(Image::repository).filter(|repository| keys.contains(*repository));
-    ring.owner(repository.unwrap_or(image)).map(ToString::to_string).unwrap_or_default()
+    let repository = parsed.as_ref().map(Image::repository).filter(|repository| is_called(repository));
+    ring.owner(repository.unwrap_or(image)).map(ToString::to_string)
 }
 
 /// The router's own failures and the runners', the latest first.

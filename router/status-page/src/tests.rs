@@ -6,19 +6,26 @@ use super::*;
 use crate::answers::{Answers, MAX_FAILURES, MAX_OF_ONE, MAX_TEXT};
 
 const TIME_UP: &str = "DEADLINE_EXCEEDED";
-const IMAGE: &str = "example.com/fn/set-labels:v1";
+pub(crate) const IMAGE: &str = "example.com/fn/set-labels:v1";
 
-fn info(address: &str, state: &str) -> ShardInfo {
+pub(crate) fn info(address: &str, state: &str) -> ShardInfo {
     let (address, state) = (address.to_owned(), state.to_owned());
     ShardInfo { address, state, listed: true, in_flight: 1, load: 2, calls: 3, failures: 4, owned: 5 }
 }
 
-fn known(image: &str, owner: &str, in_flight: usize) -> ImageInfo {
+pub(crate) fn known(image: &str, owner: &str, in_flight: usize) -> ImageInfo {
     ImageInfo { image: image.to_owned(), owner: owner.to_owned(), in_flight }
 }
 
 fn pods(image: &str, ready: u32) -> ImagePods {
-    ImagePods { image: image.to_owned(), ready, starting: 1, terminating: 0, in_flight: 2, waiting: 3 }
+    ImagePods {
+        image: image.to_owned(),
+        ready,
+        starting: 1,
+        in_flight: 2,
+        waiting: 3,
+        ..ImagePods::default()
+    }
 }
 
 fn report(images: Vec<ImagePods>) -> DescribeResponse {
@@ -26,25 +33,32 @@ fn report(images: Vec<ImagePods>) -> DescribeResponse {
         version: "9.9.9".to_owned(),
         pods_scope: "all".to_owned(),
         exec_hash: "abc".to_owned(),
+        name: "function-runner-0".to_owned(),
+        started_ms: 900,
         images,
         ..DescribeResponse::default()
     }
 }
 
-fn ring() -> Ring {
+pub(crate) fn ring() -> Ring {
     Ring::new(["a:1", "b:1"])
+}
+
+/// What a router with these runners and images knows.
+pub(crate) fn known_of(shards: Vec<ShardInfo>, images: Vec<ImageInfo>) -> Known {
+    let shards = Shards {
+        ring: RingInfo { scheme: 1, virtual_nodes: 256 },
+        shards,
+        images,
+        discovery_error: Some("no such name".to_owned()),
+    };
+    Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures: Vec::new() }
 }
 
 /// The status with two runners, `a:1` and `b:1`, and their answers.
 fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> Status {
-    let shards = Shards {
-        ring: RingInfo { scheme: 1, virtual_nodes: 256 },
-        shards: vec![info("a:1", "healthy"), info("b:1", "draining")],
-        images,
-        discovery_error: Some("no such name".to_owned()),
-    };
-    let known = Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures };
-    Status::of(known, answers, 1000)
+    let known = known_of(vec![info("a:1", "healthy"), info("b:1", "draining")], images);
+    Status::of(Known { failures, ..known }, answers, 1000)
 }
 
 #[test]
@@ -58,10 +72,14 @@ fn a_runner_is_shown_with_its_report() {
     let expected = serde_json::json!({
         "address": "a:1", "state": "healthy", "in_flight": 1, "load": 2, "calls": 3, "failures": 4, "owned": 5,
         "share": page.shards[0].share, "pods": if owner == "a:1" { 2 } else { 0 },
-        "told": "yes", "version": "9.9.9", "exec_hash": "abc",
+        "told": "yes", "version": "9.9.9", "exec_hash": "abc", "name": "function-runner-0", "started_ms": 900,
     });
     assert_eq!(json["shards"][0], expected);
-    assert_eq!(json["shards"][1]["told"], "older");
+    let older = &json["shards"][1];
+    assert_eq!(
+        (&older["told"], &older["name"], &older["started_ms"]),
+        (&"older".into(), &"".into(), &0.into())
+    );
     assert!((page.shards[0].share + page.shards[1].share - 1.0).abs() < 1e-9);
     assert_eq!((&json["ring"]["scheme"], &json["ring"]["virtual_nodes"]), (&1.into(), &256.into()));
     assert_eq!(page.ring.slices.iter().map(|(_, length)| length).sum::<u16>(), 720);
@@ -174,6 +192,40 @@ fn pods_in_the_same_scope_are_counted_once() {
     }
     let found = &answers.images["f"];
     assert_eq!((found.pods(), found.in_flight, found.waiting), ([5, 4, 0], 10, 15));
+}
+
+#[test]
+fn an_image_has_a_start_error_until_a_runner_reports_a_later_start() {
+    let failed = |at_ms, text: &str| ImagePods {
+        image: IMAGE.to_owned(),
+        start_error: Some(shard::StartError { at_ms, text: text.to_owned() }),
+        ..ImagePods::default()
+    };
+    let started =
+        |started_at_ms| ImagePods { image: IMAGE.to_owned(), started_at_ms, ..ImagePods::default() };
+    for (reports, expected) in [
+        (vec![failed(5, "first"), failed(7, "second"), failed(6, "third")], Some((7, "second"))),
+        (vec![failed(5, "first"), started(4)], Some((5, "first"))),
+        (vec![failed(5, "first"), started(6)], None),
+        (vec![started(6), failed(5, "first")], None),
+        // The last start of an image without pods is not shown.
+        (vec![started(6)], None),
+    ] {
+        let mut answers = Answers::default();
+        for (runner, one) in reports.into_iter().enumerate() {
+            answers.add(&runner.to_string(), Some(report(vec![one])));
+        }
+        let page = status(Vec::new(), &answers, Vec::new());
+        let shown = page.images.first().and_then(|image| image.start_error.as_ref());
+        assert_eq!(shown.map(|error| (error.at_ms, &*error.text)), expected);
+        assert_eq!(page.images.len(), usize::from(expected.is_some()));
+    }
+    let mut answers = Answers::default();
+    answers.add("a:1", Some(report(vec![failed(5, &"x".repeat(5000))])));
+    let page = status(Vec::new(), &answers, Vec::new());
+    let json = serde_json::to_value(&page.images[0]).unwrap();
+    assert_eq!(json["start_error"]["at_ms"], 5);
+    assert_eq!(json["start_error"]["text"].as_str().unwrap().len(), 1000);
 }
 
 #[test]
