@@ -2,9 +2,10 @@
 
 use futures_util::future::join_all;
 use h2::Reason;
-use porch_fn_status_page::Status;
+use porch_fn_status_page::{ImageDetail, Status};
 use porch_fn_tests::fake_runner::{Answer, How, Point, Reply, soon};
 use porch_fn_tests::fleet::Fleet;
+use serde_json::Value;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Code;
 
@@ -109,4 +110,35 @@ async fn a_hung_runner_does_not_block_the_page() {
     fleet.runners[1].hang().await;
     let hung = fleet.runners[1].address().to_string();
     status_with(&fleet, |runner| if runner == hung { "no" } else { "older" }).await;
+}
+
+#[tokio::test]
+async fn an_owner_that_is_older_or_hangs_is_named() {
+    let mut fleet = Fleet::of(2).await;
+    for (number, expected) in [(0, "older than 0.2.0"), (1, "did not answer within 1s")] {
+        let image = fleet.image(&[number]);
+        let owner = fleet.runners[number].address().to_string();
+        if number == 1 {
+            fleet.runners[number].hang().await;
+        }
+        let began = Instant::now();
+        let (code, page) = fleet.get(&format!("/image.json?image={image}")).await;
+        let detail: ImageDetail = serde_json::from_str(&page).unwrap();
+        assert_eq!((code, &detail.image, &detail.owner), (200, &image, &owner));
+        let error = detail.error.unwrap();
+        assert!(error.contains(&owner) && error.contains(expected), "{error}");
+        let (code, page) = fleet.get(&format!("/config?image={image}")).await;
+        let page: Value = serde_json::from_str(&page).unwrap();
+        assert!(code == 400 && page["error"].as_str().unwrap().contains(&owner), "{code} {page}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+    // The router needs some seconds to notice the hung runner.
+    let page =
+        status_with(
+            &fleet,
+            |runner| {
+                if runner == fleet.runners[1].address().to_string() { "no" } else { "older" }
+            },
+        );
+    assert!(page.await.shards.iter().all(|shard| shard.name.is_empty() && shard.started_ms == 0));
 }
