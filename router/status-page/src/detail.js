@@ -96,14 +96,16 @@ function settingWords(value) {
 }
 
 function showPods(pods) {
+  const known = Array.isArray(pods);
   const fill = (made, pod) => {
     setText(made.cells[0], pod.name);
     setText(made.cells[1], pod.state || DASH);
     setText(made.cells[2], duration(pod.age_ms));
     setText(made.cells[3], Number.isFinite(pod.calls) ? short(pod.calls) : DASH);
   };
-  sync(document.querySelector("#detail-pods tbody"), "pod-row", pods, (pod) => pod.name, fill);
-  setText(byId("detail-count"), pods.length > 0 ? number(pods.length) : "");
+  sync(document.querySelector("#detail-pods tbody"), "pod-row", known ? pods : [], (pod) => pod.name, fill);
+  setText(byId("detail-count"), known ? number(pods.length) : "");
+  setText(byId("detail-pods").parentElement.querySelector(".empty"), known ? "No pods." : "Not known.");
 }
 
 function showConfig(config) {
@@ -137,10 +139,11 @@ function showDetail() {
   }
   const fact = (made, [term, value]) => [term, value].forEach((text, at) => setText(made.children[at], text));
   sync(byId("detail-facts"), "fact-row", facts(image, ownerWords(image)), ([term]) => term, fact);
-  showPods(answer.pods || []);
+  showPods(answer.pods);
   const error = answer.last_error;
   setText(byId("detail-when"), error ? `${error.code}, ${age(status.at_ms - error.at_ms)}` : "");
-  setText(byId("detail-last"), error ? error.text : detail ? "None since the owner's start." : "Loading.");
+  const none = error === null ? "None since the owner's start." : detail ? "Not known." : "Loading.";
+  setText(byId("detail-last"), error ? error.text : none);
   showConfig(answer.config);
   markExpanded();
 }

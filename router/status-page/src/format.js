@@ -56,6 +56,13 @@ function runnerName(runner) {
   return runner.name || runner.address;
 }
 
+// Removes names that several runners have, such as the host's name with `porch-fn up`. Addresses are unique.
+function withUniqueNames(status) {
+  const same = (name) => status.shards.filter((runner) => runner.name === name).length;
+  const shards = status.shards.map((runner) => (runner.name && same(runner.name) > 1 ? { ...runner, name: "" } : runner));
+  return { ...status, shards };
+}
+
 function stateWords(state) {
   return state.replaceAll("_", " ");
 }

@@ -70,7 +70,7 @@ function setFresh(text, stale) {
 
 async function refresh() {
   try {
-    shown = await fetchJson("status.json");
+    shown = withUniqueNames(await fetchJson("status.json"));
   } catch {
     setFresh(`stale since ${clock(answeredAt)}: the router does not answer`, true);
     return;

@@ -60,7 +60,7 @@ function missingRouters(status) {
     const its = routers.filter((router) => router.state === state);
     if (its.length === 0) return [];
     const names = someNames(its.map((router) => router.name || router.address));
-    const text = `the numbers lack ${number(its.length)} of ${count(routers.length, "router")} (${state}): ${names}`;
+    const text = `numbers of ${number(its.length)} of ${count(routers.length, "router")} are missing (${state}): ${names}`;
     return [{ level: state === "older" ? "idle" : "warn", key: `router ${state}`, text }];
   });
 }

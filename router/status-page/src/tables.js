@@ -45,7 +45,8 @@ function showRouters(status) {
     setText(who, router.name || router.address);
     const version = router.version && router.version !== status.version ? `, version ${router.version}` : "";
     const own = router.name === status.router ? "this router" : router.state;
-    setText(rest, `${own}${version}${router.name && router.address ? `, ${router.address}` : ""}`);
+    const address = router.state !== "included" && router.name ? `, ${router.address}` : "";
+    setText(rest, own + version + address);
   };
   sync(byId("router-list"), "router-row", routers, (router) => `${router.name} ${router.address}`, fill);
 }
