@@ -35,7 +35,7 @@ function showTiles(status) {
   const minute = minuteOf(totals);
   const scope = scopeWords(status);
   const failed = failedLevel(minute);
-  tile("tile-failed", shareWords(failedShare(minute)), minute ? `of ${short(minute.calls)} in a minute` : "");
+  tile("tile-failed", shareWords(failedShare(minute)), minute ? `of ${short(minute.calls)}` : "");
   setLevel(byId("tile-failed").firstElementChild, failed === "bad" || failed === "warn" ? failed : "");
   const rate = callRate(status);
   if (minute) tile("tile-rate", rateWords(minute), scope);

@@ -200,7 +200,7 @@ const LAYOUT: &str = "(() => {
   const box = one => one.getBoundingClientRect();
   const seen = selector => [...document.querySelectorAll(selector)].filter(one => one.checkVisibility() && box(one).width > 1);
   const apart = (a, b) => a.right <= b.left + 1 || b.right <= a.left + 1 || a.bottom <= b.top + 1 || b.bottom <= a.top + 1;
-  const groups = ['main > *', '#tiles > *', 'header > *', '.top > *', '#problems > *', ...[...document.querySelectorAll('#images tbody tr, #shards tbody tr')].map((_, row) => `tr:nth-child(${row + 1}) > *`)];
+  const groups = ['main > *', '#tiles > *', 'header > *', '.top > *', '#problems > *', ...['#images', '#shards'].flatMap(table => [...document.querySelectorAll(`${table} tbody tr`)].map((_, row) => `${table} tbody tr:nth-child(${row + 1}) > *`))];
   const over = [];
   for (const group of groups) {
     const all = seen(group);
