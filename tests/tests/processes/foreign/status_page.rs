@@ -153,9 +153,9 @@ async fn the_page_shows_live_data_of_three_runners() {
         "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"
     );
     assert_eq!(browser.value(&seen).await, json!([["1", "1"], ["0", "0"], ["1", "1"], null, null]));
-    browser.set_window(1280, 960, false).await;
+    browser.set_window(1208, 900, false).await;
     picture(&mut browser, "status-page.png").await;
-    browser.set_window(1280, 960, true).await;
+    browser.set_window(1208, 900, true).await;
     let dark = browser.value("getComputedStyle(document.body).backgroundColor").await;
     assert_eq!(dark, "rgb(18, 22, 28)");
     picture(&mut browser, "status-page-dark.png").await;
