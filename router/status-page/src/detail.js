@@ -43,7 +43,7 @@ function followHash() {
 
 function closed() {
   const image = linkedImage();
-  if (image !== "") history.pushState(null, "", location.pathname + location.search);
+  if (image !== "") history.replaceState(null, "", location.pathname + location.search);
   markExpanded();
   const button = imageButton(image);
   if (button) button.focus();
@@ -57,7 +57,9 @@ async function refreshDetail() {
     answer = await fetchJson(`image.json?image=${encodeURIComponent(image)}`);
   } catch (failed) {
     const older = failed.message === "status 404";
-    const error = older ? "This router has no details of images: it is older than 0.2.0." : `The router does not answer: ${failed.message}.`;
+    const error = older
+      ? "This router has no details of images: it is older than 0.2.0."
+      : `The router does not answer: ${failed.message}.`;
     answer = { ...detail, error };
   }
   if (image !== linkedImage()) return;
@@ -95,8 +97,8 @@ function settingWords(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-function showPods(pods) {
-  const known = Array.isArray(pods);
+function showPods(pods, error) {
+  const known = Array.isArray(pods) && (pods.length > 0 || !error);
   const fill = (made, pod) => {
     setText(made.cells[0], pod.name);
     setText(made.cells[1], pod.state || DASH);
@@ -139,10 +141,10 @@ function showDetail() {
   }
   const fact = (made, [term, value]) => [term, value].forEach((text, at) => setText(made.children[at], text));
   sync(byId("detail-facts"), "fact-row", facts(image, ownerWords(image)), ([term]) => term, fact);
-  showPods(answer.pods);
+  showPods(answer.pods, answer.error);
   const error = answer.last_error;
   setText(byId("detail-when"), error ? `${error.code}, ${age(status.at_ms - error.at_ms)}` : "");
-  const none = error === null ? "None since the owner's start." : detail ? "Not known." : "Loading.";
+  const none = error === null && !answer.error ? "None since the owner's start." : detail ? "Not known." : "Loading.";
   setText(byId("detail-last"), error ? error.text : none);
   showConfig(answer.config);
   markExpanded();

@@ -54,7 +54,7 @@ window.canned = (() => {
       failures: [], notes: [],
     };
   };
-  const pull = `pod function-set-image-v0-1-1-5f8c7 cannot start: ErrImagePull: failed to pull image "${catalog}set-image:v0.1.1": 403 Forbidden`;
+  const pull = "the function's image was not found in its registry or may not be pulled: ErrImagePull, 403 Forbidden";
   const trouble = () => {
     const status = healthy();
     status.shards[1] = runner(1, { state: "unreachable", told: "no", version: "", started_ms: 0, pods: 0, failures: 37 });

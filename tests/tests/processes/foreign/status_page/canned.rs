@@ -78,7 +78,7 @@ async fn the_head_says_what_is_wrong_and_the_worst_comes_first() {
     let rows = "[...document.querySelectorAll('#images tbody tr')].slice(0, 4).map(row => row.className)";
     assert_eq!(page.browser.value(rows).await, json!(["bad", "bad", "warn", ""]));
     let first = page.browser.value("document.querySelector('#images tbody tr').textContent").await;
-    assert!(first.as_str().unwrap().contains("does not start: pod function-set-image"), "{first}");
+    assert!(first.as_str().unwrap().contains("does not start: the function's image was not found"), "{first}");
     assert_eq!(page.browser.value("byId('routers').textContent").await, "2 of 3 routers");
     assert_eq!(page.browser.value("byId('tile-rate').textContent.includes('this router')").await, false);
     let skew = page.browser.value("[...document.querySelectorAll('#shards tbody tr')].map(row => [row.querySelector('.who').textContent, row.querySelector('.address').textContent, row.cells[2].textContent, row.cells[3].textContent])").await;
