@@ -77,8 +77,8 @@ function facts(image, owner) {
     ["p50", milliseconds(minute.p50_ms)],
     ["p95", milliseconds(minute.p95_ms)],
     ["p99", milliseconds(minute.p99_ms)],
-    ["Wait for a pod, p50", milliseconds(minute.queue_p50_ms)],
-    ["Wait for a pod, p95", milliseconds(minute.queue_p95_ms)],
+    ["Queue p50", milliseconds(minute.queue_p50_ms)],
+    ["Queue p95", milliseconds(minute.queue_p95_ms)],
     ["Waiting", Number.isFinite(image.waiting) ? short(image.waiting) : DASH],
     // Calls of other routers are included in the runners' counts of calls in pods.
     ["In flight", short(Math.max(image.in_flight || 0, (image.in_pods || 0) + (image.waiting || 0)))],
