@@ -65,7 +65,7 @@ impl Browser {
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         let attached = browser.command("Target.attachToTarget", attach).await;
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
-        for domain in ["Page", "Runtime", "Log", "Network"] {
+        for domain in ["Page", "Runtime", "Log", "Network", "Accessibility"] {
             browser.command(&format!("{domain}.enable"), json!({})).await;
         }
         browser
@@ -94,6 +94,33 @@ impl Browser {
     /// Waits until an expression is true.
     pub async fn until(&mut self, expression: &str) {
         eventually(expression, async || (self.value(expression).await == true).then_some(())).await;
+    }
+
+    /// Presses and releases a key, such as `Tab`, `Enter` or `Escape`.
+    pub async fn press(&mut self, key: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            _ => panic!("{key}: add its virtual key code"),
+        };
+        let mut event = json!({"type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": code});
+        // A browser activates a button on the character that Enter types.
+        if key == "Enter" {
+            event["text"] = "\r".into();
+        }
+        self.command("Input.dispatchKeyEvent", event.clone()).await;
+        event["type"] = "keyUp".into();
+        self.command("Input.dispatchKeyEvent", event).await;
+    }
+
+    /// The role and the name of each element that a screen reader gets, in the tree's order.
+    pub async fn accessible(&mut self) -> Vec<(String, String)> {
+        let tree = self.command("Accessibility.getFullAXTree", json!({})).await;
+        let text = |node: &Value, field: &str| node[field]["value"].as_str().unwrap_or_default().to_owned();
+        let nodes = tree["nodes"].as_array().into_iter().flatten();
+        let seen = nodes.filter(|node| node["ignored"] == false);
+        seen.map(|node| (text(node, "role"), text(node, "name"))).collect()
     }
 
     /// Takes a screenshot, as PNG.

@@ -41,8 +41,12 @@ const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = concat!(
     "\"use strict\";\n",
     include_str!("format.js"),
+    include_str!("problems.js"),
+    include_str!("spark.js"),
+    include_str!("rows.js"),
     include_str!("ring.js"),
     include_str!("tables.js"),
+    include_str!("detail.js"),
     include_str!("page.js")
 );
 

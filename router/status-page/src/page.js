@@ -7,7 +7,14 @@ let shown = null;
 let calls = null;
 let answeredAt = new Date();
 
-// Calls per second since the last answer.
+async function fetchJson(url) {
+  // A relative URL, because a proxy may add a path prefix.
+  const answer = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
+  if (!answer.ok) throw new Error(`status ${answer.status}`);
+  return answer.json();
+}
+
+// Calls per second since the last answer, for routers that do not count calls per minute.
 function callRate(status) {
   const before = calls;
   calls = { at: status.at_ms, total: status.shards.reduce((sum, runner) => sum + runner.calls, 0) };
@@ -25,48 +32,45 @@ function tile(id, value, note = "") {
 function showTiles(status) {
   const runners = status.shards;
   const totals = status.totals;
+  const minute = minuteOf(totals);
+  const scope = scopeWords(status);
+  const failed = failedLevel(minute);
+  tile("tile-failed", shareWords(failedShare(minute)), minute ? `of ${short(minute.calls)}` : "");
+  setLevel(byId("tile-failed").firstElementChild, failed === "bad" || failed === "warn" ? failed : "");
   const rate = callRate(status);
-  tile("tile-shards", number(runners.filter((runner) => isReady(runner.state)).length), `of ${number(runners.length)}`);
-  tile("tile-flight", short(runners.reduce((sum, runner) => sum + runner.in_flight, 0)), "this router");
-  if (rate !== null) tile("tile-rate", rate >= 99.5 ? number(Math.round(rate)) : rate.toFixed(1), "this router");
-  tile("tile-waiting", short(totals.waiting));
+  if (minute) tile("tile-rate", rateWords(minute), scope);
+  else if (rate !== null) tile("tile-rate", rateWords({ calls: rate * 60 }), scope);
+  tile("tile-time", milliseconds(minute && minute.p95_ms), minute ? `p50 ${milliseconds(minute.p50_ms)}` : "");
+  const waiting = totals.waiting > 0 ? `${short(totals.waiting)} waiting` : scope;
+  tile("tile-flight", short(runners.reduce((sum, runner) => sum + runner.in_flight, 0)), waiting);
   const others = podWords({ ready: 0, starting: totals.starting, terminating: totals.terminating });
   tile("tile-pods", short(totals.ready), others === DASH ? "" : others);
-  tile("tile-images", short(totals.images) + (status.truncated ? "+" : ""));
-}
-
-function showNotes(status) {
-  const failing = `Discovery fails, so the last known runners stay in use: ${status.discovery_error}`;
-  const notes = status.discovery_error ? [failing, ...status.notes] : status.notes;
-  byId("notes").hidden = notes.length === 0;
-  byId("notes").replaceChildren(...notes.map((note) => Object.assign(document.createElement("p"), { textContent: note })));
+  tile("tile-shards", number(runners.filter((runner) => isReady(runner.state)).length), `of ${number(runners.length)}`);
 }
 
 function show(status) {
-  const [words, level] = summary(status);
   setText(byId("version"), status.version);
-  setText(byId("health"), words);
-  byId("health").className = `pill ${level}`;
+  showRouters(status);
+  showProblems(status);
   showNotes(status);
   showTiles(status);
   drawRing(status);
   showRunners(status);
   showImages(status, byId("filter").value);
   showFailures(status);
+  showDetail();
 }
 
 function setFresh(text, stale) {
   setText(byId("fresh"), text);
   byId("fresh").className = stale ? "bad" : "muted";
   document.body.classList.toggle("stale", stale);
+  if (stale) announce("stale", text);
 }
 
 async function refresh() {
   try {
-    // A relative URL, because a proxy may add a path prefix.
-    const answer = await fetch("status.json", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
-    if (!answer.ok) throw new Error(`status ${answer.status}`);
-    shown = await answer.json();
+    shown = withUniqueNames(await fetchJson("status.json"));
   } catch {
     setFresh(`stale since ${clock(answeredAt)}: the router does not answer`, true);
     return;
@@ -79,11 +83,24 @@ async function refresh() {
 async function follow() {
   try {
     // A page in the background requests nothing, because each request is passed on to all runners.
-    if (!document.hidden) await refresh();
+    if (!document.hidden) await Promise.all([refresh(), refreshDetail()]);
   } finally {
     setTimeout(follow, INTERVAL);
   }
 }
 
+// Whether the ring is open. The browser keeps it for this tab only, and not at all if storage is forbidden.
+function ringState(open) {
+  try {
+    if (open !== undefined) sessionStorage.setItem("ring", open ? "open" : "closed");
+    return sessionStorage.getItem("ring") === "open";
+  } catch {
+    return false;
+  }
+}
+
+byId("ring-card").open = ringState();
+byId("ring-card").addEventListener("toggle", () => ringState(byId("ring-card").open));
 byId("filter").addEventListener("input", () => shown && showImages(shown, byId("filter").value));
+if (linkedImage() !== "") followHash();
 follow();

@@ -32,7 +32,7 @@ function outerArcs(runners) {
   const arcs = runners.map((runner, node) => {
     const length = Math.max(runner.share - gap, severity(runner.state) === "good" ? 0 : MIN_ARC);
     const made = band("arc", 103, node, stateColour(runner.state, node), [[from, length]]);
-    made.append(svg("title", {}, `${runner.address}: ${stateWords(runner.state)}, ${percent(runner.share)}`));
+    made.append(svg("title", {}, `${runnerName(runner)}: ${stateWords(runner.state)}, ${percent(runner.share)}`));
     from += runner.share;
     return made;
   });
@@ -55,7 +55,7 @@ let drawnRing = "";
 
 function drawRing(status) {
   // Draws again only after a visible change.
-  const appearance = JSON.stringify([status.ring.slices, status.shards.map((runner) => [runner.address, runner.state])]);
+  const appearance = JSON.stringify([status.ring.slices, status.shards.map((runner) => [runner.address, runner.name, runner.state])]);
   if (appearance === drawnRing) return;
   drawnRing = appearance;
   const ready = status.shards.filter((runner) => isReady(runner.state)).length;
