@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use futures_util::future::{join_all, select_all};
-use porch_fn_flags::{FlagError, GoDuration, SetFlags};
+use porch_fn_flags::{FlagError, GoDuration, LogFormat, SetFlags};
 use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
@@ -30,8 +30,8 @@ const EXAMPLES: [(&str, &str); 2] = [
 ];
 
 /// Runner flags that `up` sets itself and refuses from the user.
-const OWN_FLAGS: [&str; 6] =
-    ["address", "port", "log-level", "pod-backend", "local-functions", "wrapper-server"];
+const OWN_FLAGS: [&str; 7] =
+    ["address", "port", "log-level", "log-format", "pod-backend", "local-functions", "wrapper-server"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
@@ -54,13 +54,16 @@ pub(crate) struct UpArgs {
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
+    /// Format of log lines; json has one object in each line
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    log_format: LogFormat,
     /// Flags for each runner, such as --pod-ttl=5m; see porch-fn-runner --help
     #[arg(last = true, value_name = "RUNNER FLAGS")]
     runner_flags: Vec<OsString>,
 }
 
 pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
-    porch_fn_telemetry::init(args.log_level);
+    porch_fn_telemetry::init("porch-fn up", args.log_level, args.log_format);
     adopt_orphans();
     let mut signals = StopSignals::catch().map_err(|_| Failure::new("cannot catch SIGTERM and SIGINT"))?;
     let (runner_flags, set) = match runner_flags(args.address, &args.runner_flags) {
@@ -128,6 +131,7 @@ impl Started {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
             max_message: runner_flags.server.max_request_body_size,
             log_level: args.log_level,
+            log_format: args.log_format,
             functions,
         });
         let mut runners = Vec::new();

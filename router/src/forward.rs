@@ -89,7 +89,7 @@ pub(crate) async fn attempt(
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken { lost, error }) => {
-            tracing::debug!(runner = %runner.address, ?lost, error, "call broke");
+            tracing::debug!(runner = %runner.address, reason = ?lost, error, "call broke");
             Attempt::Broken(lost)
         }
     }

@@ -13,6 +13,6 @@ async fn main() -> ExitCode {
         Ok(flags) => flags,
         Err(error) => return error.report(),
     };
-    porch_fn_telemetry::init(flags.server.log_level);
-    porch_fn_lifecycle::run("porch-fn-router", start(flags), AppError::exit_code).await
+    let log = porch_fn_telemetry::init("porch-fn-router", flags.server.log_level, flags.server.log_format);
+    porch_fn_lifecycle::run(log, start(flags), AppError::exit_code).await
 }

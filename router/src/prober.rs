@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
 use porch_fn_backoff::{Backoff, spread};
-use porch_fn_grpc::{Charge, format_timeout};
+use porch_fn_grpc::{Charge, code_name, format_timeout};
 use porch_fn_grpc_client::conn::Channel;
 use porch_fn_grpc_client::unary::{self, CallError};
 use porch_fn_proto::{Chunks, frame};
@@ -57,7 +57,7 @@ async fn check_health(runner: &Runner) {
             ended = check(runner).await;
         }
         let code = ended.map_or_else(|status| status.code(), |()| Code::Ok);
-        tracing::debug!(runner = %runner.address, ?code, "health stream ended");
+        tracing::debug!(runner = %runner.address, code = code_name(code), "health stream ended");
         let lived = began.elapsed() > LAST_PAUSE;
         if answered && lived && runner.connection.is_up() && !runner.state().is_unavailable() {
             continue;

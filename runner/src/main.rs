@@ -14,7 +14,7 @@ async fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };
-    porch_fn_telemetry::init(flags.server.log_level);
+    let log = porch_fn_telemetry::init("porch-fn-runner", flags.server.log_level, flags.server.log_format);
     adopt_orphans();
-    porch_fn_lifecycle::run("porch-fn-runner", start(flags, &set, None), AppError::exit_code).await
+    porch_fn_lifecycle::run(log, start(flags, &set, None), AppError::exit_code).await
 }

@@ -75,8 +75,8 @@ impl Ownership {
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => {
                     self.warn_at = None;
                     tracing::warn!(
-                        own = %self.own,
-                        members = self.ring.borrow().len(),
+                        runner = %self.own,
+                        ring_members = self.ring.borrow().len(),
                         "this runner has not been among --peers for a minute, so it owns no function: it serves calls, but \
                          collects and replaces no pods; see --shard-address"
                     );
@@ -97,13 +97,13 @@ impl Ownership {
         let (members, listed) = (names.len(), names.contains(&*self.own));
         let was_listed = self.is_listed.replace(listed);
         if listed {
-            tracing::info!(members, "peers changed");
+            tracing::info!(ring_members = members, "peers changed");
             self.warn_at = None;
             let (own, ring) = (self.own.clone(), Ring::new(names.iter().cloned()));
             let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&*own);
             self.owned.send_replace(OwnedShards::Of(Lookup::by(owns)));
         } else if was_listed != Some(false) {
-            tracing::info!(own = %self.own, members, "this runner is not among --peers at the moment");
+            tracing::info!(runner = %self.own, ring_members = members, "this runner is not among --peers at the moment");
             self.warn_at = (!self.draining).then(|| Instant::now() + UNLISTED_WITHIN);
             self.owned.send_replace(OwnedShards::None);
         }

@@ -131,8 +131,8 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
     // This is normal with Porch 1.6 and the next version: their FunctionConfigs name executables in
     // Porch's image.
     tracing::info!(
-        count = now.len(),
-        first = now[..now.len().min(MAX_NAMED)].join(", "),
+        missing = now.len(),
+        executables = now[..now.len().min(MAX_NAMED)].join(", "),
         "executables of FunctionConfigs do not exist, so their images run in pods; see --functions"
     );
 }

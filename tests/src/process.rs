@@ -262,8 +262,13 @@ impl Drop for Server {
     }
 }
 
-/// Parses `NAME: listening on ADDRESS, admin on ADDRESS`. A wrapper-server has no admin address.
+/// Parses `NAME: listening on ADDRESS, admin on ADDRESS`, or the same as an object. A
+/// wrapper-server has no admin address.
 fn addresses(line: &str) -> Option<(SocketAddr, Option<SocketAddr>)> {
+    if let Ok(object) = serde_json::from_str::<Value>(line) {
+        let field = |name: &str| object[name].as_str()?.parse().ok();
+        return Some((field("address")?, field("admin_address")));
+    }
     let (_, rest) = line.trim_end().split_once("listening on ")?;
     match rest.split_once(", admin on ") {
         Some((address, admin)) => Some((address.parse().ok()?, Some(admin.parse().ok()?))),

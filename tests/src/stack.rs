@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
+use porch_fn_flags::LogFormat;
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
@@ -55,6 +56,7 @@ impl Stack {
             wrapper: vec!["env".into(), mark.into(), binary("wrapper-server").into()],
             max_message: 6_291_456,
             log_level: 0,
+            log_format: LogFormat::Text,
             functions: local,
         });
         let mut started = Vec::new();

@@ -116,7 +116,7 @@ impl DnsResolver {
                         *addresses = Some(records.unwrap_or_default());
                     }
                     Err(error) => {
-                        tracing::debug!(%name, %error, "the lookup of one address family failed");
+                        tracing::debug!(host = %name, %error, "the lookup of one address family failed");
                         failure.get_or_insert(error);
                     }
                 }

@@ -80,11 +80,10 @@ impl Watcher {
             }
         }
         if !std::mem::replace(&mut self.warned, true) {
-            let discovery = &*self.publisher.label;
+            let (discovery, namespace) = (&*self.publisher.label, &self.namespace);
             tracing::warn!(
                 discovery,
-                "EndpointSlices are forbidden, reading the Endpoints object instead: {RIGHTS} {}",
-                self.namespace
+                "EndpointSlices are forbidden, reading the Endpoints object instead: {RIGHTS} {namespace}"
             );
         }
         let endpoints = ListParams::default().fields(&format!("metadata.name={}", self.name));

@@ -59,7 +59,7 @@ impl Publisher {
     pub(super) fn record_failure(&mut self, error: &dyn Display) -> Duration {
         let backoff = self.failing.get_or_insert_with(|| {
             let kept = self.sender.borrow().endpoints.len();
-            warn!(discovery = %self.label, %error, kept, "discovery fails: keeping the last endpoints");
+            warn!(discovery = %self.label, %error, kept_endpoints = kept, "discovery fails: keeping the last endpoints");
             Backoff::new(RETRY_FROM, RETRY_TO)
         });
         // The pause is random, so that many routers do not query a recovering server at the same
@@ -84,7 +84,7 @@ impl Publisher {
                 return false;
             }
             let (before, endpoints) = (before.len(), snapshot.endpoints.len());
-            info!(discovery = %self.label, before, endpoints, "endpoints changed");
+            info!(discovery = %self.label, endpoints_before = before, endpoints, "endpoints changed");
             true
         });
     }

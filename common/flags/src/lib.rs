@@ -49,7 +49,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueS
 
 pub use self::{
     duration::{GoDuration, parse_duration, positive},
-    server::{DEFAULT_LOG_LEVEL, ServerFlags},
+    server::{DEFAULT_LOG_LEVEL, LogFormat, ServerFlags},
     values::{CommaList, parse_bool},
 };
 

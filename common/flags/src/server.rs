@@ -4,12 +4,22 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::{GoDuration, positive};
 
 /// Default of `--log-level`.
 pub const DEFAULT_LOG_LEVEL: u8 = 2;
+
+/// The value of `--log-format`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// Lines for programs: one JSON object per line.
+    Json,
+}
 
 // A doc comment here would replace the description of the program.
 #[allow(missing_docs)]
@@ -28,6 +38,9 @@ pub struct ServerFlags {
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub log_level: u8,
+    /// Format of log lines; json has one object in each line
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
     /// Kubeconfig file to reach the API server from outside the cluster. Default: the service
     /// account of the pod
     #[arg(long, value_name = "FILE")]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use porch_fn_telemetry::Log;
 use tokio::time::{sleep, timeout};
 
 use crate::drain::Signal;
@@ -87,23 +88,22 @@ impl fmt::Debug for App {
 /// Runs the server that `start` returns until SIGTERM, SIGINT or a failed task, and then drains it.
 /// Returns the process's exit code. If `start` fails, `exit_code` maps its error to the code.
 pub async fn run<E: Display>(
-    program: &str,
+    log: Log,
     start: impl Future<Output = Result<App, E>>,
     exit_code: impl FnOnce(&E) -> ExitCode,
 ) -> ExitCode {
     let Ok(mut signals) = StopSignals::catch() else {
-        eprintln!("{program}: cannot catch SIGTERM and SIGINT");
+        log.failed(&"cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;
     };
     let mut app = match start.await {
         Ok(app) => app,
         Err(error) => {
-            eprintln!("{program}: {error}");
+            log.failed(&error);
             return exit_code(&error);
         }
     };
-    let admin = app.admin_address.map(|address| format!(", admin on {address}")).unwrap_or_default();
-    println!("{program}: listening on {}{admin}", app.address);
+    log.listening(app.address, app.admin_address);
     let code = signals.first(app.tasks.failed()).await;
     signals.drain(app.drain()).await;
     code

@@ -122,14 +122,6 @@ pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     }
 }
 
-/// Logs panics with the span in which they happen.
-pub fn log_panics() {
-    std::panic::set_hook(Box::new(|panic| {
-        let at = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(at, message = message(panic.payload()), "a thread panicked");
-    }));
-}
-
 fn message(payload: &(dyn Any + Send)) -> &str {
     let owned = || payload.downcast_ref::<String>().map(String::as_str);
     payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message")

@@ -46,7 +46,7 @@ impl Collector {
             *warned = Some(Instant::now());
             tracing::warn!(
                 host,
-                problem,
+                error = problem,
                 "the collector does not accept spans; spans that do not fit into the queue are lost"
             );
         }

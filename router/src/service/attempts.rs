@@ -202,7 +202,7 @@ impl<'a> Attempts<'a> {
             tracing::debug!(
                 image = self.key,
                 runner = %runner.address,
-                why,
+                reason = why,
                 attempt = self.total,
                 outcome,
                 code = code_name(code),

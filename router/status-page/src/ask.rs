@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use porch_fn_grpc::code_name;
 use porch_fn_grpc_client::conn::{Channel, Connection};
 use porch_fn_proto::shard::shard_client::ShardClient;
 use porch_fn_proto::shard::{DescribeRequest, DescribeResponse};
@@ -33,7 +34,7 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     while let Ok(Some((runner, answer))) = timeout_at(until, asked.next()).await {
         match answer {
             Ok(answer) => answers.add(&runner, answer),
-            Err(status) => tracing::debug!(%runner, %status, "a runner sent no report"),
+            Err(status) => tracing::debug!(%runner, code = code_name(status.code()), error = status.message(), "a runner sent no report"),
         }
     }
     answers

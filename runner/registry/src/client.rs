@@ -82,7 +82,7 @@ impl Client {
         let (registry, repository, began) = (image.registry(), image.repository(), Instant::now());
         let lookup = async {
             timeout(LOOKUP_WITHIN, lookup).await.unwrap_or_else(|_| {
-                tracing::warn!(within = ?LOOKUP_WITHIN, "a registry did not answer in time");
+                tracing::warn!(timeout = ?LOOKUP_WITHIN, "a registry did not answer in time");
                 Err(RegistryError::Unreachable)
             })
         };

@@ -20,7 +20,7 @@ pub(crate) struct InternalAddress(pub(crate) String);
 
 /// Logs the cause, which callers do not get.
 pub(crate) fn log(cause: impl Display, error: RegistryError) -> RegistryError {
-    tracing::warn!(cause = cause.to_string(), "a registry was not reached");
+    tracing::warn!(error = cause.to_string(), "a registry was not reached");
     error
 }
 

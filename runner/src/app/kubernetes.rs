@@ -85,7 +85,11 @@ impl Wiring<'_> {
         let _ = timeout_at(by, functions.wait_for(Option::is_some)).await;
 
         let started = now_ahead(ahead);
-        let pod_flags = PodFlags { max_message: flags.server.max_request_body_size, pull_secret };
+        let pod_flags = PodFlags {
+            max_message: flags.server.max_request_body_size,
+            pull_secret,
+            log_format: flags.server.log_format,
+        };
         // No pod is made until the settings are complete, because FunctionConfigs may change the
         // template.
         let early = Err(NoTemplate::FunctionConfigsUnread);
@@ -104,9 +108,9 @@ impl Wiring<'_> {
         });
         let (sender, synced) = watch::channel(false);
         let tasks = &mut self.tasks;
-        tasks.keep(tracing::info_span!("watch", of = "pods"), follow::pods(Arc::clone(&shared), sender));
+        tasks.keep(tracing::info_span!("watch", resource = "pods"), follow::pods(Arc::clone(&shared), sender));
         if by_service {
-            tasks.keep(tracing::info_span!("watch", of = "services"), follow::services(Arc::clone(&shared)));
+            tasks.keep(tracing::info_span!("watch", resource = "services"), follow::services(Arc::clone(&shared)));
         }
         let moved = moved_tags::follow(Arc::clone(&shared), owned.clone(), flags.image_metadata_ttl.into());
         tasks.keep(tracing::info_span!("tags"), moved);

@@ -173,6 +173,7 @@ fn local_cluster(flags: &Flags) -> Result<LocalCluster, String> {
         wrapper: vec![flags.wrapper_server.clone().into_os_string()],
         max_message: flags.server.max_request_body_size,
         log_level: flags.server.log_level,
+        log_format: flags.server.log_format,
         functions: ImageCommands::local(path, &flags.server.default_image_prefix)?,
     }))
 }

@@ -111,7 +111,7 @@ impl Wiring<'_> {
 fn executables(text: &str, functions: &Path, prefix: &str) -> Result<ExecConfig, String> {
     let config = ExecConfig::parse(text, prefix)?;
     for (image, function) in &config.duplicates {
-        tracing::warn!(image, function, "duplicate image in --config is ignored");
+        tracing::warn!(image, path = function, "duplicate image in --config is ignored");
     }
     for (image, executable) in config.iter() {
         let file = functions.join(executable);

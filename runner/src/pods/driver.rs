@@ -295,7 +295,7 @@ impl<B: Backend> Driver<B> {
                 self.starts.create(name.clone(), self.clock.now());
             }
             Action::Delete { uid, name, reason, .. } => {
-                tracing::info!(image = %name.image, slot = name.slot, why = ?reason, "deleting pod");
+                tracing::info!(image = %name.image, slot = name.slot, ?reason, "deleting pod");
                 self.metrics.pool_action(match reason {
                     DeleteReason::Failed => "delete failed",
                     DeleteReason::Hung => "delete hung",

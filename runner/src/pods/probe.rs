@@ -85,7 +85,7 @@ pub(super) async fn until_serving(locate: impl Fn() -> Option<Arc<Connection>>) 
         };
         if !has_warned && begin.elapsed() > WARN_AFTER {
             has_warned = true;
-            tracing::warn!(%obstacle, "a function pod does not serve yet");
+            tracing::warn!(error = %obstacle, "a function pod does not serve yet");
         }
         sleep(INTERVAL).await;
     }

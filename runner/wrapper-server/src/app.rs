@@ -16,9 +16,10 @@ use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, DrainTimes};
+use porch_fn_telemetry::Log;
 use tokio::sync::oneshot;
 
-use crate::config::Flags;
+use crate::config::{self, Flags};
 use crate::health_probe;
 use crate::install::{self, copy_to, idle};
 use crate::process::{Environment, Program, adopt_orphans};
@@ -88,7 +89,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };
-    porch_fn_telemetry::init(flags.verbosity);
+    let log = porch_fn_telemetry::init(config::NAME, flags.verbosity, flags.log_format);
     if ignored != Ignored::default() {
         tracing::warn!(
             flags = ignored.flags.join(" "),
@@ -106,19 +107,19 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("wrapper-server: cannot start threads: {error}; raise the pod's limit of processes");
+            log.failed(&format_args!("cannot start threads: {error}; raise the pod's limit of processes"));
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(serve_until_stopped(&flags));
+    let code = runtime.block_on(serve_until_stopped(log, &flags));
     // Cancels the remaining calls. Waits at most a second for a thread that checks a large output.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-async fn serve_until_stopped(flags: &Flags) -> ExitCode {
+async fn serve_until_stopped(log: Log, flags: &Flags) -> ExitCode {
     tokio::select! {
-        code = porch_fn_lifecycle::run("wrapper-server", start(flags), |_| ExitCode::FAILURE) => code,
+        code = porch_fn_lifecycle::run(log, start(flags), |_| ExitCode::FAILURE) => code,
         () = stdin_closed(), if flags.exit_with_stdin => ExitCode::SUCCESS,
     }
 }

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
-use porch_fn_flags::{FlagError, GoDuration, Ignored};
+use porch_fn_flags::{FlagError, GoDuration, Ignored, LogFormat};
 
-const NAME: &str = "wrapper-server";
+pub(crate) const NAME: &str = "wrapper-server";
 const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 
 /// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its
@@ -41,6 +41,9 @@ pub struct Flags {
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, default_value_t = porch_fn_flags::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub verbosity: u8,
+    /// Format of log lines; json has one object in each line
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
     /// Join the lines of the function's standard error with " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]
     pub flatten_log: bool,

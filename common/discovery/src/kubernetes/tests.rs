@@ -156,7 +156,7 @@ async fn an_outage_keeps_the_last_set_and_is_logged_once() {
     }
     for (text, times) in [
         ("discovery fails: keeping the last endpoints", 2),
-        ("kept=1", 2),
+        ("kept_endpoints=1", 2),
         ("discovery works again", 2),
         ("endpoints changed", 1),
     ] {

@@ -37,7 +37,7 @@ impl LiveMembership {
                     }
                     let snapshot = self.snapshots.borrow_and_update();
                     if snapshot.is_answered {
-                        tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
+                        tracing::trace!(addresses = ?snapshot.endpoints, "discovery answered");
                         let listed = snapshot.endpoints.iter().map(String::as_str);
                         return self.membership.update(listed, answers, self.origin.elapsed());
                     }

@@ -235,7 +235,7 @@ impl Shared {
             // Without its labels or annotations, no runner recognises this pod as its own. So no
             // runner would ever delete it later.
             let deleted = self.cluster.delete_pod(name, uid, version, None).await;
-            tracing::warn!(pod = name, ?deleted, "a created pod lacks its labels or annotations");
+            tracing::warn!(pod = name, outcome = ?deleted, "a created pod lacks its labels or annotations");
         }
         refused("admission", "an admission webhook removed the labels or annotations of function pods")
     }

@@ -8,6 +8,7 @@ mod tests;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use porch_fn_flags::LogFormat;
 use porch_fn_image::Image;
 use porch_fn_pool::{ImageContent, ImageKey, PodRecipe, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 
 use super::metadata::ImageSource;
 use super::spec::{self, Extras, PodOrder};
-use super::template::Template;
+use super::template::{Source, Template};
 use crate::pods::configure::{OriginOf, Origins};
 use crate::settings::CurrentSettings;
 
@@ -58,6 +59,8 @@ pub(crate) struct PodFlags {
     pub(crate) max_message: usize,
     /// `--registry-auth-secret-name`, with `--enable-private-registries`.
     pub(crate) pull_secret: Option<String>,
+    /// `--log-format`. The pods of the built-in template get it too.
+    pub(crate) log_format: LogFormat,
 }
 
 /// Immutable: every change creates a new blueprint.
@@ -113,6 +116,7 @@ impl Blueprint {
             max_message: self.flags.max_message,
             overrides: self.overrides(image),
             pull_secret: self.pull_secret(image),
+            json_log: self.is_json(template),
         };
         Ok(spec::pod(template, order, &extras))
     }
@@ -121,6 +125,12 @@ impl Blueprint {
     pub(crate) fn service(&self, pod_name: &str, pod: &Uid) -> Option<Service> {
         let template = self.template.as_ref().ok()?;
         Some(spec::service(template, pod_name, pod.as_str()))
+    }
+
+    /// Whether pods get `--log-format`. Pods of a user's template do not: its wrapper-server may be
+    /// another program that refuses the flag.
+    fn is_json(&self, template: &Template) -> bool {
+        self.flags.log_format == LogFormat::Json && template.source == Source::Inline
     }
 
     fn overrides(&self, image: &ImageKey) -> PodOverrides {
@@ -144,7 +154,13 @@ impl Blueprint {
         // serialise in the same way.
         let extra =
             serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), self.overrides(image)));
-        let version = template.version(&extra.unwrap_or_default());
+        let mut extra = extra.unwrap_or_default();
+        // The default adds nothing, so that an upgrade from a version without the flag replaces no
+        // pod.
+        if self.is_json(template) {
+            extra.extend(b"--log-format=json");
+        }
+        let version = template.version(&extra);
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
     }
 }

@@ -47,9 +47,9 @@ pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
             metrics.clock_ahead.set(ahead.as_secs_f64());
             let large = ahead.abs() > LARGE;
             if large && !is_logged {
-                let seconds = ahead.as_secs_f64();
+                let ahead_seconds = ahead.as_secs_f64();
                 tracing::warn!(
-                    seconds,
+                    ahead_seconds,
                     "the API server's clock is ahead of this machine's clock by these seconds: check the time service of \
                      the node and of the control plane"
                 );

@@ -242,7 +242,7 @@ impl Followed {
     /// time.
     fn publish(&mut self, complete: bool) {
         if let Some(configs) = self.objects.configs(now()) {
-            tracing::info!(objects = self.objects.counts().objects, "using FunctionConfigs");
+            tracing::info!(function_configs = self.objects.counts().objects, "using FunctionConfigs");
             self.state.send_replace(Some(configs));
         } else if complete && self.state.borrow().is_none() {
             self.state.send_replace(Some(Arc::default()));
@@ -270,17 +270,17 @@ impl Followed {
         self.objects.record_write(name, write, result.is_ok());
         let Err(error) = result else {
             self.failing.remove(resource);
-            return tracing::debug!(name, ?write, "wrote to a FunctionConfig");
+            return tracing::debug!(function_config = name, ?write, "wrote to a FunctionConfig");
         };
         let (code, error) = (error.code(), Causes(&error).to_string());
         // These codes mean that another writer was faster. The watch reports that writer's change.
         let is_normal = matches!(code, Some(404 | 409 | 422));
         if is_normal || !self.failing.insert(resource) {
-            return tracing::debug!(name, error, "cannot write to a FunctionConfig");
+            return tracing::debug!(function_config = name, error, "cannot write to a FunctionConfig");
         }
         let advice =
             if code == Some(403) { format!("; {RIGHTS}: patch on {resource}") } else { String::new() };
-        tracing::warn!(name, error, "cannot write to a FunctionConfig, {effect}{advice}");
+        tracing::warn!(function_config = name, error, "cannot write to a FunctionConfig, {effect}{advice}");
     }
 }
 

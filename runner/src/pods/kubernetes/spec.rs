@@ -43,6 +43,8 @@ pub(super) struct Extras<'a> {
     pub(super) overrides: PodOverrides,
     /// A pull secret in addition to those of the template.
     pub(super) pull_secret: Option<&'a str>,
+    /// Whether the wrapper-server gets `--log-format=json`.
+    pub(super) json_log: bool,
 }
 
 /// Builds the pod of `order`.
@@ -133,7 +135,7 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, extras: &
     let resources = if overrides.resources_of_function { first_overrides.resources.take() } else { None };
     let named = |container: &&mut Container| container.name == names::CONTAINER;
     if let Some(container) = spec.containers.iter_mut().find(named) {
-        patch_function(container, order, extras.max_message);
+        patch_function(container, order, extras);
         container.resources = resources.or_else(|| container.resources.take());
     }
     let (init, first) = overridden(spec, source);
@@ -159,7 +161,7 @@ fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Op
     }
 }
 
-fn patch_function(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
+fn patch_function(container: &mut Container, order: &PodOrder<'_>, extras: &Extras<'_>) {
     let image = &order.name.image;
     container.image = Some(match &order.metadata.content {
         // The tag is only for human readers: the kubelet pulls the image by its digest.
@@ -174,7 +176,9 @@ fn patch_function(container: &mut Container, order: &PodOrder<'_>, max_message: 
     }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);
-    args.extend(["--max-request-body-size".to_owned(), max_message.to_string(), "--".to_owned()]);
+    args.extend(["--max-request-body-size".to_owned(), extras.max_message.to_string()]);
+    args.extend(extras.json_log.then(|| "--log-format=json".to_owned()));
+    args.push("--".to_owned());
     // The kubelet would expand $(NAME) in an entrypoint's arguments. It does not expand "$$(NAME)",
     // and passes "$$" on as "$".
     args.extend(order.metadata.entrypoint.iter().map(|arg| arg.replace('$', "$$")));

@@ -252,9 +252,9 @@ fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
             template.time = Some(now());
         }
     }
-    tracing::info!(source = ?template.source, "using the template of function pods");
+    tracing::info!(template = ?template.source, "using the template of function pods");
     for warning in &template.warnings {
-        tracing::warn!(warning, "the template of function pods should be fixed");
+        tracing::warn!(error = warning, "the template of function pods should be fixed");
     }
     Some(template)
 }

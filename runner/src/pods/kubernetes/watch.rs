@@ -79,9 +79,9 @@ async fn follow<K>(
         record(None);
         let pause = backoff.after(follower.listed_for());
         if backoff.failures() > 1 {
-            tracing::debug!(what, error, "the watch is still interrupted");
+            tracing::debug!(resource = what, error, "the watch is still interrupted");
         } else {
-            tracing::warn!(what, error, "the watch was interrupted; warm pods still serve");
+            tracing::warn!(resource = what, error, "the watch was interrupted; warm pods still serve");
         }
         sleep(pause).await;
     }

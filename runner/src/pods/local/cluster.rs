@@ -226,7 +226,7 @@ impl State {
         let Some(local) = self.pods.get(uid) else { return };
         match failure {
             Some(reason) if local.pod.terminating_since.is_none() => {
-                tracing::warn!(reason, "local pod failed");
+                tracing::warn!(error = reason, "local pod failed");
                 self.change(uid, |local| {
                     local.wrapper = None;
                     local.pod.phase = Phase::Failed(Reason::new("exited", reason));
@@ -280,6 +280,7 @@ impl State {
 mod tests {
     use std::time::Duration;
 
+    use porch_fn_flags::LogFormat;
     use tempfile::tempdir;
     use tokio::time::{sleep, timeout};
 
@@ -291,7 +292,7 @@ mod tests {
         let mut functions = ImageCommands::default();
         functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
         let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
-        LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, functions })
+        LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, log_format: LogFormat::Text, functions })
     }
 
     fn create(cluster: &LocalCluster) -> Creation {

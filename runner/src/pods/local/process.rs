@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
+use porch_fn_flags::LogFormat;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::oneshot;
@@ -27,6 +29,8 @@ pub struct LocalOptions {
     pub max_message: usize,
     /// `--log-level` for the wrapper.
     pub log_level: u8,
+    /// `--log-format` for the wrapper.
+    pub log_format: LogFormat,
     /// The command of each image.
     pub functions: ImageCommands,
 }
@@ -90,6 +94,8 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .arg("--port=0")
         .arg(format!("--max-request-body-size={}", options.max_message))
         .arg(format!("--verbosity={}", options.log_level))
+        // Other wrappers, such as Porch's, do not have this flag and refuse it.
+        .args((options.log_format == LogFormat::Json).then_some("--log-format=json"))
         .arg(format!("--drain-timeout={}s", GRACE.as_secs()))
         .arg("--exit-with-stdin")
         .arg("--")
@@ -104,11 +110,15 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .spawn()
 }
 
-/// Reads `...listening on ADDRESS` from the wrapper's first line.
+/// Reads the address from the wrapper's first line: `...listening on ADDRESS`, or an object with
+/// the field `address`.
 async fn first_address(stdout: Option<&mut ChildStdout>) -> Option<SocketAddr> {
     let mut line = String::new();
     BufReader::new(stdout?).read_line(&mut line).await.ok()?;
-    line.trim_end().rsplit(' ').next()?.parse().ok()
+    match serde_json::from_str::<Value>(&line) {
+        Ok(object) => object["address"].as_str()?.parse().ok(),
+        Err(_) => line.trim_end().rsplit(' ').next()?.parse().ok(),
+    }
 }
 
 async fn stop(child: &mut Child) {

@@ -1,6 +1,7 @@
 //! Router and runner in front of a wrapper that records requests. Neither may change a request.
 
 use bytes::Bytes;
+use porch_fn_flags::LogFormat;
 use porch_fn_proto::{Chunks, frame};
 use porch_fn_runner::pods::ImageCommands;
 use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
@@ -28,6 +29,7 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
         wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),
         max_message: 1 << 20,
         log_level: 0,
+        log_format: LogFormat::Text,
         functions,
     });
     let runner = start_runner([""; 0], Some(pods)).await;

@@ -1,6 +1,7 @@
 //! Tests that one time limit covers all waits of a create. Otherwise callers would wait longer than
 //! documented.
 
+use porch_fn_flags::LogFormat;
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc;
 
@@ -13,7 +14,7 @@ use crate::pods::kubernetes::template::Template;
 /// Returns the result of a create and its duration in seconds. The API server never answers; the
 /// registry answers after `registry` seconds.
 async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
-    let flags = PodFlags { max_message: 1024, pull_secret: None };
+    let flags = PodFlags { max_message: 1024, pull_secret: None, log_format: LogFormat::Text };
     let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
     let blueprint = Blueprint::new(template, flags, settings, Time::default(), None);
     let delay = Duration::from_secs(registry);

@@ -1,22 +1,29 @@
 //! Tests when a pod counts as outdated. A wrong result replaces pods forever, or never.
 
+use porch_fn_pool::PodName;
 use porch_fn_settings::CacheConfig;
 
 use super::*;
 use crate::pods::kubernetes::fake::IMAGE;
+use crate::pods::kubernetes::metadata::ImageMetadata;
 
 fn millis(millis: u64) -> Time {
     Time::from_millis(millis)
 }
 
 fn blueprint_with(template: TemplateState, max_message: usize, started: u64) -> Blueprint {
-    let flags = PodFlags { max_message, pull_secret: None };
+    let flags = PodFlags { max_message, pull_secret: None, log_format: LogFormat::Text };
     let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
     Blueprint::new(template, flags, settings, millis(started), None)
 }
 
 fn blueprint(wrapper: &str) -> Blueprint {
     blueprint_with(Ok(Arc::new(Template::built_in(wrapper).unwrap())), 1024, 90)
+}
+
+fn json_lines(template: Template) -> Blueprint {
+    let blueprint = blueprint_with(Ok(Arc::new(template)), 1024, 90);
+    Blueprint { flags: PodFlags { log_format: LogFormat::Json, ..blueprint.flags }, ..blueprint }
 }
 
 fn digest(digest: &str, since: u64) -> ImageContent {
@@ -54,6 +61,35 @@ fn another_configuration_is_another_version_of_the_same_content() {
 }
 
 #[test]
+fn only_pods_of_the_built_in_template_log_json() {
+    let pod = "metadata: {}\nspec: {containers: [{name: function, image: x}]}\n";
+    let config_map = [("template".to_owned(), format!("apiVersion: v1\nkind: Pod\n{pod}"))].into();
+    for (template, is_told) in [
+        (Template::built_in("w:v1").unwrap(), true),
+        // The wrapper-server of a user's template may refuse the flag.
+        (Template::from_config_map(&config_map).unwrap(), false),
+    ] {
+        let text = blueprint_with(Ok(Arc::new(template.clone())), 1024, 90);
+        let json = json_lines(template);
+        let (name, metadata) = (PodName { image: IMAGE.into(), ..PodName::default() }, ImageMetadata { entrypoint: Vec::new(), content: None });
+        let order = PodOrder {
+            object_name: "f",
+            name: &name,
+            shard_key: &"f".into(),
+            reclaim_after: millis(0),
+            metadata: &metadata,
+        };
+        let args = |blueprint: &Blueprint| {
+            let containers = blueprint.pod(&order).unwrap().spec.unwrap().containers;
+            containers.into_iter().flat_map(|container| container.args.unwrap_or_default()).collect::<Vec<_>>()
+        };
+        assert!(!args(&text).contains(&"--log-format=json".to_owned()), "the default adds no argument");
+        assert_eq!(args(&json).contains(&"--log-format=json".to_owned()), is_told);
+        assert_eq!(made_from(&json, None).version != made_from(&text, None).version, is_told);
+    }
+}
+
+#[test]
 fn without_a_template_nothing_is_outdated() {
     let content = Some(digest("sha256:01", 60));
     let pod = made_from(&blueprint("w:v1"), content.clone());
@@ -72,7 +108,11 @@ fn without_a_template_nothing_is_outdated() {
 
 #[test]
 fn public_images_get_no_pull_secret() {
-    let flags = PodFlags { max_message: 1, pull_secret: Some("auth-secret".to_owned()) };
+    let flags = PodFlags {
+        max_message: 1,
+        pull_secret: Some("auth-secret".to_owned()),
+        log_format: LogFormat::Text,
+    };
     let blueprint = Blueprint { flags, ..blueprint("w:v1") };
     for (image, is_public) in [
         ("ghcr.io/kptdev/krm-functions-catalog/set-image:v0.1.1", true),

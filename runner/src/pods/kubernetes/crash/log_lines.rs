@@ -72,7 +72,7 @@ impl Line<'_> {
                 last_lines = message,
                 "a container of a function pod ended"
             ),
-            None => tracing::warn!(pod, container, reason, why = message, "a function pod waits"),
+            None => tracing::warn!(pod, container, reason, error = message, "a function pod waits"),
         }
     }
 }

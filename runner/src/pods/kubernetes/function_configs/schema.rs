@@ -41,7 +41,7 @@ impl Followed {
                 let semantics = Setting::new(semantics, Source::Schema);
                 if semantics != self.objects.semantics {
                     let semantics = semantics.value;
-                    tracing::info!(%semantics, "the schema of FunctionConfigs describes what their tags mean");
+                    tracing::info!(tags = %semantics, "the schema of FunctionConfigs describes what their tags mean");
                 }
                 self.objects.set_semantics(semantics);
             }
