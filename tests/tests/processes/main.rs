@@ -11,6 +11,7 @@ mod nightly;
 mod pod_faults;
 mod pods;
 mod runner;
+mod shells;
 mod status;
 mod supervision;
 mod tls;
