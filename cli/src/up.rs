@@ -36,23 +36,23 @@ const OWN_FLAGS: [&str; 6] =
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
     /// Number of runners
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     runners: u16,
     /// Address to listen on
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
     /// Port of the router; 0: any free port
-    #[arg(long, default_value_t = 9445)]
+    #[arg(long, value_name = "PORT", default_value_t = 9445)]
     port: u16,
     /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0:
     /// any free port
-    #[arg(long, default_value_t = 9464)]
+    #[arg(long, value_name = "PORT", default_value_t = 9464)]
     admin_port: u16,
     /// File with your own functions: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     local_functions: Option<PathBuf>,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
     /// Flags for each runner, such as --pod-ttl=5m; see porch-fn-runner --help
     #[arg(last = true, value_name = "RUNNER FLAGS")]
@@ -167,7 +167,7 @@ impl Started {
             println!("  {image}");
         }
         println!("\nTry next, in another terminal:");
-        let eval = format!("porch-fn eval --address {address} --package examples/package --image");
+        let eval = format!("porch-fn eval examples/package --address {address} -i");
         println!("  {eval} {} -- owner=me", EXAMPLES[0].0);
         println!("  {eval} {}", EXAMPLES[1].0);
         println!("  porch-fn shards --address {admin}");
