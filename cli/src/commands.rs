@@ -9,8 +9,9 @@ use clap_complete::Shell;
 
 use crate::admin::PageArgs;
 use crate::output::{HELP, show};
-use crate::up::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
-use crate::{config, doctor, eval, exec_config, failure, porch_config, shards, up};
+#[cfg(feature = "up")]
+use crate::up;
+use crate::{config, doctor, eval, exec_config, failure, porch_config, shards};
 
 /// The program's name.
 const NAME: &str = "porch-fn";
@@ -30,6 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "up")]
     /// Start a router and runners in this process, with local processes as function pods
     #[command(help_template = HELP, before_help = include_str!("commands/examples/up.txt"))]
     Up(up::UpArgs),
@@ -67,13 +69,9 @@ enum Command {
 
 /// Runs the command line `args`, program name included, and returns the exit code.
 pub fn run(args: Vec<OsString>) -> ExitCode {
-    match args.get(1).and_then(|first| first.to_str()) {
-        Some(WRAPPER_SERVER) => return wrapper_server::run(args.into_iter().skip(1)),
-        Some(EXAMPLE_FUNCTION) => {
-            let name = args.get(2).and_then(|name| name.to_str()).unwrap_or_default();
-            return example_functions::run(name);
-        }
-        _ => (),
+    #[cfg(feature = "up")]
+    if let Some(exit) = up::run_child(&args) {
+        return exit;
     }
     let cli: Cli = match porch_fn_flags::parse(args) {
         Ok(cli) => cli,
@@ -88,6 +86,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
     };
     let (subcommand, done) = runtime.block_on(async {
         match cli.command {
+            #[cfg(feature = "up")]
             Command::Up(args) => ("up", up::run(args).await),
             Command::Eval(args) => ("eval", eval::run(args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),

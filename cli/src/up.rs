@@ -18,10 +18,10 @@ use wrapper_server::process::adopt_orphans;
 use crate::failure::Failure;
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
-pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
+const WRAPPER_SERVER: &str = "__wrapper-server";
 /// First argument when porch-fn starts itself as an example function. The second argument is the
 /// function's name.
-pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
+const EXAMPLE_FUNCTION: &str = "__function";
 
 /// Images of the example functions that come with porch-fn.
 const EXAMPLES: [(&str, &str); 2] = [
@@ -57,6 +57,19 @@ pub(crate) struct UpArgs {
     /// Flags for each runner, such as --pod-ttl=5m; see porch-fn-runner --help
     #[arg(last = true, value_name = "RUNNER FLAGS")]
     runner_flags: Vec<OsString>,
+}
+
+/// Runs a child process of `up`: a local pod's wrapper-server, or an example function. `None`: the
+/// command line `args`, program name included, is another one.
+pub(crate) fn run_child(args: &[OsString]) -> Option<ExitCode> {
+    match args.get(1)?.to_str()? {
+        WRAPPER_SERVER => Some(wrapper_server::run(args.iter().skip(1).cloned())),
+        EXAMPLE_FUNCTION => {
+            let name = args.get(2).and_then(|name| name.to_str()).unwrap_or_default();
+            Some(example_functions::run(name))
+        }
+        _ => None,
+    }
 }
 
 pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {

@@ -124,8 +124,9 @@ fn exit(code: Code) -> Exit {
 /// Takes the results and the function's stderr out of an error text. The texts are those of Porch's
 /// wrapper-server. `None`: the text is of another kind.
 fn parts(message: &str) -> Option<Parts> {
-    let (_, rest) = message.split_once(" with structured results: ")?;
-    let (results, stderr) = rest.split_once(" and stderr: ")?;
+    let (head, rest) = message.split_once(" with structured results: ")?;
+    // The exec runtime puts the stderr into parentheses in the head.
+    let (results, stderr) = rest.split_once(" and stderr: ").unwrap_or((rest, head));
     let results = results.split("\n\n").map(str::trim).filter(|line| !line.is_empty());
     Some(Parts { results: results.map(str::to_owned).collect(), stderr: stderr.trim().to_owned() })
 }
@@ -167,6 +168,13 @@ mod tests {
              two \\u{1b}[2J\n"
         );
         assert_eq!(report(None, false).block("PASS", &[], ""), "[PASS] \"f\"\n");
+        let executable =
+            "Failed to execute function \"f\": exit status 1 (no) with structured results: [error]: bad";
+        let expected = Parts {
+            results: vec!["[error]: bad".to_owned()],
+            stderr: "Failed to execute function \"f\": exit status 1 (no)".to_owned(),
+        };
+        assert_eq!((parts(executable), parts("a text")), (Some(expected), None));
         let exit = report(None, false).failed(&status(Code::Internal, FAILED)).unwrap();
         assert_eq!(exit, ExitCode::from(1));
         let error = report(None, true).failed(&status(Code::Internal, FAILED)).unwrap_err();

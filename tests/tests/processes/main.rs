@@ -5,6 +5,7 @@
 
 mod cluster;
 mod commands;
+mod eval;
 mod foreign;
 mod logs;
 mod nightly;

@@ -298,7 +298,7 @@ pub enum PodConnect {
 
 impl FunctionConfigTags {
     /// `None`: the schema in the cluster decides.
-    pub(crate) fn semantics(self) -> Option<TagSemantics> {
+    pub fn semantics(self) -> Option<TagSemantics> {
         match self {
             Self::Auto => None,
             Self::Exact => Some(TagSemantics::Exact),
@@ -309,7 +309,7 @@ impl FunctionConfigTags {
 
 impl Flags {
     /// Whether `--disable-runtimes` does not contain this runtime.
-    pub(crate) fn is_enabled(&self, runtime: &str) -> bool {
+    pub fn is_enabled(&self, runtime: &str) -> bool {
         !self.disable_runtimes.iter().any(|disabled| disabled == runtime)
     }
 
