@@ -48,7 +48,7 @@ impl AdminPort {
     pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
         let Self { kind, address } = self;
         let unreached = |reason: &str| {
-            Failure::new(format!("cannot reach the {kind}'s admin port at {address}: {reason}"))
+            Failure::unreachable(format!("cannot reach the {kind}'s admin port at {address}: {reason}"))
         };
         let answer = async {
             let uri: Uri = format!("http://{address}{path}").parse().map_err(|error| self.other(&error))?;
@@ -65,7 +65,7 @@ impl AdminPort {
             let body = Limited::new(response.into_body(), MAX_PAGE).collect().await;
             Ok((status, body.map_err(|error| self.other(&*error))?.to_bytes()))
         };
-        let late = |_| Failure::new(format!("no answer from {address} in 10 s"));
+        let late = |_| Failure::unreachable(format!("no answer from {address} in 10 s"));
         timeout(TIMEOUT, answer).await.map_err(late)?
     }
 
@@ -95,7 +95,7 @@ impl AdminPort {
     }
 
     fn not_an_admin_port(&self, reason: &str) -> Failure {
-        Failure::new(format!("{} is not a {}'s admin port ({reason})", self.address, self.kind))
+        Failure::unreachable(format!("{} is not a {}'s admin port ({reason})", self.address, self.kind))
     }
 }
 

@@ -45,8 +45,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// Namespace of routers and runners; default: porch-system. With any of these flags, porch-fn
-    /// connects through the cluster's API server
+    /// Namespace of routers and runners; default: porch-system. With any of these three flags,
+    /// porch-fn connects through the cluster's API server. Without them, doctor and porch-config use
+    /// kubectl's cluster, and the other commands use --address
     #[arg(short, long)]
     namespace: Option<String>,
     /// How to reach the API server; default: $KUBECONFIG or ~/.kube/config
@@ -61,6 +62,8 @@ pub(crate) struct ClusterArgs {
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
+    /// URL of the API server.
+    pub(crate) server: String,
 }
 
 /// How to find a port of a container.
@@ -94,7 +97,9 @@ impl ClusterArgs {
         if self.namespace.is_none() && self.kubeconfig.is_none() && self.context.is_none() {
             return Ok(Reached { address, forward: None });
         }
-        let forward = self.connect().await?.forward(services, port).await?;
+        let cluster = self.connect().await?;
+        let forward =
+            cluster.forward(services, port).await.map_err(|error| error.from_server(&cluster.server))?;
         Ok(Reached { address: forward.address.to_string(), forward: Some(forward) })
     }
 
@@ -102,7 +107,9 @@ impl ClusterArgs {
     pub(crate) async fn connect(&self) -> Result<Cluster, Failure> {
         let kubeconfig = |error: KubeconfigError| {
             let flags = "see --kubeconfig, --context and $KUBECONFIG";
-            Failure::new(format!("cannot connect to a cluster: {}; {flags}", Causes(&error)))
+            // kube puts a path that it already quotes into quotes.
+            let error = Causes(&error).to_string().replace("'\"", "\"").replace("\"'", "\"");
+            Failure::unreachable(format!("no cluster: {error}; {flags}"))
         };
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let file = self.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
@@ -114,10 +121,20 @@ impl ClusterArgs {
         // No read timeout: a forwarded port carries no bytes while a function runs. Requests have
         // their own timeouts.
         config.read_timeout = None;
-        let client = Client::try_from(config)
-            .map_err(|error| Failure::new(format!("cannot create a client for the API server: {error}")))?;
+        // The URL may contain a name and a password.
+        let server = config.cluster_url.clone();
+        let server = format!(
+            "{}://{}:{}{}",
+            server.scheme_str().unwrap_or("https"),
+            server.host().unwrap_or_default(),
+            server.port_u16().unwrap_or(443),
+            server.path().trim_end_matches('/')
+        );
+        let client = Client::try_from(config).map_err(|error| {
+            Failure::unreachable(format!("cannot create a client for the API server: {error}"))
+        })?;
         let namespace = self.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
-        Ok(Cluster { client, namespace })
+        Ok(Cluster { client, namespace, server })
     }
 }
 
@@ -127,10 +144,10 @@ impl Reached {
     /// Adds to a call's error the pod that received the call, or the flags that set the address.
     pub(crate) fn explain(&self, error: impl Display) -> Failure {
         let Some(forward) = &self.forward else {
-            return Failure::new(format!("{error}; see --address, and -n for a cluster"));
+            return Failure::unreachable(format!("{error}; see --address, and -n for a cluster"));
         };
         let cause = forward.last_error().map(|cause| format!(": {cause}")).unwrap_or_default();
-        Failure::new(format!("{error} (this is a forwarded port of pod {}{cause})", forward.pod))
+        Failure::unreachable(format!("{error} (this is a forwarded port of pod {}{cause})", forward.pod))
     }
 }
 
@@ -139,7 +156,7 @@ impl Reached {
 impl Cluster {
     /// Returns the same cluster with another namespace.
     pub(crate) fn with_namespace(&self, namespace: &str) -> Self {
-        Self { client: self.client.clone(), namespace: namespace.to_owned() }
+        Self { namespace: namespace.to_owned(), client: self.client.clone(), server: self.server.clone() }
     }
 
     /// Forwards a local port to `port` of a ready pod. The pod belongs to the first of `services`
@@ -150,7 +167,7 @@ impl Cluster {
         let pods = self.pods(&selector).await?;
         let Some(pod) = pods.iter().find(|pod| is_ready(pod)) else {
             let (namespace, count, name) = (&self.namespace, pods.len(), service.name_any());
-            return Err(Failure::new(format!(
+            return Err(Failure::unreachable(format!(
                 "none of the {count} pods of Service {name} is ready: kubectl -n {namespace} get pods"
             )));
         };
@@ -174,7 +191,7 @@ impl Cluster {
         }
         let name = names.first().copied().unwrap_or_default();
         let fix = "see -n, or apply deploy/";
-        Err(Failure::new(format!("there is no Service {name} in namespace {namespace}: {fix}")))
+        Err(Failure::unreachable(format!("there is no Service {name} in namespace {namespace}: {fix}")))
     }
 
     /// Lists the pods that `selector` matches. An empty selector matches no pods here.
@@ -198,7 +215,10 @@ impl Cluster {
 
 /// Converts a request's error to a [`Failure`] that names the requested object.
 pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Failure {
-    move |error| Failure::new(format!("{} cannot be read: {}", what(), Causes(&error)))
+    move |error| {
+        let text = format!("{} cannot be read: {}", what(), Causes(&error));
+        if error.code().is_some() { Failure::unreachable(text) } else { Failure::unanswered(text) }
+    }
 }
 
 /// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
@@ -217,7 +237,7 @@ where
             None => return Ok(objects),
         }
     }
-    Err(Failure::new(format!("{what} cannot be read: there are more than {max}")))
+    Err(Failure::unreachable(format!("{what} cannot be read: there are more than {max}")))
 }
 
 /// Returns whether a pod is ready and not terminating.

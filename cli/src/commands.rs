@@ -8,19 +8,22 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::admin::PageArgs;
-use crate::output::HELP;
-use crate::up::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
-use crate::{config, doctor, eval, exec_config, porch_config, shards, up};
+use crate::output::{HELP, show};
+#[cfg(feature = "up")]
+use crate::up;
+use crate::{config, doctor, eval, exec_config, failure, porch_config, shards};
 
+/// The program's name.
+const NAME: &str = "porch-fn";
 /// Template of `porch-fn --help`.
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
-                         [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
+                         [flags]\n\n{after-help}\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
 
 /// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate
 /// packages, check an installation.
 #[derive(Debug, Parser)]
-#[command(name = "porch-fn", version, arg_required_else_help = true, help_template = ROOT_HELP)]
-#[command(disable_help_subcommand = true)]
+#[command(name = NAME, version = porch_fn_version::VERSION, arg_required_else_help = true)]
+#[command(help_template = ROOT_HELP, after_help = failure::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,6 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "up")]
     /// Start a router and runners in this process, with local processes as function pods
     #[command(help_template = HELP, before_help = include_str!("commands/examples/up.txt"))]
     Up(up::UpArgs),
@@ -37,7 +41,7 @@ enum Command {
     /// Show the runners behind a router, their health and load, and which images they own
     #[command(help_template = HELP, before_help = include_str!("commands/examples/shards.txt"))]
     Shards(PageArgs),
-    /// Show a runner's settings for an image, and the flag, file or FunctionConfig that sets each
+    /// Show the settings for an image, and the flag, file or FunctionConfig that sets each
     #[command(help_template = HELP, before_help = include_str!("commands/examples/config.txt"))]
     Config(config::ConfigArgs),
     /// Check an installation in a cluster, and report how to fix each fault
@@ -58,17 +62,16 @@ enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// Print the version, and the commit and its date from which porch-fn was built
+    #[command(help_template = HELP)]
+    Version,
 }
 
 /// Runs the command line `args`, program name included, and returns the exit code.
 pub fn run(args: Vec<OsString>) -> ExitCode {
-    match args.get(1).and_then(|first| first.to_str()) {
-        Some(WRAPPER_SERVER) => return wrapper_server::run(args.into_iter().skip(1)),
-        Some(EXAMPLE_FUNCTION) => {
-            let name = args.get(2).and_then(|name| name.to_str()).unwrap_or_default();
-            return example_functions::run(name);
-        }
-        _ => (),
+    #[cfg(feature = "up")]
+    if let Some(exit) = up::run_child(&args) {
+        return exit;
     }
     let cli: Cli = match porch_fn_flags::parse(args) {
         Ok(cli) => cli,
@@ -83,6 +86,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
     };
     let (subcommand, done) = runtime.block_on(async {
         match cli.command {
+            #[cfg(feature = "up")]
             Command::Up(args) => ("up", up::run(args).await),
             Command::Eval(args) => ("eval", eval::run(args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
@@ -91,6 +95,10 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::PorchConfig(action) => ("porch-config", porch_config::run(&action).await),
             Command::ExecConfig(args) => ("exec-config", exec_config::run(&args)),
             Command::Completion { shell } => ("completion", Ok(print_completion(shell))),
+            Command::Version => {
+                show(&format!("porch-fn {}\n", porch_fn_version::VERSION));
+                ("version", Ok(ExitCode::SUCCESS))
+            }
         }
     });
     done.unwrap_or_else(|failure| failure.report(subcommand))
@@ -99,7 +107,13 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
 /// Prints a script with which a shell completes subcommands and flags.
 fn print_completion(shell: Shell) -> ExitCode {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "porch-fn", &mut script);
+    clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if shell == Shell::Bash {
+        // clap_complete 4.6 writes the hyphen in the program's name in two ways, so its cases for
+        // the subcommands never match.
+        script = script.replace("porch__subcmd__fn", "porch__fn");
+    }
     // Do not panic if the shell has closed the pipe.
-    std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    std::io::stdout().write_all(script.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }

@@ -1,4 +1,5 @@
-//! `porch-fn config`: prints a runner's settings for an image, and the source of each setting.
+//! `porch-fn config`: prints the settings for an image, and the source of each setting. A router asks
+//! the image's owner; a runner answers itself.
 
 use std::process::ExitCode;
 
@@ -8,7 +9,7 @@ use porch_fn_settings::Page;
 use serde_json::Value;
 
 use crate::admin::{AdminPort, PageArgs};
-use crate::cluster::{ADMIN, CALLED, SHARDS};
+use crate::cluster::{ADMIN, CALLED, ROUTERS};
 use crate::failure::Failure;
 use crate::output::table;
 
@@ -21,16 +22,16 @@ pub(crate) struct ConfigArgs {
 }
 
 pub(crate) async fn run(ConfigArgs { image, page: args }: ConfigArgs) -> Result<ExitCode, Failure> {
-    let reached = args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await?;
-    let runner = AdminPort { kind: "runner", address: reached.address.clone() };
+    let reached = args.cluster.reach(args.address, &[ROUTERS, CALLED], &ADMIN).await?;
+    let server = AdminPort { kind: "router", address: reached.address.clone() };
     let path = format!("/config?image={}", utf8_percent_encode(&image, NON_ALPHANUMERIC));
-    let (status, body) = runner.get(&path).await.map_err(|error| reached.explain(error))?;
+    let (status, body) = server.get(&path).await.map_err(|error| reached.explain(error))?;
     let refusal: Option<Value> =
         serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
     if let Some(error) = refusal.as_ref().and_then(|page| page.get("error")?.as_str()) {
-        return Err(Failure::new(error));
+        return Err(Failure::usage(error));
     }
-    let page = runner.read(&path, status, &body).map_err(|error| reached.explain(error))?;
+    let page = server.read(&path, status, &body).map_err(|error| reached.explain(error))?;
     args.output.print(&page, tables);
     Ok(ExitCode::SUCCESS)
 }
@@ -95,7 +96,7 @@ mod tests {
             ("404 Not Found", "pages: /shards", false),
         ] {
             let (address, asked) = serve(vec![(status.to_owned(), body.to_owned())]).await;
-            let other = format!("{address} is not a runner's admin port (/config returned {status}){see}");
+            let other = format!("{address} is not a router's admin port (/config returned {status}){see}");
             assert_eq!(failure(&address).await, if is_refused { "not an image" } else { &other });
             let path = "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4";
             assert_eq!(asked.await.unwrap(), [path]);
@@ -106,7 +107,7 @@ mod tests {
             (closed.as_str(), "Connection refused (os error 111)"),
             ("127.0.0.1", "invalid socket address: give HOST:PORT"),
         ] {
-            let expected = format!("cannot reach the runner's admin port at {address}: {reason}{see}");
+            let expected = format!("cannot reach the router's admin port at {address}: {reason}{see}");
             assert_eq!(failure(address).await, expected);
         }
     }

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 
 use self::finding::{Finding, Level};
 use crate::cluster::{Cluster, ClusterArgs};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output::{self, Output};
 use crate::progress::report_if_slow;
 
@@ -49,19 +49,32 @@ pub(crate) struct DoctorArgs {
 }
 
 pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
-    let cluster = args.cluster.connect().await?;
-    if args.clean_legacy {
-        let all_deleted = legacy::clean(&cluster, args.yes).await?;
-        return Ok(if all_deleted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    let is_json = args.output == Output::Json;
+    let checked = check(args).await;
+    if let (Err(error), true) = (&checked, is_json) {
+        // A script can parse the output in each case. Standard error has the same text for people.
+        let finding = Finding::unreachable(error.to_string());
+        output::show(&(serde_json::to_string_pretty(&[finding])? + "\n"));
     }
-    let what = format!("checking namespace {}", cluster.namespace);
-    let findings = report_if_slow(&what, Box::pin(persistent_findings(&cluster))).await?;
+    checked
+}
+
+async fn check(args: DoctorArgs) -> Result<ExitCode, Failure> {
+    let cluster = args.cluster.connect().await?;
+    let explained = |error: Failure| error.from_server(&cluster.server);
+    if args.clean_legacy {
+        let all_deleted = legacy::clean(&cluster, args.yes).await.map_err(explained)?;
+        return Ok(if all_deleted { ExitCode::SUCCESS } else { Exit::Problems.into() });
+    }
+    let what = format!("checking namespace {} at {}", cluster.namespace, cluster.server);
+    let findings = report_if_slow(&what, Box::pin(persistent_findings(&cluster))).await;
+    let findings = findings.map_err(explained)?;
     output::show(&match args.output {
         Output::Table => finding::text(&findings),
         Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
     });
     let has_problems = findings.iter().any(|finding| finding.level == Level::Problem);
-    Ok(if has_problems { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if has_problems { Exit::Problems.into() } else { ExitCode::SUCCESS })
 }
 
 async fn persistent_findings(cluster: &Cluster) -> Result<Vec<Finding>, Failure> {

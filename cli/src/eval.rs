@@ -1,70 +1,125 @@
 //! `porch-fn eval`: runs one function on one package, with the same gRPC call that Porch makes.
 
-use std::fmt::Display;
-use std::io::{IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+mod call;
+mod input;
+mod report;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::str::FromStr;
 
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderValue};
 use porch_fn_flags::GoDuration;
-use porch_fn_grpc::{Charge, Reply, code_name, format_timeout, message_of};
-use porch_fn_grpc_client::conn::{self, Connection};
-use porch_fn_grpc_client::unary::{self, CallError};
-use porch_fn_package::{FunctionConfig, Package};
-use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
-use prost::Message;
-use tokio::time::timeout;
-use tonic::Code;
+use porch_fn_image::{Constraint, parse_version};
+use porch_fn_package::{FunctionConfig, Output, Selector};
 
-use crate::cluster::{CALLED, ClusterArgs, GRPC, ROUTERS};
+use self::input::Input;
+use self::report::Report;
+use crate::cluster::ClusterArgs;
 use crate::failure::Failure;
-use crate::progress::report_if_slow;
-
-/// The value of `--package` that means standard input.
-const STDIN: &str = "-";
-/// Connection options for a single call, without pings.
-const CONNECTION: conn::Options = conn::Options {
-    connect_timeout: Duration::from_secs(5),
-    ping: None,
-    user_timeout: Duration::from_secs(30),
-    keepalive: None,
-};
 
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "porch-fn eval --image IMAGE --package DIR [FLAGS] [-- key=value...]")]
+#[command(override_usage = "porch-fn eval [DIR | -] --image IMAGE [FLAGS] [-- key=value...]")]
 pub(crate) struct EvalArgs {
+    /// Directory of a kpt package, or - for standard input: a ResourceList, or YAML documents
+    /// [default: .]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
     /// The function's image, as in a Kptfile
-    #[arg(long)]
+    #[arg(short, long, value_parser = image)]
     image: String,
     /// Semver constraint on the image's tag, as in a Kptfile's tag field
-    #[arg(long, default_value = "")]
-    tag: String,
-    /// Directory of a kpt package, or - for a ResourceList on standard input
-    #[arg(long, value_name = "DIR")]
-    package: PathBuf,
+    #[arg(short, long, value_name = "CONSTRAINT", value_parser = constraint)]
+    tag: Option<String>,
+    /// The same as the argument DIR
+    #[arg(long, value_name = "DIR", conflicts_with = "directory")]
+    package: Option<PathBuf>,
     /// File with the function's config; the short form is key=value pairs after --
     #[arg(long, value_name = "FILE")]
     fn_config: Option<PathBuf>,
+    /// Where the result goes: stdout (a ResourceList), unwrap (YAML documents on standard output),
+    /// or a new directory. Default: stdout; unwrap if the input are YAML documents
+    #[arg(short, long, value_name = "stdout|unwrap|DIR", conflicts_with = "write")]
+    output: Option<Destination>,
     /// Write the result back to the package instead of printing it
     #[arg(long)]
     write: bool,
-    /// Address of a router or runner, if it can be reached without port forwarding
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9445", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
-    address: String,
+    /// Directory for results.yaml, which has the exit code and the function's results
+    #[arg(long, value_name = "DIR")]
+    results_dir: Option<PathBuf>,
+    /// Print the whole text of an error, as Porch displays it
+    #[arg(short, long)]
+    verbose: bool,
     /// Deadline of the call
-    #[arg(long, default_value = "5m")]
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
     timeout: GoDuration,
     /// Maximum size of the package and of the result, in bytes; at most the router's limit
-    #[arg(long, default_value_t = 6_291_456)]
+    #[arg(long, value_name = "BYTES", default_value_t = 6_291_456)]
     max_request_body_size: usize,
     /// The function's arguments
     #[arg(last = true, value_name = "KEY=VALUE", conflicts_with = "fn_config")]
     arguments: Vec<String>,
     #[command(flatten)]
+    matching: MatchArgs,
+    /// Address of a router or runner, if it can be reached without port forwarding
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9445", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
+    address: String,
+    #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// Flags that select resources of a package directory or of YAML documents.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Resources that the function gets; the others stay as they are")]
+struct MatchArgs {
+    /// Resources of this kind
+    #[arg(long, value_name = "KIND")]
+    match_kind: Option<String>,
+    /// Resources with this name
+    #[arg(long, value_name = "NAME")]
+    match_name: Option<String>,
+    /// Resources in this namespace
+    #[arg(long, value_name = "NAMESPACE")]
+    match_namespace: Option<String>,
+    /// Resources of this apiVersion
+    #[arg(long, value_name = "VERSION")]
+    match_api_version: Option<String>,
+}
+
+/// Where the result goes, unless it is written back to the package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Destination {
+    Stdout,
+    Unwrap,
+    Directory(PathBuf),
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("give stdout, unwrap or a directory".to_owned()),
+            "stdout" => Ok(Self::Stdout),
+            "unwrap" => Ok(Self::Unwrap),
+            directory => Ok(Self::Directory(directory.into())),
+        }
+    }
+}
+
+fn image(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("name the function's image".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Accepts what kpt accepts: a version, a constraint, or nothing.
+fn constraint(text: &str) -> Result<String, String> {
+    if text.is_empty() || parse_version(text).is_some() || Constraint::parse(text).is_some() {
+        return Ok(text.to_owned());
+    }
+    Err("not a semver constraint, such as v0.4 or >=0.4.1 <1; put another tag into --image".to_owned())
 }
 
 pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
@@ -74,97 +129,62 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
         (None, arguments) => Some(FunctionConfig::from_pairs(arguments)),
     };
     let config = config.transpose().map_err(Failure::usage)?;
-    let (package, list) = read(&args, config.as_ref())?;
-    let response = answer(&call(&args, list).await?)?;
-    if !response.log.is_empty() {
-        eprintln!("{}", String::from_utf8_lossy(&response.log).trim_end());
-    }
-    let output = porch_fn_package::split(&response.resource_list);
+    let input = Input::read(&args, config.as_ref())?;
+    let report = Report { image: &args.image, verbose: args.verbose, results: args.results_dir.as_deref() };
+    report.running();
+    let response = match call::call(&args, input.list.clone()).await? {
+        Ok(response) => response,
+        Err(status) => return report.failed(&status),
+    };
+    let output = porch_fn_package::split_with(&response.resource_list, input.unselected.clone());
     let output = output.map_err(|error| Failure::new(format!("the function's result: {error}")))?;
-    for result in &output.results {
-        eprintln!("{result}");
-    }
-    match package {
-        Some(package) if args.write => {
-            let written = porch_fn_package::write(&args.package, &package, &output);
-            eprintln!("{}", written.map_err(Failure::new)?);
-        }
-        _ => print(&response.resource_list)
-            .map_err(|error| Failure::new(format!("standard output: {error}")))?,
-    }
+    report.passed(&response, &output)?;
+    deliver(&args, &input, &output, &response.resource_list)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the package and the ResourceList for the function. There is no package if `--package` is
-/// standard input.
-fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Package>, Bytes), Failure> {
-    let limit = args.max_request_body_size;
-    if args.package != Path::new(STDIN) {
-        let package = porch_fn_package::read(&args.package, limit as u64).map_err(Failure::new)?;
-        let list = package.to_resource_list(config);
-        return Ok((Some(package), list.into()));
+/// Prints the result, or writes it to a directory.
+fn deliver(args: &EvalArgs, input: &Input, output: &Output, list: &[u8]) -> Result<(), Failure> {
+    if let (Some((directory, package)), true) = (&input.package, args.write) {
+        let written = porch_fn_package::write(directory, package, output);
+        eprintln!("{}", written.map_err(Failure::new)?);
+        return Ok(());
     }
-    if args.write {
-        return Err(Failure::usage("--write needs a package directory, not standard input"));
-    }
-    let failed = |error: &dyn Display| Failure::new(format!("standard input: {error}"));
-    let mut list = Vec::new();
-    let mut stdin = std::io::stdin().lock().take((limit as u64).saturating_add(1));
-    stdin.read_to_end(&mut list).map_err(|error| failed(&error))?;
-    if list.len() > limit {
-        let text = format!("standard input is larger than {limit} bytes; see --max-request-body-size");
-        return Err(Failure::new(text));
-    }
-    match config {
-        Some(config) => Ok((None, config.set_in(&list).map_err(|error| failed(&error))?.into())),
-        None => Ok((None, list.into())),
-    }
-}
-
-async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {
-    let reached = args.cluster.reach(args.address.clone(), &[ROUTERS, CALLED], &GRPC).await?;
-    let connection = Connection::new(reached.address.as_str(), CONNECTION, None);
-    let connection = connection.map_err(|error| Failure::usage(format!("--address: {error}")))?;
-    let limit = Duration::from(args.timeout);
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(TE, HeaderValue::from_static("trailers"));
-    format_timeout(&mut headers, limit);
-    let request = frame(encode_request(list.into(), &args.image, &args.tag));
-    let free = Charge::default();
-    let called = unary::call(&connection, headers, &request, args.max_request_body_size, &free);
-    let failed = |error| match error {
-        CallError::TooLarge { .. } => {
-            Failure::new(format!("{error}; raise --max-request-body-size, at most to the router's limit"))
+    let printed = match args.output.clone().unwrap_or(input.destination()) {
+        Destination::Directory(directory) => {
+            let package = input.package.as_ref().map(|(_, package)| package.clone()).unwrap_or_default();
+            let written = porch_fn_package::write_new(&directory, &package, output);
+            eprintln!("{}", written.map_err(Failure::new)?);
+            return Ok(());
         }
-        error if reached.forward.is_some() => reached.explain(error),
-        CallError::Connect(error) => Failure::new(format!(
-            "cannot reach {}: {error}; is it running? `porch-fn up` starts one; see --address",
-            reached.address
-        )),
-        error => Failure::new(format!("{error}; see the router's log")),
+        Destination::Unwrap => print(output.documents().as_bytes()),
+        Destination::Stdout if input.is_whole() => print(list),
+        Destination::Stdout => {
+            let package = output.package().map_err(Failure::new)?;
+            print(package.to_resource_list(None).as_bytes())
+        }
     };
-    let what = format!("waiting for {} (the first call starts its pod)", args.image);
-    let answer = report_if_slow(&what, timeout(limit, called)).await;
-    answer.map_err(|_| Failure::new("no answer in time; see --timeout"))?.map_err(failed)
+    printed.map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
-fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, Failure> {
-    let code = reply.code();
-    if code != Code::Ok {
-        let message = message_of(reply.status_headers());
-        return Err(Failure::new(format!("{}: {message}", code_name(code))));
-    }
-    let message = reply.framed.slice(PREFIX_LEN..reply.framed.len()).contiguous();
-    EvaluateFunctionResponse::decode(message)
-        .map_err(|error| Failure::new(format!("the response is not an EvaluateFunctionResponse: {error}")))
-}
-
-fn print(list: &[u8]) -> std::io::Result<()> {
+fn print(text: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(list)?;
-    if stdout.is_terminal() && !list.ends_with(b"\n") {
+    stdout.write_all(text)?;
+    if stdout.is_terminal() && !text.ends_with(b"\n") {
         stdout.write_all(b"\n")?;
     }
     stdout.flush()
+}
+
+// === impl MatchArgs ===
+
+impl MatchArgs {
+    fn selector(&self) -> Selector {
+        Selector {
+            kind: self.match_kind.clone(),
+            name: self.match_name.clone(),
+            namespace: self.match_namespace.clone(),
+            api_version: self.match_api_version.clone(),
+        }
+    }
 }

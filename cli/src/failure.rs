@@ -7,33 +7,88 @@ use std::process::ExitCode;
 
 use porch_fn_flags::EXIT_USAGE;
 
+/// Exit codes of all subcommands. [`HELP`] describes them in `porch-fn --help`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// The function failed, or its result cannot be used. In other commands: the command failed.
+    Failed = 1,
+    /// The call got no answer of a function runner, or a cluster could not be reached.
+    Unreachable = 2,
+    /// `doctor` found problems.
+    Problems = 3,
+    /// Wrong arguments or input.
+    Usage = EXIT_USAGE as isize,
+}
+
+/// The exit codes in `porch-fn --help`.
+pub(crate) const HELP: &str = "Exit codes:\n  \
+     0   success\n  \
+     1   the function failed, or the command\n  \
+     2   the call or the cluster could not be reached\n  \
+     3   doctor found problems\n  \
+     64  wrong arguments or input";
+
 /// Reason why a subcommand failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
     code: ExitCode,
+    /// The API server did not answer. So the text needs the server's address.
+    is_unanswered: bool,
+}
+
+// === impl Exit ===
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        // All codes are below 256.
+        Self::from(exit as u8)
+    }
 }
 
 // === impl Failure ===
 
 impl Failure {
     pub(crate) fn new(text: impl Display) -> Self {
-        Self::with_code(text, ExitCode::FAILURE)
+        Self::with_code(text, Exit::Failed)
     }
 
-    /// Creates a command-line error, with exit code 64. Other errors, such as a failed function,
-    /// have exit code 1.
+    /// Creates an error of the command line or of the user's input.
     pub(crate) fn usage(text: impl Display) -> Self {
-        Self::with_code(text, ExitCode::from(EXIT_USAGE))
+        Self::with_code(text, Exit::Usage)
     }
 
-    pub(crate) fn with_code(text: impl Display, code: ExitCode) -> Self {
-        Self { text: text.to_string(), code }
+    /// Creates an error of the way to a server or a cluster.
+    pub(crate) fn unreachable(text: impl Display) -> Self {
+        Self::with_code(text, Exit::Unreachable)
+    }
+
+    /// Creates the error of a request to the API server that got no answer.
+    pub(crate) fn unanswered(text: impl Display) -> Self {
+        Self { is_unanswered: true, ..Self::unreachable(text) }
+    }
+
+    pub(crate) fn with_code(text: impl Display, code: impl Into<ExitCode>) -> Self {
+        Self { text: text.to_string(), code: code.into(), is_unanswered: false }
+    }
+
+    /// Adds the API server's address, if the server did not answer.
+    pub(crate) fn from_server(self, server: &str) -> Self {
+        if !self.is_unanswered {
+            return self;
+        }
+        let fix = "see --kubeconfig and --context";
+        Self { text: format!("{} (API server {server}); {fix}", self.text), is_unanswered: false, ..self }
     }
 
     /// Prints why `subcommand` failed, and returns the exit code.
     pub(crate) fn report(&self, subcommand: &str) -> ExitCode {
         eprintln!("porch-fn {subcommand}: {self}");
+        self.code
+    }
+
+    #[cfg(test)]
+    pub(crate) fn code(&self) -> ExitCode {
         self.code
     }
 }

@@ -18,10 +18,10 @@ use wrapper_server::process::adopt_orphans;
 use crate::failure::Failure;
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
-pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
+const WRAPPER_SERVER: &str = "__wrapper-server";
 /// First argument when porch-fn starts itself as an example function. The second argument is the
 /// function's name.
-pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
+const EXAMPLE_FUNCTION: &str = "__function";
 
 /// Images of the example functions that come with porch-fn.
 const EXAMPLES: [(&str, &str); 2] = [
@@ -36,23 +36,23 @@ const OWN_FLAGS: [&str; 7] =
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
     /// Number of runners
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     runners: u16,
     /// Address to listen on
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
     /// Port of the router; 0: any free port
-    #[arg(long, default_value_t = 9445)]
+    #[arg(long, value_name = "PORT", default_value_t = 9445)]
     port: u16,
     /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0:
     /// any free port
-    #[arg(long, default_value_t = 9464)]
+    #[arg(long, value_name = "PORT", default_value_t = 9464)]
     admin_port: u16,
     /// File with your own functions: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     local_functions: Option<PathBuf>,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
     /// Format of log lines; json has one object in each line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
@@ -60,6 +60,19 @@ pub(crate) struct UpArgs {
     /// Flags for each runner, such as --pod-ttl=5m; see porch-fn-runner --help
     #[arg(last = true, value_name = "RUNNER FLAGS")]
     runner_flags: Vec<OsString>,
+}
+
+/// Runs a child process of `up`: a local pod's wrapper-server, or an example function. `None`: the
+/// command line `args`, program name included, is another one.
+pub(crate) fn run_child(args: &[OsString]) -> Option<ExitCode> {
+    match args.get(1)?.to_str()? {
+        WRAPPER_SERVER => Some(wrapper_server::run(args.iter().skip(1).cloned())),
+        EXAMPLE_FUNCTION => {
+            let name = args.get(2).and_then(|name| name.to_str()).unwrap_or_default();
+            Some(example_functions::run(name))
+        }
+        _ => None,
+    }
 }
 
 pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
@@ -173,7 +186,7 @@ impl Started {
             println!("  {image}");
         }
         println!("\nTry next, in another terminal:");
-        let eval = format!("porch-fn eval --address {address} --package examples/package --image");
+        let eval = format!("porch-fn eval examples/package --address {address} -i");
         println!("  {eval} {} -- owner=me", EXAMPLES[0].0);
         println!("  {eval} {}", EXAMPLES[1].0);
         println!("  porch-fn shards --address {admin}");

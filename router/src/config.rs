@@ -21,7 +21,7 @@ const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 // The texts of the flags appear in --help, which does not render Markdown.
 #[allow(clippy::doc_markdown)]
 #[derive(Debug, Clone, Parser)]
-#[command(name = "porch-fn-router", version)]
+#[command(name = "porch-fn-router", version = porch_fn_version::VERSION)]
 pub struct Flags {
     /// The flags that runners have too.
     #[command(flatten)]
@@ -29,31 +29,35 @@ pub struct Flags {
     /// The runners: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT
     /// (its EndpointSlices), static:///A:PORT,B:PORT (a list), or HOST:PORT (the same as
     /// dns:///HOST:PORT)
-    #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_PORT))]
+    #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_PORT), help_heading = "Runners")]
     pub runners: Target,
-    /// Mutual TLS with the runners: the name that the runners' certificates must contain; if not
-    /// set, HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's address
-    /// for static:///
-    #[arg(long, value_name = "NAME")]
+    /// Mutual TLS with the runners: the name that the runners' certificates must contain.
+    ///
+    /// Default: HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's
+    /// address for static:///
+    #[arg(long, value_name = "NAME", help_heading = "TLS")]
     pub tls_server_name: Option<String>,
     /// Interval of HTTP/2 pings to each runner; the calls of a runner that does not answer move to
     /// other runners
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive, help_heading = "Runners")]
     pub keepalive_time: GoDuration,
-    /// How long a runner may take to answer a ping; sent bytes must be acknowledged within
-    /// --keepalive-time and this together
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
+    /// How long a runner may take to answer a ping.
+    ///
+    /// Sent bytes must be acknowledged within --keepalive-time and this together
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive, help_heading = "Runners")]
     pub keepalive_timeout: GoDuration,
     /// How long connecting to a runner may take, including the name lookup; if not set, 250ms, or
     /// 1s with mutual TLS
-    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", value_parser = positive, help_heading = "Runners")]
     pub connect_timeout: Option<GoDuration>,
     /// Age at which the router asks a caller to open a new connection, so that callers spread over
-    /// routers; 0 means never
-    #[arg(long, value_name = "DURATION", default_value = "10m")]
+    /// routers.
+    ///
+    /// 0 means never
+    #[arg(long, value_name = "DURATION", default_value = "10m", help_heading = "Limits")]
     pub max_connection_age: GoDuration,
     /// Number of routers that use the same runners; each one sees only its part of an image's calls
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, help_heading = "Runners")]
     pub router_count: usize,
 }
 

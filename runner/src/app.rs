@@ -33,7 +33,6 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use self::pods::PodParts;
-use crate::config::Flags;
 use crate::describe::{Describe, MAX_ANSWERS, config};
 use crate::environment::environment;
 use crate::evaluate::Runner;
@@ -43,6 +42,7 @@ use crate::metrics::Metrics;
 use crate::pods::Handle;
 use crate::pods::local::LocalCluster;
 use crate::settings::CurrentSettings;
+use porch_fn_runner_config::Flags;
 
 /// How long readiness waits for the API server.
 const READY_WITHIN: Duration = Duration::from_secs(20);

@@ -7,7 +7,6 @@
 
 mod app;
 mod clock;
-mod config;
 mod describe;
 mod environment;
 mod evaluate;
@@ -20,5 +19,5 @@ mod settings;
 mod settings_file;
 
 pub use app::{AppError, start};
-pub use config::{Flags, PodBackend, PodConnect};
 pub use porch_fn_lifecycle::App;
+pub use porch_fn_runner_config::{Flags, PodBackend, PodConnect};

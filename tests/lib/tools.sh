@@ -53,6 +53,16 @@ no_shellcheck() {
     have shellcheck || echo "shellcheck is not installed (Debian's package shellcheck)"
 }
 
+# no_shells: prints which shell of the completion tests is missing, if one is.
+no_shells() {
+    for shell in bash zsh fish; do
+        if ! have "$shell"; then
+            echo "$shell is not installed (Debian's package $shell)"
+            return
+        fi
+    done
+}
+
 # no_cluster: prints why this machine cannot run a test cluster, if it cannot.
 no_cluster() {
     if [ "$(id -u)" -ne 0 ]; then
@@ -90,6 +100,7 @@ install_tools() {
     [ -z "$(no_chromium)" ] || packages="$packages chromium fonts-inter"
     [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
     have shellcheck || packages="$packages shellcheck"
+    [ -z "$(no_shells)" ] || packages="$packages bash zsh fish"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"
     if [ -z "$packages" ]; then
         return 0

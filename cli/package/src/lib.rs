@@ -41,6 +41,7 @@ mod function_config;
 mod list_items;
 mod output;
 mod read;
+mod select;
 mod write;
 mod yaml;
 
@@ -49,6 +50,7 @@ mod tests;
 
 pub use file::Package;
 pub use function_config::FunctionConfig;
-pub use output::{Output, split};
-pub use read::read;
-pub use write::write;
+pub use output::{Output, is_resource_list, results_yaml, split, split_with};
+pub use read::{STDIN_FILE, documents, read};
+pub use select::{Selector, Unselected};
+pub use write::{write, write_new};

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
 use crate::documents::{is_kustomization, require_krm_fields};
 use crate::list_items::list_items;
+use crate::select::Unselected;
 use crate::yaml::{Body, Node, ParseError, Yaml, document, same, widen};
 
 /// A function's output, grouped by file.
@@ -30,6 +31,15 @@ type Placed = (PathBuf, Option<usize>, String);
 ///
 /// When `output` is not a ResourceList of KRM resources, or two items have the same path and index.
 pub fn split(output: &[u8]) -> Result<Output, String> {
+    split_with(output, Unselected::default())
+}
+
+/// Like [`split`], but also returns the resources that the function did not get, unchanged.
+///
+/// # Errors
+///
+/// Like [`split`].
+pub fn split_with(output: &[u8], unselected: Unselected) -> Result<Output, String> {
     let wrong = |what: &str| format!("the function's output is not {what}");
     let authors = "report it to the function's authors";
     let text = std::str::from_utf8(output).map_err(|_| wrong(&format!("UTF-8; {authors}")))?;
@@ -41,10 +51,32 @@ pub fn split(output: &[u8]) -> Result<Output, String> {
     let placed = items.into_iter().enumerate().map(|(at, (item, cut))| {
         placed(item, cut).map_err(|error| format!("item {at} of the function's output {error}"))
     });
-    Ok(Output {
-        files: by_file(placed.collect::<Result<_, _>>()?)?,
-        results: results(list.root.get("results")),
-    })
+    let mut placed: Vec<_> = placed.collect::<Result<_, _>>()?;
+    placed.extend(unselected.0);
+    Ok(Output { files: by_file(placed)?, results: results(list.root.get("results")) })
+}
+
+/// Returns whether `text` is one document, a ResourceList.
+pub fn is_resource_list(text: &str) -> bool {
+    resource_list(&text.replace("\r\n", "\n")).is_ok_and(|list| list.is_some())
+}
+
+/// Returns the results in the ResourceList in `output`, as the function wrote them: a YAML list.
+/// `None`: there are none, or they are not valid.
+pub fn results_yaml(output: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(output).ok()?;
+    let list = resource_list(&text.replace("\r\n", "\n")).ok()??;
+    let results = list.root.get("results")?;
+    let results = results.get("items").unwrap_or(results);
+    document(results).map(|results| results.text)
+}
+
+impl Output {
+    /// Returns all items as YAML documents, in the order of their files' paths.
+    pub fn documents(&self) -> String {
+        let documents: Vec<_> = self.files.values().flat_map(BTreeMap::values).map(String::as_str).collect();
+        documents.join("---\n")
+    }
 }
 
 /// Parses the ResourceList in `text`; `None` if the document has another kind.

@@ -41,6 +41,23 @@ pub fn read(dir: &Path, max_bytes: u64) -> Result<Package, String> {
     Ok(Package { files: walk.files })
 }
 
+/// The path annotation of resources from standard input.
+pub const STDIN_FILE: &str = "stdin.yaml";
+
+/// Reads the YAML documents in `text`, for example from standard input, as a package with one file.
+///
+/// # Errors
+///
+/// When there is no document, or one cannot be sent to a function.
+pub fn documents(text: String) -> Result<Package, String> {
+    let file = File::parse(STDIN_FILE, text);
+    let file = file.map_err(|error| error.replace(", or list the file in .krmignore", ""))?;
+    if file.documents.is_empty() {
+        return Err("there is no YAML document; pass a ResourceList or KRM resources".to_owned());
+    }
+    Ok(Package { files: vec![file] })
+}
+
 impl Walk<'_> {
     fn directory(&mut self, dir: &Path, ignored: &Gitignore, depth: usize) -> Result<(), String> {
         let shown = dir.display();

@@ -4,6 +4,7 @@ mod config;
 mod packages;
 mod properties;
 mod reading;
+mod selecting;
 mod writing;
 
 use std::collections::BTreeMap;

@@ -61,6 +61,58 @@ pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, S
     Ok(if lines.is_empty() { "nothing changed".to_owned() } else { lines.join("\n") })
 }
 
+/// Writes `output` into `dir`, a new or empty directory. Files of `package` keep their comments and
+/// layout like in [`write()`]. Returns one line for each file.
+///
+/// # Errors
+///
+/// When a check fails: then nothing is written. When a file cannot be written: the files before it
+/// stay.
+pub fn write_new(dir: &Path, package: &Package, output: &Output) -> Result<String, String> {
+    let shown = dir.display();
+    match fs::read_dir(dir).map(|mut entries| entries.next().is_some()) {
+        Ok(true) => {
+            return Err(format!("{shown} is not empty; name a new directory, or use --write"));
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(format!("cannot list {shown}: {error}; name a new directory"));
+        }
+        _ => {}
+    }
+    for path in output.files.keys() {
+        check(dir, &Package::default(), output, path)?;
+    }
+    let mut lines = Vec::new();
+    for (path, items) in &output.files {
+        let path = path.as_path();
+        let new = File { path: path.to_owned(), ..File::default() };
+        let text = rebuilt(package.file(path).unwrap_or(&new), items);
+        let target = dir.join(path);
+        replace(&target, &text).map_err(|error| {
+            format!("cannot write {}: {error}; check permissions and space", target.display())
+        })?;
+        lines.push(format!("created {}", target.display()));
+    }
+    Ok(lines.join("\n"))
+}
+
+// === impl Output ===
+
+impl Output {
+    /// Returns all items as a package, such as for a ResourceList.
+    ///
+    /// # Errors
+    ///
+    /// When an item cannot be put into a ResourceList.
+    pub fn package(&self) -> Result<Package, String> {
+        let files = self.files.iter().map(|(path, items)| {
+            let name = path.to_str().ok_or_else(|| format!("the name of {} is not UTF-8", path.display()))?;
+            File::parse(name, rebuilt(&File::default(), items))
+        });
+        Ok(Package { files: files.collect::<Result<_, _>>()? })
+    }
+}
+
 // === checks ===
 
 fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<(), String> {

@@ -33,12 +33,12 @@ pub(crate) struct Forward {
 impl Forward {
     /// Opens the first stream immediately, so that a missing permission fails here.
     pub(super) async fn start(pods: Api<Pod>, pod: String, port: u16) -> Result<Self, Failure> {
-        let listening = |error| Failure::new(format!("cannot listen on a local port: {error}"));
+        let listening = |error| Failure::unreachable(format!("cannot listen on a local port: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
         let first = open(&pods, &pod, port).await.map_err(|error| {
             let fix = "check that you may get and create pods/portforward";
-            Failure::new(format!("cannot forward a port of pod {pod}: {}; {fix}", Causes(&error)))
+            Failure::unreachable(format!("cannot forward a port of pod {pod}: {}; {fix}", Causes(&error)))
         })?;
         let last_error = Arc::new(Mutex::new(None));
         let mut task = JoinSet::new();

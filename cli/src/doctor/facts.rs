@@ -80,7 +80,7 @@ impl Facts {
         self.installed.router.as_ref()?.flags.as_ref().ok()
     }
 
-    pub(super) fn runner_flags(&self) -> Option<&porch_fn_runner::Flags> {
+    pub(super) fn runner_flags(&self) -> Option<&porch_fn_runner_config::Flags> {
         self.installed.runner.as_ref()?.flags.as_ref().ok()
     }
 

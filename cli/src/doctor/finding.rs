@@ -34,6 +34,13 @@ pub(super) struct Finding {
     pub(super) fix: String,
 }
 
+impl Finding {
+    /// The only finding if there are no facts to check.
+    pub(super) fn unreachable(text: String) -> Self {
+        Self { check: "cluster", level: Level::Unknown, text, fix: String::new() }
+    }
+}
+
 /// The findings of all checks, in the order of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Report {

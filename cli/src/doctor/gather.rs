@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplate, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use porch_fn_kubernetes::{RequestError, bounded};
-use porch_fn_runner::pods::kubernetes::{BASE_POD_TEMPLATE, check_template};
+use porch_fn_runner_config::{BASE_POD_TEMPLATE, check_template};
 use porch_fn_telemetry::Causes;
 
 use super::facts::{Answer, Asked, Facts, MAX_ASKED, TemplateSource};
@@ -115,7 +115,7 @@ async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right
 
 async fn template(
     cluster: &Cluster,
-    flags: Option<&porch_fn_runner::Flags>,
+    flags: Option<&porch_fn_runner_config::Flags>,
     functions: &str,
 ) -> TemplateSource {
     let Some(flags) = flags else { return TemplateSource::BuiltIn };

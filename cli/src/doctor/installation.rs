@@ -40,7 +40,7 @@ pub(super) struct Installed<F> {
 pub(super) struct Installation {
     pub(super) router: Option<Installed<porch_fn_router::Flags>>,
     /// The runners behind the routers, or the only runner if there are no routers.
-    pub(super) runner: Option<Installed<porch_fn_runner::Flags>>,
+    pub(super) runner: Option<Installed<porch_fn_runner_config::Flags>>,
     /// Other Deployments that may be Porch's own function runner. After Porch 1.6, Porch's runner
     /// starts no function pods: it only runs executables.
     pub(super) originals: Vec<Workload>,

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use porch_fn_kubernetes::bounded;
-use porch_fn_runner::pods::kubernetes::names::{CONTAINER, IMAGE, MANAGED_BY, TEMPLATE_VERSION};
+use porch_fn_runner_config::names::{CONTAINER, IMAGE, MANAGED_BY, TEMPLATE_VERSION};
 use porch_fn_telemetry::Causes;
 use serde::de::DeserializeOwned;
 

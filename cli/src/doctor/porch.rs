@@ -93,7 +93,7 @@ pub(super) fn evaluator(workload: &Workload, program: &Program<'_>, is_runner: b
         container: program.container.name.clone(),
         is_server: !is_runner && is_server,
         functions: (!functions.contains("$(")).then(|| functions.to_owned()),
-        template: template.unwrap_or(porch_fn_runner::pods::kubernetes::BASE_POD_TEMPLATE).to_owned(),
+        template: template.unwrap_or(porch_fn_runner_config::BASE_POD_TEMPLATE).to_owned(),
     })
 }
 

@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use porch_fn_discovery::Target;
-use porch_fn_runner::PodConnect;
+use porch_fn_runner_config::PodConnect;
 
 use super::finding::{Level, Report};
 use super::installation::Installation;

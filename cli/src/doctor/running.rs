@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use porch_fn_kubernetes::bounded;
-use porch_fn_runner::pods::kubernetes::names::TEMPLATE_VERSION;
+use porch_fn_runner_config::names::TEMPLATE_VERSION;
 use porch_fn_telemetry::Causes;
 
 use super::porch::Evaluator;

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use porch_fn_image::Image;
-use porch_fn_runner::pods::kubernetes::names::MANAGED_BY;
+use porch_fn_runner_config::names::MANAGED_BY;
 use porch_fn_settings::NO_EXECUTABLE;
 use serde_json::{Map, Value, json};
 

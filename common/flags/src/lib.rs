@@ -45,7 +45,11 @@ mod values;
 use self::values::one_line;
 use std::{collections::BTreeSet, ffi::OsString, fmt::Display, io::Write as _, process::ExitCode};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
+use clap::{
+    Arg, ArgAction, ArgMatches, Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+    parser::ValueSource,
+};
 
 pub use self::{
     duration::{GoDuration, parse_duration, positive},
@@ -56,14 +60,15 @@ pub use self::{
 /// Exit code of a usage error: `EX_USAGE` of sysexits.h.
 pub const EXIT_USAGE: u8 = 64;
 
-/// Why [`parse`] returned no flags: the user asked for help or the version, or made a mistake.
+/// Why [`parse`] returned no flags: the user asked for help or the version, gave no subcommand, or
+/// made a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct FlagError {
-    /// The text of `--help` or `--version`, or one line with the program, the flag and its accepted
+    /// The help, the version, or one line with the program, the flag and its accepted
     /// values.
     pub text: String,
-    /// The process's exit code: 0 for `--help` and `--version`, else [`EXIT_USAGE`].
+    /// The process's exit code: 0 for help and version, else [`EXIT_USAGE`].
     pub exit_code: u8,
 }
 
@@ -128,7 +133,9 @@ fn parse_normalised<T: clap::Parser>(
         .try_get_matches_from(argv)
         .and_then(|matches| Ok((T::from_arg_matches(&matches)?, set_flags(&command, &matches))))
         .map_err(|error| match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 FlagError { text: error.render().to_string(), exit_code: 0 }
             }
             _ => FlagError::usage(&program, describe(&error)),
@@ -138,17 +145,39 @@ fn parse_normalised<T: clap::Parser>(
 /// Maximum length of an error, in bytes.
 const MAX_MESSAGE: usize = 300;
 
-/// Returns clap's error on one line, without its usage text, so that it is easy to find in a pod's
-/// log.
+/// Returns clap's error on one line, so that it is easy to find in a pod's log. It has the usage
+/// only if an argument is missing.
 fn describe(error: &clap::Error) -> String {
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "a command is missing; see --help".to_owned();
-    }
     let text = error.render().to_string();
-    let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|end| text.find(end)).min();
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let usage = usage.filter(|_| error.kind() == ErrorKind::MissingRequiredArgument);
+    let usage = usage.map(|usage| format!("; usage: {usage}")).unwrap_or_default();
+    let ends = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
+    let ends = if has_near_suggestion(error) { &ends[..2] } else { &ends };
+    let end = ends.iter().filter_map(|end| text.find(end)).min();
     let text =
         text[..end.unwrap_or(text.len())].trim_start_matches("error: ").replace("\n\n  tip:", "; tip:");
-    one_line(&text.split_whitespace().collect::<Vec<_>>().join(" "), MAX_MESSAGE)
+    one_line(&(text.split_whitespace().collect::<Vec<_>>().join(" ") + &usage), MAX_MESSAGE)
+}
+
+/// Returns whether one of clap's suggestions differs from the user's word by typing errors only.
+/// clap also suggests names that merely have many letters in common. Other tips of clap count as
+/// near.
+fn has_near_suggestion(error: &clap::Error) -> bool {
+    let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
+    let Some(suggested) = suggested.into_iter().find_map(|kind| error.get(kind)) else { return true };
+    let given = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let given = given.into_iter().find_map(|kind| error.get(kind));
+    let Some(ContextValue::String(given)) = given else { return true };
+    let suggested = match suggested {
+        ContextValue::String(one) => std::slice::from_ref(one),
+        ContextValue::Strings(several) => several,
+        _ => return true,
+    };
+    let given = given.trim_start_matches('-');
+    let errors = (given.chars().count() / 3).max(1);
+    let mut names = suggested.iter().map(|name| name.trim_start_matches('-'));
+    names.any(|name| name.starts_with(given) || strsim::osa_distance(given, name) <= errors)
 }
 
 fn set_flags(command: &Command, matches: &ArgMatches) -> SetFlags {

@@ -173,7 +173,7 @@ fn commands_have_their_own_flags_and_arguments_after_two_dashes_are_unchanged() 
         panic!("another command")
     };
     assert_eq!((wrapper.port, wrapper.entrypoint), (1, rest.map(OsString::from).to_vec()));
-    assert!(error::<Wrapper>(&[]).ends_with("were not provided: <ENTRYPOINT>..."));
+    assert!(error::<Wrapper>(&[]).contains("were not provided: <ENTRYPOINT>...; usage: "));
 }
 
 #[test]
@@ -190,6 +190,10 @@ fn help_and_version_have_exit_code_0() {
     }
     let help = parse::<Tool>(argv(&["up", "-h"])).expect_err("a text").text;
     assert!(help.contains("--runners"), "{help}");
+    for args in [&[][..], &["--help"], &["help"]] {
+        let FlagError { text: help, exit_code } = parse::<Tool>(argv(args)).expect_err("a text");
+        assert!(exit_code == 0 && help.contains("Commands:"), "{args:?}: {help}");
+    }
 }
 
 #[test]
@@ -198,6 +202,8 @@ fn each_error_is_one_line_that_names_the_flag() {
     for (args, expected) in [
         (&["--prot=1"][..], "unexpected argument '--prot' found; tip: a similar argument exists: '--port'"),
         (&["-prot", "1"], "unexpected argument '--prot' found; tip: a similar argument exists: '--port'"),
+        // clap suggests `--pod-ttl`.
+        (&["--dot-pult"], "unexpected argument '--dot-pult' found"),
         (&["-v=2"], "unexpected argument '-v' found"),
         (&["extra"], "unexpected argument 'extra' found"),
         (&["--warm-up-pod-cache", "false"], "unexpected argument 'false' found"),
@@ -222,9 +228,14 @@ fn each_error_is_one_line_that_names_the_flag() {
         assert_eq!(error::<Flags>(args), format!("porch-fn-router: {expected}"), "{args:?}");
     }
     for (args, expected) in [
-        (&[][..], "a command is missing; see --help"),
-        (&["upp"], "unrecognized subcommand 'upp'; tip: a similar subcommand exists: 'up'"),
-        (&["eval"], "the following required arguments were not provided: --image <IMAGE>"),
+        (&["upp"][..], "unrecognized subcommand 'upp'; tip: a similar subcommand exists: 'up'"),
+        // The suggestion of clap, `eval`, is another word.
+        (&["vale"], "unrecognized subcommand 'vale'"),
+        (
+            &["eval"],
+            "the following required arguments were not provided: --image <IMAGE>; \
+             usage: porch-fn eval --image <IMAGE> [-- <PAIRS>...]",
+        ),
     ] {
         assert_eq!(error::<Tool>(args), format!("porch-fn: {expected}"), "{args:?}");
     }

@@ -272,6 +272,8 @@ async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Re
         TcpStream::connect(&*address).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
     // The connection also works without these socket options, so errors are ignored.
     let _ = stream.set_nodelay(true);
+    // Other systems of the command line, such as macOS, lack this option.
+    #[cfg(target_os = "linux")]
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
     if let Some((idle, interval)) = options.keepalive {
         let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);

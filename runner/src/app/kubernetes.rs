@@ -12,7 +12,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::pods::{Owned, PodParts, desired, events};
 use super::{AppError, Wiring};
 use crate::clock::now_ahead;
-use crate::config::{Flags, PodConnect};
 use crate::pods::kubernetes::backend::{KubernetesBackend, Shared};
 use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
 use crate::pods::kubernetes::client::Cluster;
@@ -21,6 +20,7 @@ use crate::pods::kubernetes::store::{Connect, Store};
 use crate::pods::kubernetes::template_source::{TemplateSource, Templates};
 use crate::pods::kubernetes::{clock, function_configs, moved_tags, watch as follow};
 use crate::settings::Sources;
+use porch_fn_runner_config::{Flags, PodConnect};
 
 /// How long startup waits to measure how far the API server's clock is ahead of this machine's.
 const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);

@@ -14,12 +14,12 @@ use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 
 use super::{AppError, Wiring};
-use crate::config::{Flags, PodBackend};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::local::{LocalBackend, LocalCluster, LocalOptions};
 use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
+use porch_fn_runner_config::{Flags, PodBackend};
 
 /// Local pods and runners share one clock, so a small skew is enough.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);

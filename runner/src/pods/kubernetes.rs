@@ -26,30 +26,13 @@ mod fake;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
 pub(crate) mod moved_tags;
-pub mod names;
 mod observe;
 mod probing;
 pub(crate) mod pull_secret;
 mod services;
 mod spec;
 pub(crate) mod store;
-mod template;
 pub(crate) mod template_source;
-mod times;
 pub(crate) mod watch;
 
-use std::collections::BTreeMap;
-
-use template::Template;
-
-pub use crate::config::BASE_POD_TEMPLATE;
-
-/// Checks whether a runner can make pods from the data of the ConfigMap of
-/// `--function-pod-template`.
-///
-/// # Errors
-/// One line that names the rule which the template violates (module `template`). `Ok` holds
-/// warnings that the user should still fix.
-pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
-    Template::from_config_map(data).map(|template| template.warnings)
-}
+use porch_fn_runner_config::{names, template, times};

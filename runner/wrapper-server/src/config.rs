@@ -18,28 +18,32 @@ const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 /// containers: cp -a SOURCE... DESTINATION. As "grpc-health-probe" it asks a server for its health:
 /// grpc-health-probe -addr IP:PORT.
 #[derive(Debug, Clone, Parser)]
-#[command(name = NAME, version, override_usage = USAGE)]
+#[command(name = NAME, version = porch_fn_version::VERSION, override_usage = USAGE)]
 pub struct Flags {
-    /// IP address to listen on. Default: all interfaces
-    #[arg(long)]
+    /// IP address to listen on.
+    ///
+    /// Default: all interfaces
+    #[arg(long, value_name = "IP", help_heading = "Listeners")]
     pub address: Option<IpAddr>,
-    /// Port for function calls and gRPC health. 0 means any free port, which the program prints
-    #[arg(long, default_value_t = 9446)]
+    /// Port for function calls and gRPC health.
+    ///
+    /// 0 means any free port, which the program prints
+    #[arg(long, value_name = "PORT", default_value_t = 9446, help_heading = "Listeners")]
     pub port: u16,
     /// Largest request and answer in bytes
-    #[arg(long, default_value_t = 6_291_456)]
+    #[arg(long, value_name = "BYTES", default_value_t = 6_291_456, help_heading = "Limits")]
     pub max_request_body_size: usize,
     /// Most calls at the same time; more are refused, and the runner tries another pod
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, help_heading = "Limits")]
     pub max_concurrent_calls: usize,
     /// Deadline of calls that come without one
-    #[arg(long, default_value = "5m")]
+    #[arg(long, value_name = "DURATION", default_value = "5m", help_heading = "Limits")]
     pub request_timeout: GoDuration,
     /// How long calls in flight may take to finish after SIGTERM
-    #[arg(long, default_value = "5m")]
+    #[arg(long, value_name = "DURATION", default_value = "5m", help_heading = "Shutdown")]
     pub drain_timeout: GoDuration,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = porch_fn_flags::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_flags::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5), help_heading = "Logs")]
     pub verbosity: u8,
     /// Format of log lines; json has one object in each line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]

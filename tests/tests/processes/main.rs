@@ -5,12 +5,14 @@
 
 mod cluster;
 mod commands;
+mod eval;
 mod foreign;
 mod logs;
 mod nightly;
 mod pod_faults;
 mod pods;
 mod runner;
+mod shells;
 mod status;
 mod supervision;
 mod tls;

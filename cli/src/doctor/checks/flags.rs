@@ -165,7 +165,7 @@ fn router_count(facts: &Facts, report: &mut Report) {
 fn differing(
     namespace: &str,
     router: &porch_fn_router::Flags,
-    runner: &porch_fn_runner::Flags,
+    runner: &porch_fn_runner_config::Flags,
     report: &mut Report,
 ) {
     let (of_routers, of_runners) = (&router.server.default_image_prefix, &runner.server.default_image_prefix);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use porch_fn_runner::pods::kubernetes::names::{MANAGED_BY, MANAGER, WRAPPER_CONTAINER};
+use porch_fn_runner_config::names::{MANAGED_BY, MANAGER, WRAPPER_CONTAINER};
 
 use super::super::facts::{Facts, TemplateSource};
 use super::super::finding::Report;

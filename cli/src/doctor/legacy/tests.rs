@@ -104,7 +104,7 @@ async fn answering(answers: Vec<(u16, Value)>) -> (Cluster, JoinHandle<Vec<Strin
     let answers = answers.into_iter().map(|(code, body)| (format!("{code} X"), body.to_string())).collect();
     let (address, asked) = serve(answers).await;
     let client = client(kube::Config::new(format!("http://{address}").parse().unwrap())).unwrap();
-    (Cluster { client, namespace: "porch-system".to_owned() }, asked)
+    (Cluster { client, namespace: "porch-system".to_owned(), server: String::new() }, asked)
 }
 
 /// A list of these objects, as the API server answers.

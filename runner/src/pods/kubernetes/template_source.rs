@@ -17,8 +17,8 @@ use super::blueprint::{NoTemplate, TemplateState};
 use super::client::{Causes, RequestError, bounded, has_no_such_kind};
 use super::template::{Source, Template, changed_at};
 use crate::clock::now;
-use crate::config::BASE_POD_TEMPLATE;
 use crate::metrics::Metrics;
+use porch_fn_runner_config::BASE_POD_TEMPLATE;
 
 /// Longest pause between reads while the runner has no template.
 const FIRST_EVERY: Duration = Duration::from_secs(1);

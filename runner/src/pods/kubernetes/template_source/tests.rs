@@ -4,16 +4,23 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use porch_fn_settings::yaml;
 use serde_json::Value;
 
 use super::*;
 use crate::metrics::tests::metrics;
 use crate::pods::kubernetes::fake;
-use crate::pods::kubernetes::template::tests::objects;
 
+/// The unchanged objects that newer Porch installs.
+const BASE: &str = include_str!("../../../../config/src/template/base-templates.yaml");
 const POD: &str = "/api/v1/namespaces/functions/podtemplates";
 const SERVICE: &str = "/apis/config.porch.kpt.dev/v1alpha1/namespaces/functions/servicetemplates";
 const WAIT: Duration = Duration::from_mins(2);
+
+fn objects() -> (PodTemplate, DynamicObject) {
+    let (pod, service) = BASE.split_once("\n---\n").unwrap();
+    (yaml::parse(pod).unwrap(), yaml::parse(service).unwrap())
+}
 
 /// An API server with these objects, by their paths.
 #[derive(Clone, Default)]

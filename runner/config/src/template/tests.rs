@@ -36,7 +36,7 @@ fn read(pod: &str, service: Option<&str>) -> Result<Template, String> {
     Template::from_config_map(&data)
 }
 
-pub(in super::super) fn objects() -> (PodTemplate, DynamicObject) {
+fn objects() -> (PodTemplate, DynamicObject) {
     let (pod, service) = BASE.split_once("\n---\n").unwrap();
     (yaml::parse(pod).unwrap(), yaml::parse(service).unwrap())
 }

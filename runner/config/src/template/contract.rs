@@ -5,7 +5,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
 
-use crate::pods::kubernetes::names;
+use crate::names;
 
 /// Checks the contract's four points, in order. `part` names the text or object at fault.
 pub(super) fn check_pod(part: &str, pod: &PodTemplateSpec, warnings: &mut Vec<String>) -> Result<(), String> {

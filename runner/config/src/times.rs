@@ -5,21 +5,22 @@ use porch_fn_pool::Time;
 
 /// RFC 3339 in UTC with milliseconds, the resolution of [`Time`]. A time after the year 9999
 /// becomes the last moment of that year.
-pub(crate) fn format_time(time: Time) -> String {
+pub fn format_time(time: Time) -> String {
     format!("{:.3}", timestamp(time))
 }
 
 /// Parses RFC 3339. Returns `None` for any other text and for times before 1970.
-pub(crate) fn parse_time(text: &str) -> Option<Time> {
+pub fn parse_time(text: &str) -> Option<Time> {
     from_timestamp(text.parse().ok()?)
 }
 
 /// Rounds down to the millisecond. Returns `None` before 1970.
-pub(super) fn from_timestamp(timestamp: Timestamp) -> Option<Time> {
+pub fn from_timestamp(timestamp: Timestamp) -> Option<Time> {
     u64::try_from(timestamp.as_millisecond()).ok().map(Time::from_millis)
 }
 
-pub(super) fn timestamp(time: Time) -> Timestamp {
+/// The same moment. A time after the year 9999 becomes the last moment of that year.
+pub fn timestamp(time: Time) -> Timestamp {
     let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX)
 }

@@ -7,7 +7,7 @@
 
 mod contract;
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{names, times};
+use crate::{names, times};
 use contract::{check_pod, check_service};
 
 const BUILT_IN_POD: &str = include_str!("template/pod.yaml");
@@ -30,24 +30,27 @@ const DOCUMENTED_SERVICE: &str = include_str!("template/service.yaml");
 /// A template of pods and their Services. It fulfils the contract. Its metadata has only labels and
 /// annotations.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Template {
-    pub(crate) pod: PodTemplateSpec,
-    pub(crate) service: Service,
-    pub(crate) source: Source,
+pub struct Template {
+    /// The pod, without what the runner adds for a function.
+    pub pod: PodTemplateSpec,
+    /// The pod's Service.
+    pub service: Service,
+    /// Where the template comes from.
+    pub source: Source,
     /// Whether the Service comes from newer Porch's ServiceTemplate.
-    pub(crate) service_of_object: bool,
+    pub service_of_object: bool,
     /// When the template last changed; `None` for the built-in template.
     /// [`Template::from_config_map`] leaves it `None`, and the caller sets it.
-    pub(crate) time: Option<Time>,
+    pub time: Option<Time>,
     /// Problems that the user should fix although the template works.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// A hash of `pod` and `service`, equal on all runners. It does not disclose their content.
-    pub(crate) hash: u64,
+    pub hash: u64,
 }
 
 /// Where a template comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// The built-in template.
     Inline,
     /// The ConfigMap that `--function-pod-template` names.
@@ -60,7 +63,7 @@ pub(crate) enum Source {
 
 impl Template {
     /// The built-in template, with the wrapper-server from `wrapper_image`.
-    pub(crate) fn built_in(wrapper_image: &str) -> Result<Self, String> {
+    pub fn built_in(wrapper_image: &str) -> Result<Self, String> {
         let mut pod: PodTemplateSpec = yaml::parse(BUILT_IN_POD)?;
         let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
         for wrapper in containers.filter(|container| container.name == names::WRAPPER_CONTAINER) {
@@ -78,7 +81,7 @@ impl Template {
     /// Parses the data of the ConfigMap that `--function-pod-template` names: a Pod under
     /// `template` and optionally a Service under `serviceTemplate`. Without that key it uses the
     /// documented Service.
-    pub(crate) fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
+    pub fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut warnings = Vec::new();
         let missing = "the ConfigMap has no key template: add this key with a Pod in YAML";
         let pod: Pod = read_object("key template", data.get("template").ok_or(missing)?, &mut warnings)?;
@@ -91,7 +94,7 @@ impl Template {
     }
 
     /// Reads newer Porch's objects. Without a ServiceTemplate it uses the documented Service.
-    pub(crate) fn from_objects(
+    pub fn from_objects(
         pod_template: &PodTemplate,
         service_template: Option<&DynamicObject>,
     ) -> Result<Self, String> {
@@ -140,7 +143,7 @@ impl Template {
 
     /// Returns the version of a pod: the source of its template, and a hash of everything that the
     /// pod is made from. `made_with` are the bytes of the inputs other than the template.
-    pub(crate) fn version(&self, made_with: &[u8]) -> String {
+    pub fn version(&self, made_with: &[u8]) -> String {
         let bytes = [&self.hash.to_le_bytes(), made_with].concat();
         let source = match self.source {
             Source::Inline => "inline",
@@ -189,7 +192,7 @@ where
 }
 
 /// The time of the object's last change, if its metadata has one.
-pub(crate) fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
+pub fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
     let changes = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
     let times = metadata.creation_timestamp.iter().chain(changes);
     times.filter_map(|time| times::from_timestamp(time.0)).max()

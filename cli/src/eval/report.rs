@@ -1,0 +1,224 @@
+//! Prints the outcome like kpt, and writes it to `--results-dir`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use porch_fn_grpc::code_name;
+use porch_fn_package::Output;
+use porch_fn_proto::evaluator::EvaluateFunctionResponse;
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::call::Status;
+use crate::failure::{Exit, Failure};
+use crate::output::escaped;
+
+/// The file in `--results-dir`, like kpt's.
+const RESULTS_FILE: &str = "results.yaml";
+/// What to do about a function that no runner has.
+const NOT_FOUND: &str = "the runners have no such function. `porch-fn up` prints the images that it runs; add \
+                         others with --local-functions. Runners without function pods run only the images of --config";
+
+/// Prints the outcome of one function's call on standard error.
+pub(super) struct Report<'a> {
+    pub(super) image: &'a str,
+    /// Print error texts as they are.
+    pub(super) verbose: bool,
+    pub(super) results: Option<&'a Path>,
+}
+
+/// The parts of the error text of a function that ran and failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Parts {
+    results: Vec<String>,
+    stderr: String,
+}
+
+// === impl Report ===
+
+impl Report<'_> {
+    pub(super) fn running(&self) {
+        eprintln!("[RUNNING] \"{}\"", escaped(self.image));
+    }
+
+    pub(super) fn passed(&self, response: &EvaluateFunctionResponse, output: &Output) -> Result<(), Failure> {
+        let stderr = String::from_utf8_lossy(&response.log);
+        eprint!("{}", self.block("PASS", &output.results, &stderr));
+        let results = porch_fn_package::results_yaml(&response.resource_list);
+        let results = results.and_then(|yaml| serde_saphyr::from_str(&yaml).ok());
+        self.write(0, &results.unwrap_or_else(|| json!([])), &stderr)
+    }
+
+    /// Returns the exit code if everything is printed, else the error to print.
+    pub(super) fn failed(&self, status: &Status) -> Result<ExitCode, Failure> {
+        let parts = parts(&status.message);
+        let found = parts.as_ref().filter(|_| !self.verbose);
+        let (results, stderr) = found.map_or((&[][..], ""), |parts| (&parts.results, &parts.stderr));
+        eprint!("{}", self.block("FAIL", results, stderr));
+        let exit = exit(status.code);
+        let whole = || Parts { stderr: status.message.clone(), ..Parts::default() };
+        let Parts { results, stderr } = parts.clone().unwrap_or_else(whole);
+        let results: Vec<Value> = results.iter().map(|line| result(line)).collect();
+        self.write(exit as u8, &json!(results), &stderr)?;
+        if found.is_some() {
+            return Ok(exit.into());
+        }
+        let mut text = format!("{}: {}", code_name(status.code), status.message);
+        if status.code == Code::NotFound {
+            let _ = write!(text, "; {NOT_FOUND}");
+        }
+        Err(Failure::with_code(text, exit))
+    }
+
+    /// Formats the outcome like kpt.
+    fn block(&self, outcome: &str, results: &[String], stderr: &str) -> String {
+        let mut text = format!("[{outcome}] \"{}\"\n", escaped(self.image));
+        let stderr: Vec<_> = stderr.lines().map(str::to_owned).collect();
+        for (title, lines) in [("Results", results), ("Stderr", &stderr)] {
+            if !lines.is_empty() {
+                let _ = writeln!(text, "  {title}:");
+            }
+            for line in lines {
+                let _ = writeln!(text, "    {}", escaped(line));
+            }
+        }
+        text
+    }
+
+    /// Writes a FunctionResultList like kpt's.
+    fn write(&self, exit_code: u8, results: &Value, stderr: &str) -> Result<(), Failure> {
+        let Some(directory) = self.results else { return Ok(()) };
+        let item = json!({"image": self.image, "exitCode": exit_code, "results": results, "stderr": stderr});
+        let list = json!({
+            "apiVersion": "kpt.dev/v1",
+            "kind": "FunctionResultList",
+            "metadata": {"name": "fnresults"},
+            "exitCode": exit_code,
+            "items": [item],
+        });
+        let path = directory.join(RESULTS_FILE);
+        let written = fs::create_dir_all(directory).and_then(|()| {
+            let text = serde_saphyr::to_string(&list).map_err(std::io::Error::other)?;
+            fs::write(&path, format!("{}\n", text.trim_end()))
+        });
+        written.map_err(|error| {
+            Failure::new(format!("cannot write {}: {error}; see --results-dir", path.display()))
+        })
+    }
+}
+
+/// Returns whether the function failed, or no function answered.
+fn exit(code: Code) -> Exit {
+    match code {
+        Code::Unavailable
+        | Code::DeadlineExceeded
+        | Code::Cancelled
+        | Code::ResourceExhausted
+        | Code::Unimplemented => Exit::Unreachable,
+        _ => Exit::Failed,
+    }
+}
+
+/// Takes the results and the function's stderr out of an error text. The texts are those of Porch's
+/// wrapper-server. `None`: the text is of another kind.
+fn parts(message: &str) -> Option<Parts> {
+    let (head, rest) = message.split_once(" with structured results: ")?;
+    // The exec runtime puts the stderr into parentheses in the head.
+    let (results, stderr) = rest.split_once(" and stderr: ").unwrap_or((rest, head));
+    let results = results.split("\n\n").map(str::trim).filter(|line| !line.is_empty());
+    Some(Parts { results: results.map(str::to_owned).collect(), stderr: stderr.trim().to_owned() })
+}
+
+/// Returns the result of one line of an error text.
+fn result(line: &str) -> Value {
+    let severity = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    match severity {
+        Some((severity, message)) => {
+            let message = message.trim_start_matches(':').trim();
+            json!({"message": message, "severity": severity})
+        }
+        None => json!({"message": line}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: &str = "unable to evaluate f with pod evaluator: rpc error: code = Internal desc = failed to \
+        evaluate function \"f\" with structured results: [error] v1/Pod/a spec.x: bad\n\n[info]: look and stderr: \
+        one\ntwo \u{1b}[2J";
+
+    fn report(results: Option<&Path>, verbose: bool) -> Report<'_> {
+        Report { image: "f", verbose, results }
+    }
+
+    fn status(code: Code, message: &str) -> Status {
+        Status { code, message: message.to_owned() }
+    }
+
+    #[test]
+    fn a_failed_function_is_printed_like_kpt() {
+        let found = parts(FAILED).unwrap();
+        assert_eq!(
+            report(None, false).block("FAIL", &found.results, &found.stderr),
+            "[FAIL] \"f\"\n  Results:\n    [error] v1/Pod/a spec.x: bad\n    [info]: look\n  Stderr:\n    one\n    \
+             two \\u{1b}[2J\n"
+        );
+        assert_eq!(report(None, false).block("PASS", &[], ""), "[PASS] \"f\"\n");
+        let executable =
+            "Failed to execute function \"f\": exit status 1 (no) with structured results: [error]: bad";
+        let expected = Parts {
+            results: vec!["[error]: bad".to_owned()],
+            stderr: "Failed to execute function \"f\": exit status 1 (no)".to_owned(),
+        };
+        assert_eq!((parts(executable), parts("a text")), (Some(expected), None));
+        let exit = report(None, false).failed(&status(Code::Internal, FAILED)).unwrap();
+        assert_eq!(exit, ExitCode::from(1));
+        let error = report(None, true).failed(&status(Code::Internal, FAILED)).unwrap_err();
+        assert_eq!((error.to_string(), error.code()), (format!("INTERNAL: {FAILED}"), ExitCode::from(1)));
+    }
+
+    #[test]
+    fn the_exit_code_tells_failed_functions_from_calls_without_an_answer() {
+        for (code, expected) in [
+            (Code::Unavailable, 2),
+            (Code::DeadlineExceeded, 2),
+            (Code::InvalidArgument, 1),
+            (Code::Internal, 1),
+        ] {
+            let error = report(None, false).failed(&status(code, "a text")).unwrap_err();
+            assert_eq!(error.code(), ExitCode::from(expected), "{code:?}");
+        }
+        let error =
+            report(None, false).failed(&status(Code::NotFound, "function \"f\" not found")).unwrap_err();
+        assert!(
+            error.to_string().starts_with("NOT_FOUND: function \"f\" not found; the runners have"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn results_are_written_like_kpt() {
+        let dir = tempfile::tempdir().unwrap();
+        let results = dir.path().join("new");
+        report(Some(&results), false).failed(&status(Code::Internal, FAILED)).unwrap();
+        let written: Value =
+            serde_saphyr::from_str(&fs::read_to_string(results.join(RESULTS_FILE)).unwrap()).unwrap();
+        assert_eq!((&written["kind"], &written["exitCode"]), (&json!("FunctionResultList"), &json!(1)));
+        let expected = json!([
+            {"message": "v1/Pod/a spec.x: bad", "severity": "error"},
+            {"message": "look", "severity": "info"},
+        ]);
+        assert_eq!(written["items"][0]["results"], expected);
+        let list = b"kind: ResourceList\nitems: []\nresults:\n- message: m\n  severity: info\n".to_vec();
+        let response = EvaluateFunctionResponse { resource_list: list.into(), ..Default::default() };
+        report(Some(&results), false).passed(&response, &Output::default()).unwrap();
+        let written: Value =
+            serde_saphyr::from_str(&fs::read_to_string(results.join(RESULTS_FILE)).unwrap()).unwrap();
+        let expected = json!([{"message": "m", "severity": "info"}]);
+        assert_eq!((&written["exitCode"], &written["items"][0]["results"]), (&json!(0), &expected));
+    }
+}
