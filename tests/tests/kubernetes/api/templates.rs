@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::rig::{INPUT, Setup, VERSION, failed, template};
 
 /// The template objects in the manifests of newer Porch versions.
-const BASE: &str = include_str!("../../../../runner/src/pods/kubernetes/template/base-templates.yaml");
+const BASE: &str = include_str!("../../../../runner/config/src/template/base-templates.yaml");
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
 
 // === impl Setup ===

@@ -8,7 +8,7 @@ use porch_fn_tests::foreign;
 use crate::rig::{CONNECTS, INPUT, Setup};
 
 /// A ConfigMap whose `data` contains the pod template from Porch's documentation.
-const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
+const DOCUMENTED: &str = include_str!("../../../../runner/config/src/template/documented.yaml");
 const NAME: &str = "kpt-function-eval-pod-template";
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
 
