@@ -29,7 +29,7 @@ pub(crate) struct EvalArgs {
     #[arg(short, long, value_parser = image)]
     image: String,
     /// Semver constraint on the image's tag, as in a Kptfile's tag field
-    #[arg(short, long, value_name = "CONSTRAINT", value_parser = constraint)]
+    #[arg(long, value_name = "CONSTRAINT", value_parser = constraint)]
     tag: Option<String>,
     /// The same as the argument DIR
     #[arg(long, value_name = "DIR", conflicts_with = "directory")]

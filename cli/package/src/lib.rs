@@ -50,7 +50,7 @@ mod tests;
 
 pub use file::Package;
 pub use function_config::FunctionConfig;
-pub use output::{Output, is_resource_list, results_yaml, split, split_with};
+pub use output::{Output, Unselected, is_resource_list, results_yaml, split, split_with};
 pub use read::{STDIN_FILE, documents, read};
-pub use select::{Selector, Unselected};
+pub use select::Selector;
 pub use write::{write, write_new};

@@ -6,7 +6,6 @@ use std::path::{Component, Path, PathBuf};
 use crate::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
 use crate::documents::{is_kustomization, require_krm_fields};
 use crate::list_items::list_items;
-use crate::select::Unselected;
 use crate::yaml::{Body, Node, ParseError, Yaml, document, same, widen};
 
 /// A function's output, grouped by file.
@@ -22,6 +21,10 @@ pub struct Output {
 
 /// An item's file, its index in that file if the function gave one, and its text.
 type Placed = (PathBuf, Option<usize>, String);
+
+/// The resources that the function did not get.
+#[derive(Debug, Clone, Default)]
+pub struct Unselected(pub(super) Vec<Placed>);
 
 /// Splits the ResourceList in `output`. Each item keeps the function's text and comments, but items
 /// of a JSON list become YAML. An item without a path gets kyaml's default:

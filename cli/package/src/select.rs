@@ -1,9 +1,8 @@
 //! Selects the resources that a function gets, like kpt's `--match-*` flags. The other resources of
 //! the package stay as they are.
 
-use std::path::PathBuf;
-
 use crate::file::{Document, File, Package};
+use crate::output::Unselected;
 use crate::yaml::{Node, Yaml};
 
 /// What a resource must have. A field without a value matches every resource.
@@ -18,10 +17,6 @@ pub struct Selector {
     /// Its `apiVersion`.
     pub api_version: Option<String>,
 }
-
-/// The resources that a [`Selector`] does not match: file, index and text of each.
-#[derive(Debug, Clone, Default)]
-pub struct Unselected(pub(super) Vec<(PathBuf, Option<usize>, String)>);
 
 impl Selector {
     fn matches(&self, document: &Document) -> bool {
