@@ -78,6 +78,11 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", json!({"features": [scheme]})).await;
     }
 
+    /// Runs a script before the scripts of each page that is opened later.
+    pub async fn run_first(&mut self, script: &str) {
+        self.command("Page.addScriptToEvaluateOnNewDocument", json!({"source": script})).await;
+    }
+
     pub async fn open(&mut self, url: &str) {
         let opened = self.command("Page.navigate", json!({"url": url})).await;
         assert!(opened["errorText"].is_null(), "{url}: {opened}");

@@ -38,7 +38,6 @@ function followHash() {
   if (!byId("detail").open) byId("detail").showModal();
   byId("detail").scrollTop = 0;
   showDetail();
-  refreshDetail();
 }
 
 function closed() {
@@ -150,6 +149,9 @@ function showDetail() {
   markExpanded();
 }
 
-window.addEventListener("hashchange", followHash);
+window.addEventListener("hashchange", () => {
+  followHash();
+  refreshDetail();
+});
 byId("detail").addEventListener("close", closed);
 byId("detail-close").addEventListener("click", () => byId("detail").close());

@@ -1,5 +1,5 @@
-// Data of a fleet in trouble, as a router would send it. Tests evaluate this file in the page. After that the page
-// gets `canned.status` and `canned.details` instead of the router's answers.
+// Data of a fleet in trouble, as a router would send it. Tests run this file before the page's own script. So the page
+// gets `canned.status` and the details of `canned.details` instead of the router's answers.
 
 window.canned = (() => {
   const catalog = "ghcr.io/kptdev/krm-functions-catalog/";
