@@ -99,7 +99,7 @@ impl Images {
     /// # Errors
     /// A JSON object with the field `error`, if the query names no valid image.
     pub(crate) async fn detail(&self, query: &str, known: Known) -> Result<String, String> {
-        let asked = self.asked(query, "/image.json", &known, true).map_err(error_json)?;
+        let asked = self.asked(query, "/image.json", &known, true).map_err(|error| error_json(&error))?;
         let answer = self.ask(&asked, &known).await;
         // Serialising strings, numbers and JSON values does not fail.
         Ok(serde_json::to_string(&detail(asked, answer)).unwrap_or_default())
@@ -111,8 +111,8 @@ impl Images {
     /// A JSON object with the field `error`, if the query names no valid image or the owner could
     /// not be asked.
     pub(crate) async fn config(&self, query: &str, known: Known) -> Result<String, String> {
-        let asked = self.asked(query, "/config", &known, false).map_err(error_json)?;
-        let answer = self.ask(&asked, &known).await.map_err(|error| error_json(error.to_string()))?;
+        let asked = self.asked(query, "/config", &known, false).map_err(|error| error_json(&error))?;
+        let answer = self.ask(&asked, &known).await.map_err(|error| error_json(&error.to_string()))?;
         Ok(String::from_utf8_lossy(&answer.config).into_owned())
     }
 
@@ -145,7 +145,8 @@ impl Images {
     }
 }
 
-fn error_json(error: String) -> String {
+/// What the page `/config` of a runner answers to a query that it refuses.
+fn error_json(error: &str) -> String {
     json!({ "error": error }).to_string()
 }
 

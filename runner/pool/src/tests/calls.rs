@@ -2,7 +2,8 @@
 
 use super::rig::{IMAGE, Rig, config, limits, other, seconds};
 use crate::config::{Config, ImageSettings, Limits};
-use crate::event::Rejection;
+use crate::event::{Event, Rejection};
+use crate::function::PodState;
 use crate::types::{ImageKey, Lookup};
 
 fn warm(max_pods: u32, slots: &[u32]) -> Rig {
@@ -77,4 +78,30 @@ fn after_a_refusal_a_pod_gets_no_more_calls_for_a_while() {
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u0; request 3 -> grant 3 u0; full 3");
     rig.run("request 4; served 1 -> grant 4 u0; request 5"); // the pod takes two calls
     rig.run("pass 1 -> grant 5 u0; request 6 -> grant 6 u0"); // calls of other runners may have ended
+}
+
+#[test]
+fn a_report_about_an_image_lists_its_pods() {
+    let mut rig = warm(4, &[0, 1]);
+    rig.run("request 1 -> grant 1 u0; see 2 ..; see 3 terminating 5 ..");
+    let mut of_constraint = rig.pod(4);
+    (of_constraint.name.image, of_constraint.shard_key) = ("registry/fn:v2".into(), "registry/fn".into());
+    rig.step(Event::Seen(of_constraint));
+    let pods = |key, limit| -> Vec<_> {
+        let pods = rig.pool.pods(key, limit).into_iter();
+        pods.map(|pod| (pod.uid.to_string(), pod.state, pod.calls)).collect()
+    };
+    let pod = |uid: &str, state, calls| (uid.to_owned(), state, calls);
+    let all = [
+        pod("u0", PodState::Ready, 1),
+        pod("u1", PodState::Ready, 0),
+        pod("u2", PodState::Starting, 0),
+        pod("u3", PodState::Terminating, 0),
+    ];
+    assert_eq!(pods(IMAGE, 100), all);
+    assert_eq!(pods(IMAGE, 2), all[..2]);
+    // Calls with a tag constraint have started this pod.
+    assert_eq!(pods("registry/fn", 100), [pod("u4", PodState::Starting, 0)]);
+    assert_eq!(pods("registry/fn:v2", 100), [pod("u4", PodState::Starting, 0)]);
+    assert_eq!(pods("registry/other:v1", 100), []);
 }

@@ -181,7 +181,9 @@ impl Store {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
         let lines = earlier.logged.take_new(object);
-        lines.iter().for_each(|line| line.log(object));
+        for line in &lines {
+            line.log(object);
+        }
         let pod = pod.clone();
         let mut state = self.state.lock();
         let known = state.pods.entry(uid).or_default();
