@@ -65,6 +65,7 @@ impl Answers {
             at_ms: failure.at_ms,
             count: failure.count,
             by: "runner".to_owned(),
+            router: String::new(),
             shard: address.to_owned(),
             image: bounded(&failure.image),
             code: bounded(&failure.code),
@@ -99,6 +100,7 @@ impl ImageReport {
     }
 }
 
-fn bounded(text: &str) -> String {
+/// Cuts a text of another server to [`MAX_TEXT`].
+pub(crate) fn bounded(text: &str) -> String {
     cut(text, MAX_TEXT, "").into_owned()
 }

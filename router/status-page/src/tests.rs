@@ -43,7 +43,8 @@ fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> 
         images,
         discovery_error: Some("no such name".to_owned()),
     };
-    let known = Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures };
+    let router = RouterInfo { name: "router-0".to_owned(), ..RouterInfo::default() };
+    let known = Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures, router };
     Status::of(known, answers, 1000)
 }
 
@@ -122,6 +123,7 @@ fn failures_of_all_servers_are_one_list_with_each_timeout_once() {
         at_ms,
         count: 2,
         by: String::new(),
+        router: String::new(),
         shard: shard.to_owned(),
         image: IMAGE.to_owned(),
         code: code.to_owned(),

@@ -51,7 +51,7 @@ async fn log_of_all_servers(format: &str) -> Vec<String> {
     let mut wrapper = sandbox.server("wrapper-server", ["--verbosity=5", format, "--", "/missing"]).await;
     assert_eq!(Client::new(router.address()).call(IMAGE, INPUT).await.output(), INPUT);
     let failed = Client::new(wrapper.address()).call(IMAGE, INPUT).await;
-    assert_ne!(failed.code(), tonic::Code::Ok);
+    assert_ne!(failed.code, tonic::Code::Ok);
     let wrapper_of_pod = sandbox.descendants_with("--exit-with-stdin");
     let told = wrapper_of_pod.iter().all(|process| process.command.contains("--log-format=json"));
     assert_eq!((wrapper_of_pod.len(), told), (1, format.ends_with("json")), "{wrapper_of_pod:?}");
