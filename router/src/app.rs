@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use porch_fn_admin::Admin;
 use porch_fn_admin::rpc_metrics::RpcMetrics;
-use porch_fn_discovery::{LiveMembership, SetupError};
+use porch_fn_discovery::{LiveMembership, SetupError, Snapshot};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::serve;
@@ -21,6 +21,7 @@ use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, AtEnd, DrainTimes};
 use porch_fn_ring::Ring;
 use porch_fn_spans::Spans;
+use porch_fn_status_page::{Peers, RouterInfo};
 use porch_fn_tls::{Acceptor, Connector, Files, Gauges, TlsError};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -51,6 +52,9 @@ pub enum AppError {
     /// Discovery of the runners cannot start.
     #[error("--runners: {0}")]
     Runners(#[from] SetupError),
+    /// Discovery of the other routers cannot start.
+    #[error("--router-peers: {0}")]
+    Peers(SetupError),
 }
 
 impl AppError {
@@ -93,6 +97,8 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let discovered = snapshots.clone();
     tasks.keep(tracing::info_span!("discovery"), discover);
 
+    let peers = peers(&flags, &mut tasks).await?;
+
     let view = Arc::new(ArcSwap::from_pointee(View::new(Ring::new(None::<&str>), Vec::new())));
     let (changed, changes) = watch::channel(());
     let members = Members {
@@ -108,6 +114,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     };
     tasks.keep(tracing::info_span!("members"), members.run());
 
+    let name = porch_fn_lifecycle::server_name();
     let options = Options {
         default_prefix: flags.server.default_image_prefix,
         allowed_images,
@@ -118,8 +125,16 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let shown = Arc::clone(&router);
     let default_prefix = router.options.default_prefix.clone();
     let known = move || {
-        let error = discovered.borrow().last_error.as_deref().map(str::to_owned);
-        known(&view.load(), &shown, error)
+        let info = RouterInfo {
+            name: name.clone(),
+            address: admin_address.to_string(),
+            count: flags.router_count,
+            peers: peers.as_ref().map(|peers| {
+                let peers = peers.borrow();
+                Peers { addresses: Arc::clone(&peers.endpoints), error: error_of(&peers) }
+            }),
+        };
+        known(&view.load(), &shown, error_of(&discovered.borrow()), info)
     };
     let pages = porch_fn_status_page::pages(known, default_prefix);
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
@@ -151,6 +166,20 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
     let at_end = flush.into_iter().collect();
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
+}
+
+/// Discovers the other routers, if the flags enable it.
+async fn peers(flags: &Flags, tasks: &mut Tasks) -> Result<Option<watch::Receiver<Snapshot>>, AppError> {
+    let Some(target) = flags.router_peers.clone() else { return Ok(None) };
+    let kubeconfig = flags.server.kubeconfig.as_deref();
+    let watched = porch_fn_discovery::watch(target, kubeconfig, "porch-fn-router").await;
+    let (discover, snapshots) = watched.map_err(AppError::Peers)?;
+    tasks.keep(tracing::info_span!("router peers"), discover);
+    Ok(Some(snapshots))
+}
+
+fn error_of(snapshot: &Snapshot) -> Option<String> {
+    snapshot.last_error.as_deref().map(str::to_owned)
 }
 
 /// TLS with the runners, if the flags enable it.

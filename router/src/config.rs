@@ -9,6 +9,8 @@ use porch_fn_grpc_client::conn;
 
 /// Port of runners when --runners names none.
 const DEFAULT_PORT: u16 = 9445;
+/// Port of routers when --router-peers names none.
+const DEFAULT_ADMIN_PORT: u16 = 9464;
 /// Timeout of one dial. A call does not wait longer for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// Timeout of one dial with TLS. The handshake costs CPU time on both sides.
@@ -31,6 +33,12 @@ pub struct Flags {
     /// dns:///HOST:PORT)
     #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_PORT), help_heading = "Runners")]
     pub runners: Target,
+    /// The admin ports of all routers with the same runners, for the status page: the same forms as
+    /// --runners.
+    ///
+    /// The default port is 9464. If not set, the status page shows only this router's calls
+    #[arg(long, value_name = "TARGET", value_parser = |text: &str| Target::parse(text, DEFAULT_ADMIN_PORT), help_heading = "Listeners")]
+    pub router_peers: Option<Target>,
     /// Mutual TLS with the runners: the name that the runners' certificates must contain.
     ///
     /// Default: HOST for dns:///, SERVICE.NAMESPACE.svc for kubernetes:///, and each runner's

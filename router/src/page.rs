@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 
 use porch_fn_ring::{HASH_SCHEME, VIRTUAL_NODES};
-use porch_fn_status_page::{ImageInfo, Known, MAX_IMAGES, RingInfo, ShardInfo, Shards};
+use porch_fn_status_page::{ImageInfo, Known, MAX_IMAGES, RingInfo, RouterInfo, ShardInfo, Shards};
 
 use crate::health::HealthState;
 use crate::service::Router;
 use crate::view::View;
 
 /// The current data. `discovery_error` is discovery's last error, if there is one.
-pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String>) -> Known {
+pub(crate) fn known(
+    view: &View,
+    router: &Router,
+    discovery_error: Option<String>,
+    info: RouterInfo,
+) -> Known {
     let images = router.images(MAX_IMAGES).into_iter().map(|(key, in_flight)| ImageInfo {
         owner: view.ring.owner(&key).map(ToString::to_string).unwrap_or_default(),
         image: key.to_string(),
@@ -45,5 +50,6 @@ pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String
         shards: Shards { ring, shards, images, discovery_error },
         ring: view.ring.clone(),
         failures: router.failures.all(),
+        router: info,
     }
 }

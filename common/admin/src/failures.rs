@@ -26,6 +26,10 @@ pub struct Failure {
     /// The program that recorded these failures, `router` or `runner`. Only the status page sets
     /// this.
     pub by: String,
+    /// The name of the router that recorded these failures; empty if a runner did. Only the status
+    /// page sets this.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub router: String,
     /// The address of the runner where the call failed; empty if the router's error names no
     /// runner. A runner leaves this empty: the status page sets it.
     pub shard: String,
@@ -53,6 +57,7 @@ impl Failures {
             at_ms,
             count: 1,
             by: String::new(),
+            router: String::new(),
             shard: shard.to_owned(),
             image: cut(image, MAX_IMAGE, "").into_owned(),
             code: code.to_owned(),

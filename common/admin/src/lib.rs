@@ -1,6 +1,7 @@
 //! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and the server's
 //! own pages. It speaks HTTP/1.1, changes nothing and shows no secrets.
 
+pub mod client;
 pub mod failures;
 pub mod metrics;
 pub mod rpc_metrics;

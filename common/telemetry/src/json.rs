@@ -193,7 +193,8 @@ mod tests {
     #[test]
     fn no_field_replaces_the_names_that_every_line_has() {
         let logged = lines(|| tracing::error!(level = 1, span = "x", timestamp = "y", "m"));
-        let expected = json!({"level": "ERROR", "message": "m", "level_": 1, "span_": "x", "timestamp_": "y"});
+        let expected =
+            json!({"level": "ERROR", "message": "m", "level_": 1, "span_": "x", "timestamp_": "y"});
         assert_eq!(logged, [expected]);
     }
 }

@@ -82,6 +82,7 @@ impl Answers {
             at_ms: failure.at_ms,
             count: failure.count,
             by: "runner".to_owned(),
+            router: String::new(),
             shard: address.to_owned(),
             image: bounded(&failure.image),
             code: bounded(&failure.code),
@@ -134,6 +135,7 @@ impl ImageReport {
     }
 }
 
+/// Cuts a text of another server to [`MAX_TEXT`].
 pub(crate) fn bounded(text: &str) -> String {
     cut(text, MAX_TEXT, "").into_owned()
 }

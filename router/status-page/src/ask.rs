@@ -1,9 +1,11 @@
-//! Requests a report from each runner, from several runners in parallel.
+//! Requests a report from each runner and each other router, from several in parallel.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
+use porch_fn_admin::client::get;
 use porch_fn_grpc::code_name;
 use porch_fn_grpc_client::conn::{Channel, Connection};
 use porch_fn_proto::shard::shard_client::ShardClient;
@@ -12,8 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{Code, Status};
 
 use crate::answers::Answers;
+use crate::peers::{Answer, MAX_ROUTERS};
 
-/// How long one runner may take to answer.
+/// How long one runner or router may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long all requests together may take. Runners that have not answered by then are left out.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
@@ -21,6 +24,8 @@ const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
 const AT_ONCE: usize = 16;
 /// Largest answer in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
+/// Largest page of a router in bytes.
+const MAX_PAGE: usize = 8 * 1024 * 1024;
 
 /// Returns the answers of the runners that answer in time.
 pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
@@ -34,10 +39,28 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     while let Ok(Some((runner, answer))) = timeout_at(until, asked.next()).await {
         match answer {
             Ok(answer) => answers.add(&runner, answer),
-            Err(status) => tracing::debug!(%runner, code = code_name(status.code()), error = status.message(), "a runner sent no report"),
+            Err(status) => {
+                let (code, error) = (code_name(status.code()), status.message());
+                tracing::debug!(%runner, code, error, "a runner sent no report");
+            }
         }
     }
     answers
+}
+
+/// Returns the own data of each router at these addresses of admin ports.
+pub(crate) async fn ask_routers(addresses: &[String]) -> Vec<(String, Answer)> {
+    let asked = addresses.iter().take(MAX_ROUTERS).map(async |address| {
+        let page = get(address, "/status.json?own", ANSWER_TIMEOUT, MAX_PAGE).await;
+        let answer: Answer = page.map_err(|error| error.to_string()).and_then(|page| {
+            serde_json::from_slice(&page).map_err(|error| format!("its page is not a router's: {error}"))
+        });
+        if let Err(error) = &answer {
+            tracing::debug!(router = address, error, "a router sent no report");
+        }
+        (address.clone(), answer)
+    });
+    join_all(asked).await
 }
 
 /// Sends the request on the connection that calls use. Returns `None` for an older runner without

@@ -1,13 +1,15 @@
 //! The router's pages: the status page for people, its data `/status.json` and `/image.json`,
 //! `/shards`, and `/config`.
 //!
-//! The status page also displays what the runners report. The router asks the runners only while
-//! somebody has the page open. The page loads only its own files and data, and changes nothing.
+//! The status page also displays what the runners and the other routers report. The router asks
+//! them only while somebody has the page open. The page loads only its own files and data, and
+//! changes nothing.
 
 mod answers;
 mod ask;
 mod image;
 mod notes;
+mod peers;
 mod picture;
 mod shards;
 mod status;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::ready;
+use futures_util::future::{join, ready};
 use http::HeaderValue;
 use porch_fn_admin::failures::{Failure, now_ms};
 use porch_fn_admin::{HTML, JSON, Page};
@@ -28,14 +30,19 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 pub use self::answers::StartError;
-use self::ask::ask;
+use self::answers::Answers;
+use self::ask::{ask, ask_routers};
 use self::image::Images;
 pub use self::image::{ImageDetail, LastErrorDetail, PodDetail};
+pub use self::peers::{Peers, RouterInfo};
 pub use self::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo, Shards};
-pub use self::status::{ImageStatus, RingStatus, ShardStatus, Status, Totals};
+pub use self::status::{ImageStatus, RingStatus, RouterStatus, ShardStatus, Status, Totals};
 
 /// How long the status data is cached for all viewers.
 const HOLDS: Duration = Duration::from_secs(2);
+
+/// The query of `/status.json` with which a router asks another one for only its own data.
+const OWN: &str = "own";
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = concat!(
@@ -68,6 +75,8 @@ pub struct Known {
     pub reachable: Vec<(Arc<str>, Arc<Connection>)>,
     /// The router's own recent failures.
     pub failures: Vec<Failure>,
+    /// This router and its peers.
+    pub router: RouterInfo,
 }
 
 /// The data of the status page and its time. The lock is held while the runners are asked, so that
@@ -89,6 +98,8 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
     let (cache, status) = (Arc::new(Cache::default()), known.clone());
     let (details, known_for_detail) = (Images::new(default_prefix), known.clone());
     let (configs, known_for_config) = (Arc::clone(&details), known.clone());
+    // Routers on one host have the same name.
+    let instance: Arc<str> = format!("{:016x}", fastrand::u64(..)).into();
     vec![
         file("/", HTML, Some(POLICY), PAGE),
         file("/status", HTML, Some(POLICY), PAGE),
@@ -96,9 +107,16 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
         file("/status.js", "text/javascript", None, SCRIPT),
         json(
             "/status.json",
-            Box::new(move |_| {
+            Box::new(move |query| {
                 let (cache, known) = (Arc::clone(&cache), status.clone());
-                async move { Ok(status_json(&cache, known).await) }.boxed()
+                let (instance, is_own) = (Arc::clone(&instance), query == OWN);
+                async move {
+                    if is_own {
+                        return Ok(own_json(known(), &instance));
+                    }
+                    Ok(status_json(&cache, known, &instance).await)
+                }
+                .boxed()
             }),
         ),
         json(
@@ -119,16 +137,30 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
     ]
 }
 
-async fn status_json(cache: &Cache, known: impl Fn() -> Known) -> String {
+/// What only this router knows. Asks nobody, so that routers do not ask each other in circles.
+fn own_json(known: Known, instance: &str) -> String {
+    let status = Status { instance: instance.to_owned(), ..Status::of(known, &Answers::default(), now_ms()) };
+    // Serialising strings and numbers does not fail.
+    serde_json::to_string(&status).unwrap_or_default()
+}
+
+/// What all routers and runners know.
+async fn status_json(cache: &Cache, known: impl Fn() -> Known, instance: &str) -> String {
     let mut last = cache.lock().await;
     if let Some((at, json)) = &*last
         && at.elapsed() < HOLDS
     {
         return json.clone();
     }
-    let answers = ask(known().reachable).await;
+    let Known { reachable, router, .. } = known();
+    let routers = router.peers.map(|peers| peers.addresses).unwrap_or_default();
+    let (answers, routers) = join(ask(reachable), ask_routers(&routers)).await;
     // The runners may take seconds to answer, so the router's own data is read after that.
-    let status = Status::of(known(), &answers, now_ms());
+    let mut known = known();
+    let (routers, notes) = peers::join(&mut known, instance, routers);
+    let mut status = Status::of(known, &answers, now_ms());
+    (status.instance, status.routers) = (instance.to_owned(), routers);
+    status.notes.extend(notes);
     // Serialising strings and numbers does not fail.
     let json = serde_json::to_string(&status).unwrap_or_default();
     *last = Some((Instant::now(), json.clone()));

@@ -22,6 +22,16 @@ pub struct Status {
     pub version: String,
     /// This router's clock, in milliseconds since 1970.
     pub at_ms: u64,
+    /// The name of this router's pod or host.
+    #[serde(default)]
+    pub router: String,
+    /// A random name of this router's process.
+    #[serde(default)]
+    pub instance: String,
+    /// All routers, this one first. Empty if they are not known, because there is no
+    /// `--router-peers`.
+    #[serde(default)]
+    pub routers: Vec<RouterStatus>,
     /// How images are hashed, and how the ring is drawn.
     pub ring: RingStatus,
     /// All known runners.
@@ -39,6 +49,19 @@ pub struct Status {
     /// Discovery's last error. Discovery keeps the last known runners until it recovers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_error: Option<String>,
+}
+
+/// One router.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouterStatus {
+    /// The name of its pod or host; empty if it did not answer.
+    pub name: String,
+    /// The address of its admin port.
+    pub address: String,
+    /// Its version; empty if it did not answer.
+    pub version: String,
+    /// `included`, `unreachable`, or `older`: a version that cannot report its own calls.
+    pub state: String,
 }
 
 /// The ring.
@@ -122,7 +145,7 @@ impl Status {
         let Shards { ring: info, shards, images, discovery_error } = known.shards;
         let notes = notes(&shards, answers);
         // If the router's list has the maximum length, the router may have left out images.
-        let truncated = answers.truncated || images.len() == MAX_IMAGES;
+        let truncated = answers.truncated || images.len() >= MAX_IMAGES;
         let mut images = all_images(images, &known.ring, answers);
         let mut pods: HashMap<String, u64> = HashMap::new();
         let mut totals = Totals { images: images.len(), ..Totals::default() };
@@ -152,12 +175,15 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             at_ms,
+            failures: all_failures(known.failures, &known.router.name, answers),
+            router: known.router.name,
+            instance: String::new(),
+            routers: Vec::new(),
             ring: RingStatus { info, slices: slices(&points) },
             shards: shards.collect(),
             images,
             truncated,
             totals,
-            failures: all_failures(known.failures, answers),
             notes,
             discovery_error,
         }
@@ -202,8 +228,8 @@ pub(crate) fn owner(image: &str, is_called: impl Fn(&str) -> bool, ring: &Ring) 
     ring.owner(repository.unwrap_or(image)).map(ToString::to_string)
 }
 
-/// The router's own failures and the runners', the latest first.
-fn all_failures(own: Vec<Failure>, answers: &Answers) -> Vec<Failure> {
+/// The failures of all routers and runners, the latest first. `router` is this router's name.
+fn all_failures(own: Vec<Failure>, router: &str, answers: &Answers) -> Vec<Failure> {
     let mut all = answers.failures.clone();
     let time_up = code_name(Code::DeadlineExceeded);
     // If a call timed out at a runner, the runner's entry has more detail than the router's.
@@ -212,7 +238,10 @@ fn all_failures(own: Vec<Failure>, answers: &Answers) -> Vec<Failure> {
         own.code == time_up && answers.failures.iter().any(|known| known.code == time_up && same(known))
     };
     let own = own.into_iter().filter(|own| !reported(own));
-    all.extend(own.map(|failure| Failure { by: "router".to_owned(), ..failure }));
+    all.extend(own.map(|failure| {
+        let router = if failure.router.is_empty() { router.to_owned() } else { failure.router };
+        Failure { by: "router".to_owned(), router, ..failure }
+    }));
     all.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then_with(|| a.image.cmp(&b.image)));
     all.truncate(MAX_FAILURES);
     all

@@ -52,7 +52,8 @@ pub(crate) fn known_of(shards: Vec<ShardInfo>, images: Vec<ImageInfo>) -> Known 
         images,
         discovery_error: Some("no such name".to_owned()),
     };
-    Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures: Vec::new() }
+    let router = RouterInfo { name: "router-0".to_owned(), ..RouterInfo::default() };
+    Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures: Vec::new(), router }
 }
 
 /// The status with two runners, `a:1` and `b:1`, and their answers.
@@ -140,6 +141,7 @@ fn failures_of_all_servers_are_one_list_with_each_timeout_once() {
         at_ms,
         count: 2,
         by: String::new(),
+        router: String::new(),
         shard: shard.to_owned(),
         image: IMAGE.to_owned(),
         code: code.to_owned(),

@@ -108,9 +108,13 @@ impl Wiring<'_> {
         });
         let (sender, synced) = watch::channel(false);
         let tasks = &mut self.tasks;
-        tasks.keep(tracing::info_span!("watch", resource = "pods"), follow::pods(Arc::clone(&shared), sender));
+        tasks
+            .keep(tracing::info_span!("watch", resource = "pods"), follow::pods(Arc::clone(&shared), sender));
         if by_service {
-            tasks.keep(tracing::info_span!("watch", resource = "services"), follow::services(Arc::clone(&shared)));
+            tasks.keep(
+                tracing::info_span!("watch", resource = "services"),
+                follow::services(Arc::clone(&shared)),
+            );
         }
         let moved = moved_tags::follow(Arc::clone(&shared), owned.clone(), flags.image_metadata_ttl.into());
         tasks.keep(tracing::info_span!("tags"), moved);

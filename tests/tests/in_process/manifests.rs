@@ -3,6 +3,8 @@
 //! dashboard, scrape configurations and docs/ repeat names of alerts, metrics and labels. kpt and
 //! kustomize list the same objects. `foreign::metrics` tests the alerts with Prometheus.
 
+mod routers;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -292,7 +292,13 @@ mod tests {
         let mut functions = ImageCommands::default();
         functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
         let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
-        LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, log_format: LogFormat::Text, functions })
+        LocalCluster::new(LocalOptions {
+            wrapper,
+            max_message: 1 << 20,
+            log_level: 0,
+            log_format: LogFormat::Text,
+            functions,
+        })
     }
 
     fn create(cluster: &LocalCluster) -> Creation {

@@ -3,8 +3,10 @@
 use futures_util::future::join_all;
 use h2::Reason;
 use porch_fn_status_page::{ImageDetail, Status};
-use porch_fn_tests::fake_runner::{Answer, How, Point, Reply, soon};
-use porch_fn_tests::fleet::Fleet;
+use porch_fn_tests::caller::Caller;
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, How, Point, Reply, soon};
+use porch_fn_tests::fleet::{Fleet, start_router};
+use porch_fn_tests::process::{get_json, wait_runners_healthy};
 use serde_json::Value;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Code;
@@ -141,4 +143,42 @@ async fn an_owner_that_is_older_or_hangs_is_named() {
             },
         );
     assert!(page.await.shards.iter().all(|shard| shard.name.is_empty() && shard.started_ms == 0));
+}
+
+#[tokio::test]
+async fn the_page_has_the_calls_of_all_routers_or_names_the_missing_one() {
+    let fleet = Fleet::of(2).await;
+    let first = fleet.router.admin_address();
+    let runners = || fleet.runners.iter().map(FakeRunner::address);
+    // Nobody listens on port 1.
+    let peers = format!("--router-peers=static:///{first},127.0.0.1:1");
+    let second = start_router(runners(), &[&peers]).await;
+    wait_runners_healthy(second.admin_address()).await;
+    let image = fleet.image(&[1]);
+    fleet.caller().await.runner_of(&image).await;
+    Caller::connect(second.address()).await.runner_of(&image).await;
+
+    let page: Status =
+        serde_json::from_value(get_json(second.admin_address(), "/status.json").await).unwrap();
+    let calls = |page: &Status| {
+        let called = page.shards.iter().find(|shard| shard.info.calls > 0).unwrap();
+        (called.info.address.clone(), called.info.calls)
+    };
+    let owner = fleet.runners[1].address().to_string();
+    assert_eq!(calls(&page), (owner.clone(), 2));
+    assert_eq!((page.images.len(), &*page.images[0].info.image), (1, &*image));
+    let states: Vec<_> = page.routers.iter().map(|one| (&*one.address, &*one.state)).collect();
+    let own = second.admin_address().to_string();
+    let expected = [(&*own, "included"), (&*first.to_string(), "included"), ("127.0.0.1:1", "unreachable")];
+    assert_eq!(states, expected);
+    assert!(!page.router.is_empty() && page.routers.iter().take(2).all(|one| one.name == page.router));
+    let note = page.notes.iter().find(|note| note.contains("2 of 3 routers")).expect("a note");
+    assert!(note.contains("127.0.0.1:1: it cannot be reached: "), "{note}");
+
+    // A router that is asked for its own data asks nobody.
+    let requests = || fleet.runners.iter().map(|runner| runner.log().pod_requests).sum::<usize>();
+    let before = requests();
+    let own: Status =
+        serde_json::from_value(get_json(second.admin_address(), "/status.json?own").await).unwrap();
+    assert_eq!((calls(&own), own.routers.len(), requests()), ((owner, 1), 0, before));
 }

@@ -71,7 +71,10 @@ fn only_pods_of_the_built_in_template_log_json() {
     ] {
         let text = blueprint_with(Ok(Arc::new(template.clone())), 1024, 90);
         let json = json_lines(template);
-        let (name, metadata) = (PodName { image: IMAGE.into(), ..PodName::default() }, ImageMetadata { entrypoint: Vec::new(), content: None });
+        let (name, metadata) = (
+            PodName { image: IMAGE.into(), ..PodName::default() },
+            ImageMetadata { entrypoint: Vec::new(), content: None },
+        );
         let order = PodOrder {
             object_name: "f",
             name: &name,
@@ -81,7 +84,10 @@ fn only_pods_of_the_built_in_template_log_json() {
         };
         let args = |blueprint: &Blueprint| {
             let containers = blueprint.pod(&order).unwrap().spec.unwrap().containers;
-            containers.into_iter().flat_map(|container| container.args.unwrap_or_default()).collect::<Vec<_>>()
+            containers
+                .into_iter()
+                .flat_map(|container| container.args.unwrap_or_default())
+                .collect::<Vec<_>>()
         };
         assert!(!args(&text).contains(&"--log-format=json".to_owned()), "the default adds no argument");
         assert_eq!(args(&json).contains(&"--log-format=json".to_owned()), is_told);
@@ -108,11 +114,8 @@ fn without_a_template_nothing_is_outdated() {
 
 #[test]
 fn public_images_get_no_pull_secret() {
-    let flags = PodFlags {
-        max_message: 1,
-        pull_secret: Some("auth-secret".to_owned()),
-        log_format: LogFormat::Text,
-    };
+    let flags =
+        PodFlags { max_message: 1, pull_secret: Some("auth-secret".to_owned()), log_format: LogFormat::Text };
     let blueprint = Blueprint { flags, ..blueprint("w:v1") };
     for (image, is_public) in [
         ("ghcr.io/kptdev/krm-functions-catalog/set-image:v0.1.1", true),

@@ -101,9 +101,16 @@ impl Objects {
         };
         match &error {
             Some(error) if last_error.as_ref() != Some(error) => {
-                tracing::error!(function_config = name, error, kept = good.is_some(), "a FunctionConfig is invalid");
+                tracing::error!(
+                    function_config = name,
+                    error,
+                    kept = good.is_some(),
+                    "a FunctionConfig is invalid"
+                );
             }
-            None if last_error.is_some() => tracing::info!(function_config = name, "a FunctionConfig is valid again"),
+            None if last_error.is_some() => {
+                tracing::info!(function_config = name, "a FunctionConfig is valid again");
+            }
             _ => {}
         }
         self.stale |= is_new || good != last_good || object.is_ending() != was_ending;

@@ -22,7 +22,13 @@ fn extras(overrides: &PodOverrides) -> Extras<'static> {
         content: Some(content()),
         ..PodRecipe::of(version, Some(Time::from_millis(1_700_000_000_000)))
     };
-    Extras { recipe, max_message: 6_291_456, overrides: overrides.clone(), pull_secret: None, json_log: false }
+    Extras {
+        recipe,
+        max_message: 6_291_456,
+        overrides: overrides.clone(),
+        pull_secret: None,
+        json_log: false,
+    }
 }
 
 fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, extras: &Extras<'_>) -> Pod {
