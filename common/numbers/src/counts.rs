@@ -16,6 +16,11 @@ pub const BUCKETS: usize = (u32::BITS - BITS + 1) as usize * PER_POWER;
 pub struct Counts(BTreeMap<u16, u64>);
 
 impl Counts {
+    pub(crate) fn of(counts: &[u64; BUCKETS]) -> Self {
+        let counted = (0..).zip(counts).filter(|(_, count)| **count > 0);
+        Self(counted.map(|(bucket, count)| (bucket, *count)).collect())
+    }
+
     /// Adds `count` durations of a bucket. Ignores a bucket that does not exist.
     pub fn add(&mut self, bucket: usize, count: u64) {
         if let Ok(number) = u16::try_from(bucket)

@@ -60,14 +60,15 @@ impl Series {
             let part = if age == MINUTE - 1 { left } else { SLOT.as_millis() as u64 };
             crate::add(&mut minute, calls.map(|calls| (calls * part + 5000) / 10_000));
         }
-        let mut durations = Counts::default();
+        let mut sums = [0_u64; BUCKETS];
         for age in 0..MINUTE as u64 {
             if let Some(counts) = self.age(at, age).map(|slot| &self.durations[place::<MINUTE>(slot)]) {
-                for (bucket, count) in counts.iter().enumerate() {
-                    durations.add(bucket, (*count).into());
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    *sum += u64::from(*count);
                 }
             }
         }
+        let durations = Counts::of(&sums);
         let (calls, failed) = (self.calls, self.failed);
         Recorded { calls, failed, minute, ten_minutes, durations, queue: Counts::default() }
     }
@@ -76,7 +77,11 @@ impl Series {
     /// call.
     pub(crate) fn use_at(&self, now: Duration) -> (u64, Duration) {
         let at = slot(now).max(self.newest);
-        ((0..SLOTS).map(|age| self.slot(at, age)[0]).sum(), self.last)
+        let all: u64 = self.slots.iter().map(|[calls, _]| u64::from(*calls)).sum();
+        // The places of slots that have not begun for this series have calls of older slots.
+        let begun = (at - self.newest).min(SLOTS as u64);
+        let older: u64 = (0..begun).map(|age| u64::from(self.slots[place::<SLOTS>(at - age)][0])).sum();
+        (all - older, self.last)
     }
 
     /// Moves all calls of `other` into this series, and leaves `other` empty.
