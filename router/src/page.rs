@@ -45,5 +45,7 @@ pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String
         shards: Shards { ring, shards, images, discovery_error },
         ring: view.ring.clone(),
         failures: router.failures.all(),
+        by_image: router.recorded(),
+        by_runner: view.runners.iter().map(|one| (one.address.to_string(), one.recorded())).collect(),
     }
 }

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use porch_fn_admin::failures::{self, Failures};
+use porch_fn_numbers::Recorded;
 use porch_fn_pool::FunctionStats;
 use porch_fn_proto::shard::shard_server::Shard;
-use porch_fn_proto::shard::{DescribeRequest, DescribeResponse, Failure, ImagePods};
+use porch_fn_proto::shard::{DescribeRequest, DescribeResponse, Failure, ImagePods, QueueWaits};
 use porch_fn_text::cut;
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status};
 
+use crate::metrics::Metrics;
 use crate::pods::Handle;
 use crate::settings::CurrentSettings;
 
@@ -34,6 +36,8 @@ pub(crate) struct Describe {
     pub(crate) ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
     /// Recent calls that failed.
     pub(crate) failures: Arc<Failures>,
+    /// How long calls waited.
+    pub(crate) metrics: Arc<Metrics>,
     /// One permit for each concurrent answer. A router asks every 2 s while somebody views the
     /// status page.
     pub(crate) answers: Semaphore,
@@ -60,6 +64,7 @@ impl Describe {
             images,
             truncated,
             failures: failures.collect(),
+            queue_waits: self.metrics.queue_waits().iter().filter_map(queue_waits).collect(),
         }
     }
 }
@@ -102,13 +107,23 @@ fn image(stats: &FunctionStats) -> ImagePods {
     }
 }
 
+/// The waits of the last minute, if there are any.
+fn queue_waits((image, waits): (&Arc<str>, &Recorded)) -> Option<QueueWaits> {
+    let (buckets, counts): (Vec<_>, _) =
+        waits.durations.iter().map(|(bucket, count)| (u32::from(bucket), count)).unzip();
+    (!buckets.is_empty()).then(|| QueueWaits { image: image.to_string(), buckets, counts })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use porch_fn_pool::ImageKey;
     use porch_fn_settings::CacheConfig;
     use prost::Message;
 
     use super::*;
+    use crate::metrics::tests::metrics;
     use crate::settings::tests::current;
 
     fn stats(image: &str, in_flight: usize, ready: usize) -> FunctionStats {
@@ -125,7 +140,15 @@ mod tests {
     }
 
     fn empty() -> Describe {
-        Describe { pods: None, exec: None, ring: None, failures: Arc::default(), answers: Semaphore::new(1) }
+        let (metrics, _) = metrics();
+        Describe {
+            pods: None,
+            exec: None,
+            ring: None,
+            failures: Arc::default(),
+            metrics,
+            answers: Semaphore::new(1),
+        }
     }
 
     #[test]
@@ -135,6 +158,9 @@ mod tests {
         failures.note("f:v1", "", "INTERNAL", "boom\nmore");
         let (_, exec) = watch::channel(current(CacheConfig::default(), true));
         let describe = Describe { exec: Some(exec), ring: Some(watch::channel(ring).1), failures, ..empty() };
+        for micros in [2, 2, 5] {
+            describe.metrics.waited("f:v1", Duration::from_micros(micros));
+        }
         let response = describe.response(vec![stats("f:v1", 4, 5)]);
         let pods = ImagePods {
             image: "f:v1".to_owned(),
@@ -157,6 +183,11 @@ mod tests {
             ring: vec!["a:1".to_owned(), "b:1".to_owned()],
             images: vec![pods],
             failures: vec![failed],
+            queue_waits: vec![QueueWaits {
+                image: "f:v1".to_owned(),
+                buckets: vec![2, 5],
+                counts: vec![2, 1],
+            }],
             ..empty().response(Vec::new())
         };
         assert_eq!(response, expected);
@@ -169,7 +200,13 @@ mod tests {
         let long = "é".repeat(1000);
         let mut all: Vec<_> = (0..3000).map(|n| stats(&format!("{n:04}{long}"), 0, n % 7)).collect();
         all.push(stats("zz", 1, 0));
-        let response = empty().response(all);
+        let describe = empty();
+        for number in 0..60_000_u64 {
+            let image = format!("{:0500}", number % 150);
+            describe.metrics.waited(&image, Duration::from_micros(number * number));
+        }
+        let response = describe.response(all);
+        assert_eq!(response.queue_waits.len(), 101);
         assert!(response.truncated);
         assert_eq!(response.images.len(), MAX_IMAGES);
         assert_eq!(response.images[MAX_IMAGES - 1].image, "zz");

@@ -2,6 +2,7 @@
 //! own pages. It speaks HTTP/1.1, changes nothing and shows no secrets.
 
 pub mod failures;
+pub mod function_metrics;
 pub mod metrics;
 pub mod rpc_metrics;
 

@@ -12,6 +12,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use http::HeaderValue;
 use porch_fn_admin::failures::{Failure, now_ms};
 use porch_fn_admin::{HTML, JSON, Page};
 use porch_fn_grpc_client::conn::Connection;
+pub use porch_fn_numbers::Numbers;
+use porch_fn_numbers::Recorded;
 use porch_fn_ring::Ring;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -59,6 +62,10 @@ pub struct Known {
     pub reachable: Vec<(Arc<str>, Arc<Connection>)>,
     /// The router's own recent failures.
     pub failures: Vec<Failure>,
+    /// Calls by image. The empty name has the calls of all images without numbers of their own.
+    pub by_image: BTreeMap<Arc<str>, Recorded>,
+    /// Calls by the address of the runner that served them.
+    pub by_runner: HashMap<String, Recorded>,
 }
 
 /// The data of the status page and its time. The lock is held while the runners are asked, so that

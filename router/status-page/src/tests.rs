@@ -2,6 +2,8 @@
 
 use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
 
+use porch_fn_numbers::Recorder;
+
 use super::*;
 use crate::answers::{Answers, MAX_FAILURES, MAX_OF_ONE, MAX_TEXT};
 
@@ -43,8 +45,60 @@ fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> 
         images,
         discovery_error: Some("no such name".to_owned()),
     };
-    let known = Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures };
-    Status::of(known, answers, 1000)
+    Status::of(known_by(shards, failures), answers, 1000)
+}
+
+fn known_by(shards: Shards, failures: Vec<Failure>) -> Known {
+    let (by_image, by_runner) = (BTreeMap::new(), HashMap::new());
+    Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures, by_image, by_runner }
+}
+
+/// Calls of 2 ms at the time zero.
+fn recorded(calls: &[(&str, bool)]) -> BTreeMap<Arc<str>, Recorded> {
+    let mut recorder = Recorder::default();
+    for (image, failed) in calls {
+        recorder.record(image, Duration::ZERO, Duration::from_millis(2), *failed);
+    }
+    recorder.recorded(Duration::ZERO)
+}
+
+#[test]
+fn numbers_of_images_runners_and_totals_have_the_waits_that_runners_report() {
+    let mut answers = Answers::default();
+    let waits = |image: &str, bucket| shard::QueueWaits {
+        image: image.to_owned(),
+        buckets: vec![bucket, u32::MAX],
+        counts: vec![1, 1],
+    };
+    let waited = DescribeResponse {
+        queue_waits: vec![waits(IMAGE, 5), waits("exec", 7)],
+        ..report(vec![pods("p", 1)])
+    };
+    answers.add("a:1", Some(waited));
+    let shards = Shards {
+        ring: RingInfo { scheme: 1, virtual_nodes: 256 },
+        shards: vec![info("a:1", "healthy")],
+        images: Vec::new(),
+        discovery_error: None,
+    };
+    let by_image = recorded(&[(IMAGE, true), (IMAGE, false), ("", true)]);
+    let by_runner = HashMap::from([("a:1".to_owned(), by_image[IMAGE].clone())]);
+    let page = Status::of(Known { by_image, by_runner, ..known_by(shards, Vec::new()) }, &answers, 0);
+    let names: Vec<_> = page.images.iter().map(|image| image.info.image.as_str()).collect();
+    // The image with calls is first, although only the other one has pods. The rest is last.
+    assert_eq!(names, [IMAGE, "p", ""]);
+    assert_eq!(page.totals.images, 2);
+    let read = |numbers: &Numbers| {
+        let minute = &numbers.minute;
+        let p50 = minute.p50_ms.unwrap();
+        assert!((1.9..2.1).contains(&p50), "{p50}");
+        (numbers.calls, numbers.failed, minute.queue_p50_ms, minute.queue_p95_ms)
+    };
+    assert_eq!(read(&page.images[0].numbers), (2, 1, Some(0.005), Some(0.005)));
+    assert_eq!(page.images[1].numbers, Numbers::default());
+    assert_eq!(read(&page.images[2].numbers), (1, 1, Some(0.007), Some(0.007)));
+    assert_eq!(read(&page.shards[0].numbers), (2, 1, Some(0.005), Some(0.007)));
+    assert_eq!(read(&page.totals.numbers), (3, 2, Some(0.005), Some(0.007)));
 }
 
 #[test]
@@ -58,7 +112,7 @@ fn a_runner_is_shown_with_its_report() {
     let expected = serde_json::json!({
         "address": "a:1", "state": "healthy", "in_flight": 1, "load": 2, "calls": 3, "failures": 4, "owned": 5,
         "share": page.shards[0].share, "pods": if owner == "a:1" { 2 } else { 0 },
-        "told": "yes", "version": "9.9.9", "exec_hash": "abc",
+        "told": "yes", "version": "9.9.9", "exec_hash": "abc", "numbers": Recorded::default().numbers(),
     });
     assert_eq!(json["shards"][0], expected);
     assert_eq!(json["shards"][1]["told"], "older");
@@ -67,10 +121,17 @@ fn a_runner_is_shown_with_its_report() {
     assert_eq!(page.ring.slices.iter().map(|(_, length)| length).sum::<u16>(), 720);
     let expected = serde_json::json!([{
         "image": IMAGE, "owner": owner, "in_flight": 7,
-        "ready": 2, "starting": 1, "terminating": 0, "in_pods": 2, "waiting": 3,
+        "ready": 2, "starting": 1, "terminating": 0, "in_pods": 2, "waiting": 3, "numbers": Numbers::default(),
     }]);
     assert_eq!(json["images"], expected);
-    let expected = Totals { images: 1, ready: 2, starting: 1, terminating: 0, waiting: 3 };
+    let expected = Totals {
+        images: 1,
+        ready: 2,
+        starting: 1,
+        terminating: 0,
+        waiting: 3,
+        numbers: Recorded::default().numbers(),
+    };
     assert_eq!(page.totals, expected);
     assert_eq!(page.discovery_error.as_deref(), Some("no such name"));
     assert_eq!(page.at_ms, 1000);
