@@ -83,7 +83,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let (otel, spans) = porch_fn_spans::start("porch-fn-router", env!("CARGO_PKG_VERSION"), &mut registry);
     let admin_host = flags.server.address.or(otel.admin_host);
     let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port")?;
-    let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
+    let metrics = Arc::new(Metrics::new(&mut registry, &inflight, flags.server.metrics_per_function.into()));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
     let connector = connector(&flags, &gauges, &mut tasks)?;

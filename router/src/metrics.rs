@@ -1,10 +1,11 @@
-//! The router's metrics. Labels are bounded: codes, outcomes and health states, never images or
-//! callers.
+//! The router's metrics. Labels are bounded: codes, outcomes and health states, never callers.
+//! Images are labels only with `--metrics-per-function`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use porch_fn_admin::function_metrics::FunctionMetrics;
 use porch_fn_admin::metrics::{add, gauge, histogram, in_seconds};
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_grpc::{Inflight, code_name};
@@ -51,6 +52,7 @@ type Label<V = &'static str> = [(&'static str, V); 1];
 pub(crate) struct Metrics {
     calls: Family<Label, Counter>,
     seconds: Histogram,
+    functions: Option<FunctionMetrics>,
     attempts: Family<Label<Outcome>, Counter>,
     off_owner: Counter,
     spills: Family<Label, Counter>,
@@ -69,14 +71,16 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics in `registry`, with those of `inflight`.
-    pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
+    /// Registers all metrics in `registry`, with those of `inflight`. `per_function` images get
+    /// metrics of their own.
+    pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>, per_function: usize) -> Self {
         let client = RpcMetrics::new(registry, "rpc_client");
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
         inflight.register(registry);
         let metrics = Self {
             calls: add(registry, "calls", "Calls answered, by gRPC code"),
             seconds: in_seconds(registry, "call", "Time from request to answer", histogram()),
+            functions: FunctionMetrics::calls(registry, per_function),
             attempts: add(registry, "attempts", "Attempts at runners, by outcome"),
             off_owner: add(registry, "off_owner", "Calls answered by another runner than the image's owner"),
             spills: add(
@@ -128,9 +132,13 @@ impl Metrics {
         metrics
     }
 
-    pub(crate) fn record_call(&self, code: Code, took: Duration) {
+    /// Counts a call. `image` is empty if it is not known.
+    pub(crate) fn record_call(&self, image: &str, code: Code, took: Duration) {
         self.calls.get_or_create(&[("code", code_name(code))]).inc();
         self.seconds.observe(took.as_secs_f64());
+        if let Some(functions) = &self.functions {
+            functions.record_call(image, code, took);
+        }
     }
 
     pub(crate) fn record_attempt(&self, outcome: Outcome) {

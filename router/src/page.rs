@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use porch_fn_ring::{HASH_SCHEME, VIRTUAL_NODES};
-use porch_fn_status_page::{ImageInfo, Known, MAX_IMAGES, RingInfo, RouterInfo, ShardInfo, Shards};
+use porch_fn_status_page::{
+    ImageInfo, Known, MAX_IMAGES, Recordings, RingInfo, RouterInfo, ShardInfo, Shards,
+};
 
 use crate::health::HealthState;
 use crate::service::Router;
@@ -51,5 +53,9 @@ pub(crate) fn known(
         ring: view.ring.clone(),
         failures: router.failures.all(),
         router: info,
+        recorded: Recordings {
+            by_image: router.recorded(),
+            by_runner: view.runners.iter().map(|one| (one.address.to_string(), one.recorded())).collect(),
+        },
     }
 }

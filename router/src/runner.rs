@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, AddressError, Connection};
+use porch_fn_numbers::{Recorded, Series};
 use porch_fn_tls::Connector;
 use scopeguard::guard;
 use strum::VariantArray;
@@ -35,6 +36,7 @@ pub(crate) struct Runner {
     /// takes no lock.
     state: AtomicU8,
     record: Mutex<Record>,
+    numbers: Mutex<Series>,
     /// Notified when the runner has stalled, so that its calls in flight move to another runner.
     stalled: Notify,
     /// Notified when the state of any runner changes. Wakes calls that wait for a runner.
@@ -81,6 +83,7 @@ impl Runner {
             others: AtomicUsize::new(UNKNOWN),
             state: AtomicU8::new(HealthState::Starting as u8),
             record: Mutex::new(record),
+            numbers: Mutex::default(),
             stalled: Notify::new(),
             changed,
             origin: Instant::now(),
@@ -117,6 +120,16 @@ impl Runner {
     pub(crate) fn totals(&self) -> (usize, usize) {
         let record = self.record.lock();
         (record.calls, record.failures)
+    }
+
+    /// Calls that the runner began to serve, with their failures and durations.
+    pub(crate) fn recorded(&self) -> Recorded {
+        self.numbers.lock().recorded(self.origin.elapsed())
+    }
+
+    /// Records an attempt that the runner neither refused nor missed.
+    pub(crate) fn record_call(&self, took: Duration, failed: bool) {
+        self.numbers.lock().record(self.origin.elapsed(), took, failed);
     }
 
     /// The health state. It decides whether a call may use the runner.

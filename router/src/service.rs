@@ -2,6 +2,7 @@
 
 mod attempts;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,10 @@ use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
 use porch_fn_admin::failures::Failures;
+use porch_fn_admin::function_metrics::is_failed;
 use porch_fn_grpc::{Call, Evaluate, Reply, code_name};
 use porch_fn_image::{AllowedImages, shard_key};
+use porch_fn_numbers::{Recorded, Recorder};
 use porch_fn_proto::{Chunks, peek};
 use porch_fn_ring::spill::Demand;
 use porch_fn_telemetry::span;
@@ -64,7 +67,15 @@ pub(crate) struct Router {
     demand: Mutex<LruCache<Arc<str>, Arc<Mutex<Demand>>>>,
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
+    numbers: Mutex<Recorder>,
     origin: Instant,
+}
+
+/// A call for the metrics: its image, which is empty until it is known, and the code of its answer.
+#[derive(Default)]
+struct Ended {
+    image: String,
+    code: Option<Code>,
 }
 
 /// How long a call waited for a runner: the sum of finished waits, and the start of the current
@@ -89,6 +100,7 @@ impl Router {
             demand: Mutex::new(LruCache::new(MAX_IMAGES)),
             budget: Mutex::default(),
             metrics,
+            numbers: Mutex::default(),
             origin: Instant::now(),
         }
     }
@@ -104,11 +116,22 @@ impl Router {
         images
     }
 
-    async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
+    /// Calls, failures and durations by shard key. The empty key has the calls of all other images.
+    pub(crate) fn recorded(&self) -> BTreeMap<Arc<str>, Recorded> {
+        self.numbers.lock().recorded(self.origin.elapsed())
+    }
+
+    /// Routes a call, and stores its shard key in `key`.
+    async fn route(&self, mut call: Call, key: &mut String) -> Result<Reply, RouteError> {
         // Takes the message out of the call, so that the memory of a decompressed message is freed.
-        let key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
-        call.span.text(span::IMAGE, &key);
-        self.route_to(&key, call).await.inspect_err(|error| self.note(&key, error))
+        *key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
+        call.span.text(span::IMAGE, key);
+        self.route_to(key, call).await.inspect_err(|error| self.note(key, error))
+    }
+
+    fn record_call(&self, image: &str, code: Code, took: Duration) {
+        self.numbers.lock().record(image, self.origin.elapsed(), took, is_failed(code));
+        self.metrics.record_call(image, code, took);
     }
 
     fn note(&self, key: &str, error: &RouteError) {
@@ -176,12 +199,12 @@ impl Evaluate for Router {
         let (began, deadline) = (Instant::now(), call.deadline);
         // The guard also counts a call that is dropped, at its deadline or because the caller has
         // disconnected.
-        let mut code = guard(None, |code| {
+        let mut ended = guard(Ended::default(), |Ended { image, code }| {
             let dropped = if Instant::now() < deadline { Code::Cancelled } else { Code::DeadlineExceeded };
-            self.metrics.record_call(code.unwrap_or(dropped), began.elapsed());
+            self.record_call(&image, code.unwrap_or(dropped), began.elapsed());
         });
-        let reply = self.route(call).await.unwrap_or_else(Reply::from);
-        *code = Some(reply.code());
+        let reply = self.route(call, &mut ended.image).await.unwrap_or_else(Reply::from);
+        ended.code = Some(reply.code());
         reply
     }
 }

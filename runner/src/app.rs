@@ -112,7 +112,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let (otel, spans) = porch_fn_spans::start("porch-fn-runner", env!("CARGO_PKG_VERSION"), &mut registry);
     let admin_host = flags.server.address.or(otel.admin_host);
     let (admin_listener, admin_address) = listen(admin_host, flags.server.admin_port, "--admin-port")?;
-    let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
+    let metrics = Arc::new(Metrics::new(&mut registry, &inflight, flags.server.metrics_per_function.into()));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let health = Health::new();
     let (signal, drain) = drain::channel();
@@ -152,6 +152,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         ring,
         failures: Arc::clone(&failures),
         last_errors: Arc::clone(&last_errors),
+        metrics: Arc::clone(&wiring.metrics),
         answers: Semaphore::new(MAX_ANSWERS),
     });
     let runner = Runner {
@@ -273,6 +274,7 @@ impl Wiring<'_> {
             current: current.clone(),
             environment: environment(&flags.exec_env),
             queue: Queue::new(parallel, usize::try_from(max_waiting).unwrap_or(usize::MAX)),
+            default_prefix: flags.server.default_image_prefix.clone(),
             max_message: flags.server.max_request_body_size,
             metrics: Arc::clone(&self.metrics),
         })

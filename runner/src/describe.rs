@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use porch_fn_admin::failures::{self, Failures};
 use porch_fn_image::Image;
+use porch_fn_numbers::Recorded;
 use porch_fn_proto::shard::shard_server::Shard;
 use porch_fn_proto::shard::{
-    DescribeImageRequest, DescribeImageResponse, DescribeRequest, DescribeResponse, Failure,
+    DescribeImageRequest, DescribeImageResponse, DescribeRequest, DescribeResponse, Failure, QueueWaits,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tonic::{Request, Response, Status};
 
 use self::images::{Images, image_pod};
 use crate::last_errors::LastErrors;
+use crate::metrics::Metrics;
 use crate::pods::Handle;
 use crate::settings::CurrentSettings;
 
@@ -42,6 +44,8 @@ pub(crate) struct Describe {
     pub(crate) failures: Arc<Failures>,
     /// The last error of each image.
     pub(crate) last_errors: Arc<LastErrors>,
+    /// How long calls waited.
+    pub(crate) metrics: Arc<Metrics>,
     /// One permit for each concurrent answer. A router asks every 2 s while somebody views the
     /// status page.
     pub(crate) answers: Semaphore,
@@ -69,6 +73,7 @@ impl Describe {
             failures: failures.collect(),
             name: self.name.clone(),
             started_ms: self.started_ms,
+            queue_waits: self.metrics.queue_waits().iter().filter_map(queue_waits).collect(),
         }
     }
 
@@ -119,17 +124,30 @@ pub(crate) fn config(current: &CurrentSettings, image: &Image) -> String {
     format!("{page:#}\n")
 }
 
+/// The waits of the last minute, if there are any.
+fn queue_waits((image, waits): (&Arc<str>, &Recorded)) -> Option<QueueWaits> {
+    let (buckets, counts): (Vec<_>, _) =
+        waits.durations.iter().map(|(bucket, count)| (u32::from(bucket), count)).unzip();
+    (!buckets.is_empty()).then(|| QueueWaits { image: image.to_string(), buckets, counts })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use prost::Message;
+
     use porch_fn_proto::shard::LastError;
     use porch_fn_settings::CacheConfig;
 
     use super::*;
+    use crate::metrics::tests::metrics;
     use crate::pods::tests::{call, runtime};
     use crate::settings::tests::current;
 
     fn describe() -> Describe {
         Describe {
+            metrics: metrics().0,
             name: "function-runner-0".to_owned(),
             started_ms: 7,
             pods: None,
@@ -148,6 +166,9 @@ mod tests {
         let failures = Arc::new(Failures::default());
         failures.note("f:v1", "", "INTERNAL", "boom\nmore");
         let full = Describe { has_exec: true, ring: Some(watch::channel(ring).1), failures, ..describe() };
+        for micros in [2, 2, 5] {
+            full.metrics.waited("f:v1", Duration::from_micros(micros));
+        }
         let response = full.response(Images::default());
         let failed = Failure {
             at_ms: response.failures[0].at_ms,
@@ -167,6 +188,11 @@ mod tests {
             has_peers: true,
             ring: vec!["a:1".to_owned(), "b:1".to_owned()],
             failures: vec![failed],
+            queue_waits: vec![QueueWaits {
+                image: "f:v1".to_owned(),
+                buckets: vec![2, 5],
+                counts: vec![2, 1],
+            }],
             ..empty.clone()
         };
         assert_eq!(response, expected);
@@ -208,5 +234,17 @@ mod tests {
         let _permit = describe.answers.try_acquire().unwrap();
         let busy = image(&describe, "example.com/f").await.unwrap_err();
         assert_eq!(busy.code(), tonic::Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn reported_waits_are_bounded() {
+        let describe = describe();
+        for number in 0..60_000_u64 {
+            let image = format!("{:0500}", number % 150);
+            describe.metrics.waited(&image, Duration::from_micros(number * number));
+        }
+        let response = describe.response(Images::default());
+        assert_eq!(response.queue_waits.len(), 101);
+        assert!(response.encoded_len() < 1 << 20, "{}", response.encoded_len());
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use porch_fn_grpc::{Call, Reply};
-use porch_fn_image::Image;
+use porch_fn_image::{Image, shard_key};
 use porch_fn_proto::Chunks;
 use porch_fn_telemetry::{span, trace_context};
 use tokio::sync::watch;
@@ -27,6 +27,8 @@ pub(crate) struct ExecRuntime {
     /// The part of the runner's own environment that functions get.
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) queue: Queue,
+    /// The prefix of images without a registry.
+    pub(crate) default_prefix: String,
     pub(crate) max_message: usize,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -55,7 +57,7 @@ impl ExecRuntime {
             self.metrics.rejected(Runtime::Exec, "queue_full");
             return Some(Reply::shed(Code::ResourceExhausted, &text));
         };
-        waits.granted();
+        self.metrics.waited(&shard_key(image, tag, &self.default_prefix), waits.granted());
         drop(waiting);
         let (_evaluates, span) = (self.metrics.evaluates(Runtime::Exec), call.span.stage(span::EVALUATION));
         let mut variables = self.environment.clone();

@@ -1,13 +1,17 @@
 //! The runner's metrics. Labels are bounded: codes, runtimes, phases and reasons of fixed sets,
-//! never images.
+//! Images are labels only with `--metrics-per-function`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use porch_fn_admin::function_metrics::FunctionMetrics;
 use porch_fn_admin::metrics::{add, gauge, histogram, in_seconds};
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_grpc::{Inflight, code_name};
+use porch_fn_numbers::{Recorded, Recorder};
 use porch_fn_pool::FunctionStats;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -40,6 +44,10 @@ pub(crate) struct Metrics {
     seconds: Histograms<1>,
     waiting: Gauges,
     waiting_seconds: Histograms<1>,
+    function_waits: Option<FunctionMetrics>,
+    /// The waits by shard key, for routers.
+    queue_waits: Mutex<Recorder>,
+    origin: Instant,
     running: Gauges,
     running_seconds: Histograms<1>,
     rejected: Counters<2>,
@@ -92,9 +100,11 @@ impl Stage {
         Self { calls, seconds, began: Instant::now(), is_timed }
     }
 
-    /// Records the waiting time, because the call has got a pod or may run its executable.
-    pub(crate) fn granted(mut self) {
+    /// Records the waiting time, because the call has got a pod or may run its executable. Returns
+    /// that time for [`Metrics::waited`].
+    pub(crate) fn granted(mut self) -> Duration {
         self.is_timed = true;
+        self.began.elapsed()
     }
 }
 
@@ -110,8 +120,9 @@ impl Drop for Stage {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Registers all metrics in `registry`, including those of `inflight`.
-    pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
+    /// Registers all metrics in `registry`, including those of `inflight`. `per_function` images get
+    /// metrics of their own.
+    pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>, per_function: usize) -> Self {
         let client = RpcMetrics::new(registry, "rpc_client");
         let r = registry.sub_registry_with_prefix("porch_fn_runner");
         inflight.register(r);
@@ -120,6 +131,15 @@ impl Metrics {
             seconds: seconds(r, "call", "Time from request to answer, by runtime"),
             waiting: add(r, "calls_waiting", "Calls that wait for a pod or a place of the exec runtime"),
             waiting_seconds: seconds(r, "queue_wait", "Time that calls waited for a pod or the exec runtime"),
+            function_waits: FunctionMetrics::seconds(
+                r,
+                per_function,
+                "function_queue_wait",
+                "Time that calls waited for a pod or the exec runtime, by image; \"other\" is all images beyond \
+                 --metrics-per-function",
+            ),
+            queue_waits: Mutex::default(),
+            origin: Instant::now(),
             running: add(r, "calls_running", "Calls that functions are running"),
             running_seconds: seconds(r, "evaluation", "Time that functions took, in a pod or a process"),
             rejected: add(r, "rejected", "Calls that were not run, by reason"),
@@ -170,6 +190,19 @@ impl Metrics {
     /// A call begins to wait. Its time is recorded only by [`granted`](Stage::granted).
     pub(crate) fn waits(&self, runtime: Runtime) -> Stage {
         Stage::enter(runtime, &self.waiting, &self.waiting_seconds, false)
+    }
+
+    /// A call of `image`, a shard key, waited for this time until it got a place.
+    pub(crate) fn waited(&self, image: &str, waited: Duration) {
+        self.queue_waits.lock().record(image, self.origin.elapsed(), waited, false);
+        if let Some(functions) = &self.function_waits {
+            functions.observe(image, waited);
+        }
+    }
+
+    /// The waits of the last minute by shard key. The empty key has those of all other images.
+    pub(crate) fn queue_waits(&self) -> BTreeMap<Arc<str>, Recorded> {
+        self.queue_waits.lock().recorded(self.origin.elapsed())
     }
 
     /// A function starts to run a call. The time is recorded however the call ends.
@@ -259,7 +292,7 @@ pub(crate) mod tests {
     /// Metrics, and a function that returns the text for Prometheus.
     pub(crate) fn metrics() -> (Arc<Metrics>, impl Fn() -> String) {
         let mut registry = Registry::default();
-        let metrics = Arc::new(Metrics::new(&mut registry, &Inflight::new(0, Hop::Runner)));
+        let metrics = Arc::new(Metrics::new(&mut registry, &Inflight::new(0, Hop::Runner), 0));
         let text = move || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();

@@ -119,7 +119,7 @@ impl PodRuntime {
                     return Err(error);
                 }
             };
-            waits.granted();
+            self.metrics.waited(shard_key.as_str(), waits.granted());
             drop(waiting);
             if let Some(reason) = retry_reason.take() {
                 self.metrics.tried_again(reason);

@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod failures;
+pub mod function_metrics;
 pub mod metrics;
 pub mod rpc_metrics;
 

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use porch_fn_admin::function_metrics::is_failed;
 use porch_fn_grpc::{Call, Reply, code_name, message_of};
 use porch_fn_grpc_client::unary::Lost;
 use porch_fn_ring::spill::{Limits, choose};
@@ -186,9 +187,12 @@ impl<'a> Attempts<'a> {
             Some(Spill::Failed | Spill::Load) => "spill",
         };
         let close = deadline.saturating_duration_since(began) / 10;
-        let mut ended = guard(None, |ended| {
+        let mut ended = guard(None, |ended: Option<(Outcome, Code)>| {
+            let took = began.elapsed();
+            let is_served = !matches!(ended, Some((Outcome::Shed | Outcome::NotSent, _)));
             // If the attempt is dropped close to the call's deadline, the runner did not answer in
             // time. The caller's clock may be a little ahead of ours.
+            let ended = ended.map(|(outcome, code)| (outcome.into_str(), code));
             let (outcome, code) = ended.unwrap_or_else(|| {
                 if Instant::now() + close < deadline {
                     return ("cancelled", Code::Cancelled);
@@ -198,6 +202,9 @@ impl<'a> Attempts<'a> {
                 self.record_failure(runner);
                 ("deadline", code)
             });
+            if is_served {
+                runner.record_call(took, is_failed(code));
+            }
             span.ended(code);
             tracing::debug!(
                 image = self.key,
@@ -206,7 +213,7 @@ impl<'a> Attempts<'a> {
                 attempt = self.total,
                 outcome,
                 code = code_name(code),
-                took = ?began.elapsed(),
+                ?took,
                 "attempt ended"
             );
         });
@@ -226,8 +233,8 @@ impl<'a> Attempts<'a> {
                 }
             }
         };
-        let outcome = attempt.outcome().into_str();
-        span.text("porch_fn.outcome", outcome);
+        let outcome = attempt.outcome();
+        span.text("porch_fn.outcome", outcome.into_str());
         *ended = Some((outcome, attempt.code()));
         attempt
     }

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use porch_fn_admin::failures::Failure;
-use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
+use porch_fn_numbers::Counts;
+use porch_fn_proto::shard::{self, DescribeResponse, ImagePods, QueueWaits};
 use porch_fn_text::cut;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const MAX_IMAGES: usize = 10_000;
 /// Maximum number of images, failures and members read from one answer. Runners report no more.
 pub(crate) const MAX_OF_ONE: usize = 1000;
+/// Maximum number of images whose waits are kept. Further images count together.
+const MAX_WAITS: usize = 1000;
 /// Maximum number of failures. The latest are kept.
 pub(crate) const MAX_FAILURES: usize = 200;
 /// Longest name and text, in bytes.
@@ -53,6 +56,10 @@ pub(crate) struct Answers {
     pub(crate) runners: HashMap<String, Option<DescribeResponse>>,
     pub(crate) images: HashMap<String, ImageReport>,
     pub(crate) failures: Vec<Failure>,
+    /// How long the calls of each image waited; the empty name has those of all other images.
+    pub(crate) waits: HashMap<String, Counts>,
+    /// How long the calls of each runner waited.
+    pub(crate) waits_by_runner: HashMap<String, Counts>,
     /// Whether this module or a runner left out some images.
     pub(crate) truncated: bool,
 }
@@ -65,6 +72,9 @@ impl Answers {
             return;
         };
         let (images, failures) = (std::mem::take(&mut answer.images), std::mem::take(&mut answer.failures));
+        for waits in std::mem::take(&mut answer.queue_waits).iter().take(MAX_OF_ONE) {
+            self.add_waits(address, waits);
+        }
         answer.ring.truncate(MAX_OF_ONE);
         let texts = [&mut answer.version, &mut answer.exec_hash, &mut answer.pods_scope, &mut answer.name];
         for text in texts.into_iter().chain(&mut answer.ring) {
@@ -92,6 +102,19 @@ impl Answers {
             self.failures.sort_by_key(|failure| Reverse(failure.at_ms));
             self.failures.truncate(MAX_FAILURES);
         }
+    }
+
+    fn add_waits(&mut self, address: &str, reported: &QueueWaits) {
+        let mut counts = Counts::default();
+        for (bucket, count) in reported.buckets.iter().zip(&reported.counts) {
+            counts.add(*bucket as usize, *count);
+        }
+        self.waits_by_runner.entry(address.to_owned()).or_default().merge(&counts);
+        let mut image = bounded(&reported.image);
+        if self.waits.len() >= MAX_WAITS && !self.waits.contains_key(&image) {
+            image.clear();
+        }
+        self.waits.entry(image).or_default().merge(&counts);
     }
 
     fn add_image(&mut self, scope: &Arc<str>, reported: &ImagePods) {

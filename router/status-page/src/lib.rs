@@ -16,6 +16,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +26,15 @@ use http::HeaderValue;
 use porch_fn_admin::failures::{Failure, now_ms};
 use porch_fn_admin::{HTML, JSON, Page};
 use porch_fn_grpc_client::conn::Connection;
+pub use porch_fn_numbers::Numbers;
+use porch_fn_numbers::Recorded;
 use porch_fn_ring::Ring;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub use self::answers::StartError;
 use self::answers::Answers;
+pub use self::answers::StartError;
 use self::ask::{ask, ask_routers};
 use self::image::Images;
 pub use self::image::{ImageDetail, LastErrorDetail, PodDetail};
@@ -77,6 +81,18 @@ pub struct Known {
     pub failures: Vec<Failure>,
     /// This router and its peers.
     pub router: RouterInfo,
+    /// The calls of the router.
+    pub recorded: Recordings,
+}
+
+/// The calls of a router.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recordings {
+    /// Calls by image. The empty name has the calls of all images without numbers of their own.
+    pub by_image: BTreeMap<Arc<str>, Recorded>,
+    /// Calls by the address of the runner that served them.
+    pub by_runner: HashMap<String, Recorded>,
 }
 
 /// The data of the status page and its time. The lock is held while the runners are asked, so that
@@ -112,7 +128,8 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
                 let (instance, is_own) = (Arc::clone(&instance), query == OWN);
                 async move {
                     if is_own {
-                        return Ok(own_json(known(), &instance));
+                        // Serialising strings and numbers does not fail.
+                        return Ok(serde_json::to_string(&own_status(known(), &instance)).unwrap_or_default());
                     }
                     Ok(status_json(&cache, known, &instance).await)
                 }
@@ -138,10 +155,10 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
 }
 
 /// What only this router knows. Asks nobody, so that routers do not ask each other in circles.
-fn own_json(known: Known, instance: &str) -> String {
-    let status = Status { instance: instance.to_owned(), ..Status::of(known, &Answers::default(), now_ms()) };
-    // Serialising strings and numbers does not fail.
-    serde_json::to_string(&status).unwrap_or_default()
+fn own_status(known: Known, instance: &str) -> Status {
+    let recorded = Some(known.recorded.clone());
+    let status = Status::of(known, &Answers::default(), now_ms());
+    Status { instance: instance.to_owned(), recorded, ..status }
 }
 
 /// What all routers and runners know.

@@ -12,7 +12,7 @@ use porch_fn_admin::failures::Failure;
 use crate::answers::{MAX_OF_ONE, bounded};
 use crate::shards::{ImageInfo, MAX_IMAGES};
 use crate::status::RouterStatus;
-use crate::{Known, Status};
+use crate::{Known, Recordings, Status};
 
 /// Maximum number of other routers that are asked.
 pub(crate) const MAX_ROUTERS: usize = 64;
@@ -101,7 +101,6 @@ fn add(known: &mut Known, name: &str, peer: Status) {
             shard.in_flight = shard.in_flight.saturating_add(theirs.info.in_flight);
             shard.calls = shard.calls.saturating_add(theirs.info.calls);
             shard.failures = shard.failures.saturating_add(theirs.info.failures);
-            // NUMBERS of the runner: add `theirs.recorded` here.
         }
     }
     let mut places: HashMap<_, _> =
@@ -118,9 +117,14 @@ fn add(known: &mut Known, name: &str, peer: Status) {
         });
         let image = &mut known.shards.images[place];
         image.in_flight = image.in_flight.saturating_add(in_flight);
-        // NUMBERS of the image: add `theirs.recorded` here.
     }
-    // NUMBERS of all images: add `peer.recorded` to the totals here.
+    let Recordings { by_image, by_runner } = peer.recorded.unwrap_or_default();
+    for (image, recorded) in by_image.into_iter().take(MAX_OF_ONE) {
+        known.recorded.by_image.entry(bounded(&image).into()).or_default().merge(&recorded);
+    }
+    for (runner, recorded) in by_runner.into_iter().take(MAX_OF_ONE) {
+        known.recorded.by_runner.entry(bounded(&runner)).or_default().merge(&recorded);
+    }
     let failures = peer.failures.into_iter().take(MAX_OF_ONE).map(|failure| Failure {
         at_ms: failure.at_ms,
         count: failure.count,

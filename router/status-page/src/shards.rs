@@ -55,7 +55,7 @@ pub struct ShardInfo {
 }
 
 /// One image.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ImageInfo {
     /// The image's shard key: the canonical reference, or the repository if calls have a tag
     /// constraint.

@@ -1,10 +1,12 @@
 //! Builds the status page's data from the router's data and the runners' reports. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use porch_fn_admin::failures::Failure;
 use porch_fn_grpc::code_name;
 use porch_fn_image::Image;
+use porch_fn_numbers::{Numbers, Recorded};
 use porch_fn_ring::Ring;
 use serde::{Deserialize, Serialize};
 use tonic::Code;
@@ -13,7 +15,7 @@ use crate::answers::{Answers, MAX_FAILURES, StartError};
 use crate::notes::notes;
 use crate::picture::{shares, slices};
 use crate::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo};
-use crate::{Known, Shards};
+use crate::{Known, Recordings, Shards};
 
 /// The page's data. Fields are never removed.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,6 +39,7 @@ pub struct Status {
     /// All known runners.
     pub shards: Vec<ShardStatus>,
     /// Images of recent calls through this router, and images of the runners' pods; busiest first.
+    /// The last entry may have the empty name: the calls of all images without numbers of their own.
     pub images: Vec<ImageStatus>,
     /// Whether there are more images.
     pub truncated: bool,
@@ -49,6 +52,9 @@ pub struct Status {
     /// Discovery's last error. Discovery keeps the last known runners until it recovers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_error: Option<String>,
+    /// The router's calls in a form that another router can add to its own. Only in `?own`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recordings>,
 }
 
 /// One router.
@@ -99,10 +105,14 @@ pub struct ShardStatus {
     /// report.
     #[serde(default)]
     pub started_ms: u64,
+    /// Calls that the runner served, as this router saw them. A call whose connection was lost counts
+    /// as failed; a call that the runner refused does not count.
+    #[serde(default)]
+    pub numbers: Numbers,
 }
 
 /// One image.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ImageStatus {
     /// What this router knows about the image.
     #[serde(flatten)]
@@ -121,10 +131,13 @@ pub struct ImageStatus {
     /// one hour after the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_error: Option<StartError>,
+    /// The image's calls through this router. All zero if the image has no numbers of its own.
+    #[serde(default)]
+    pub numbers: Numbers,
 }
 
 /// Sums over all images.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// All known images.
     pub images: usize,
@@ -136,6 +149,9 @@ pub struct Totals {
     pub terminating: u64,
     /// Calls that wait for a pod.
     pub waiting: u64,
+    /// All calls through this router, including calls without an image.
+    #[serde(default)]
+    pub numbers: Numbers,
 }
 
 impl Status {
@@ -146,9 +162,11 @@ impl Status {
         let notes = notes(&shards, answers);
         // If the router's list has the maximum length, the router may have left out images.
         let truncated = answers.truncated || images.len() >= MAX_IMAGES;
-        let mut images = all_images(images, &known.ring, answers);
+        let (mut numbers, all) = numbers(known.recorded.by_image, answers);
+        let rest = numbers.remove("");
+        let mut images = all_images(images, &known.ring, answers, numbers);
         let mut pods: HashMap<String, u64> = HashMap::new();
-        let mut totals = Totals { images: images.len(), ..Totals::default() };
+        let mut totals = Totals { images: images.len(), numbers: all, ..Totals::default() };
         for image in &images {
             *pods.entry(image.info.owner.clone()).or_default() += image.ready;
             totals.ready += image.ready;
@@ -158,10 +176,14 @@ impl Status {
         }
         let truncated = truncated || images.len() > MAX_IMAGES;
         images.truncate(MAX_IMAGES);
+        images.extend(rest.map(|numbers| ImageStatus { numbers, ..ImageStatus::default() }));
         let shards = shards.into_iter().enumerate().map(|(node, info)| {
             let answer = answers.runners.get(&info.address);
             let report = answer.cloned().flatten().unwrap_or_default();
+            let mut recorded = known.recorded.by_runner.get(&info.address).cloned().unwrap_or_default();
+            recorded.queue = answers.waits_by_runner.get(&info.address).cloned().unwrap_or_default();
             ShardStatus {
+                numbers: recorded.numbers(),
                 share: shares.get(node).copied().unwrap_or_default(),
                 pods: pods.get(&info.address).copied().unwrap_or_default(),
                 info,
@@ -186,18 +208,45 @@ impl Status {
             totals,
             notes,
             discovery_error,
+            recorded: None,
         }
     }
 }
 
+/// The numbers of each image, and those of all calls. Waits that runners report are added.
+fn numbers(
+    mut by_image: BTreeMap<Arc<str>, Recorded>,
+    answers: &Answers,
+) -> (HashMap<String, Numbers>, Numbers) {
+    let mut all = Recorded::default();
+    for recorded in by_image.values() {
+        all.merge(recorded);
+    }
+    for (image, waits) in &answers.waits {
+        all.queue.merge(waits);
+        let image = if by_image.contains_key(image.as_str()) { image.as_str() } else { "" };
+        if let Some(recorded) = by_image.get_mut(image) {
+            recorded.queue.merge(waits);
+        }
+    }
+    let numbers = by_image.into_iter().map(|(image, recorded)| (image.to_string(), recorded.numbers()));
+    (numbers.collect(), all.numbers())
+}
+
 /// The images that the router knows and the images that only runners know; busiest first.
-fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<ImageStatus> {
+fn all_images(
+    known: Vec<ImageInfo>,
+    ring: &Ring,
+    answers: &Answers,
+    mut numbers: HashMap<String, Numbers>,
+) -> Vec<ImageStatus> {
     let keys: HashSet<String> = known.iter().map(|image| image.image.clone()).collect();
-    let reported =
-        answers.images.iter().filter(|(name, report)| !keys.contains(*name) && report.is_current());
-    let others = reported.map(|(name, _)| ImageInfo {
-        owner: owner(name, |key| keys.contains(key), ring).unwrap_or_default(),
-        image: name.clone(),
+    let reported = answers.images.iter().filter(|(_, report)| report.is_current()).map(|(name, _)| name);
+    let others: BTreeSet<_> =
+        reported.chain(numbers.keys()).filter(|name| !keys.contains(*name)).cloned().collect();
+    let others = others.into_iter().map(|image| ImageInfo {
+        owner: owner(&image, |key| keys.contains(key), ring).unwrap_or_default(),
+        image,
         in_flight: 0,
     });
     let with_pods = |info: ImageInfo| {
@@ -205,16 +254,18 @@ fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<Imag
         let [ready, starting, terminating] = reported.pods();
         let (in_pods, waiting) = (reported.in_flight, reported.waiting);
         let start_error = reported.start_error();
-        ImageStatus { info, ready, starting, terminating, in_pods, waiting, start_error }
+        let numbers = numbers.remove(&info.image).unwrap_or_default();
+        ImageStatus { info, ready, starting, terminating, in_pods, waiting, start_error, numbers }
     };
     let mut images: Vec<_> = known.into_iter().chain(others).map(with_pods).collect();
     let calls = |image: &ImageStatus| (image.info.in_flight as u64).max(image.in_pods + image.waiting);
     images.sort_by(|a, b| {
-        let pods = |image: &ImageStatus| (image.start_error.is_some(), image.ready + image.starting);
-        calls(b)
-            .cmp(&calls(a))
-            .then_with(|| pods(b).cmp(&pods(a)))
-            .then_with(|| a.info.image.cmp(&b.info.image))
+        // An image with calls comes before images that only have pods, so it is never cut off.
+        let weight = |image: &ImageStatus| {
+            let called = (image.numbers.minute.calls, image.numbers.calls);
+            (calls(image), called, image.start_error.is_some(), image.ready + image.starting)
+        };
+        weight(b).cmp(&weight(a)).then_with(|| a.info.image.cmp(&b.info.image))
     });
     images
 }

@@ -2,6 +2,8 @@
 
 use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
 
+use porch_fn_numbers::Recorder;
+
 use super::*;
 use crate::answers::{Answers, MAX_FAILURES, MAX_OF_ONE, MAX_TEXT};
 
@@ -53,13 +55,63 @@ pub(crate) fn known_of(shards: Vec<ShardInfo>, images: Vec<ImageInfo>) -> Known 
         discovery_error: Some("no such name".to_owned()),
     };
     let router = RouterInfo { name: "router-0".to_owned(), ..RouterInfo::default() };
-    Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures: Vec::new(), router }
+    Known {
+        shards,
+        ring: Arc::new(ring()),
+        reachable: Vec::new(),
+        failures: Vec::new(),
+        router,
+        recorded: Recordings::default(),
+    }
 }
 
 /// The status with two runners, `a:1` and `b:1`, and their answers.
 fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> Status {
     let known = known_of(vec![info("a:1", "healthy"), info("b:1", "draining")], images);
     Status::of(Known { failures, ..known }, answers, 1000)
+}
+
+/// Calls of 2 ms at the time zero.
+fn recorded(calls: &[(&str, bool)]) -> BTreeMap<Arc<str>, Recorded> {
+    let mut recorder = Recorder::default();
+    for (image, failed) in calls {
+        recorder.record(image, Duration::ZERO, Duration::from_millis(2), *failed);
+    }
+    recorder.recorded(Duration::ZERO)
+}
+
+#[test]
+fn numbers_of_images_runners_and_totals_have_the_waits_that_runners_report() {
+    let mut answers = Answers::default();
+    let waits = |image: &str, bucket| shard::QueueWaits {
+        image: image.to_owned(),
+        buckets: vec![bucket, u32::MAX],
+        counts: vec![1, 1],
+    };
+    let waited = DescribeResponse {
+        queue_waits: vec![waits(IMAGE, 5), waits("exec", 7)],
+        ..report(vec![pods("p", 1)])
+    };
+    answers.add("a:1", Some(waited));
+    let runner = known_of(vec![info("a:1", "healthy")], Vec::new());
+    let by_image = recorded(&[(IMAGE, true), (IMAGE, false), ("", true)]);
+    let by_runner = HashMap::from([("a:1".to_owned(), by_image[IMAGE].clone())]);
+    let page = Status::of(Known { recorded: Recordings { by_image, by_runner }, ..runner }, &answers, 0);
+    let names: Vec<_> = page.images.iter().map(|image| image.info.image.as_str()).collect();
+    // The image with calls is first, although only the other one has pods. The rest is last.
+    assert_eq!(names, [IMAGE, "p", ""]);
+    assert_eq!(page.totals.images, 2);
+    let read = |numbers: &Numbers| {
+        let minute = &numbers.minute;
+        let p50 = minute.p50_ms.unwrap();
+        assert!((1.9..2.1).contains(&p50), "{p50}");
+        (numbers.calls, numbers.failed, minute.queue_p50_ms, minute.queue_p95_ms)
+    };
+    assert_eq!(read(&page.images[0].numbers), (2, 1, Some(0.005), Some(0.005)));
+    assert_eq!(page.images[1].numbers, Numbers::default());
+    assert_eq!(read(&page.images[2].numbers), (1, 1, Some(0.007), Some(0.007)));
+    assert_eq!(read(&page.shards[0].numbers), (2, 1, Some(0.005), Some(0.007)));
+    assert_eq!(read(&page.totals.numbers), (3, 2, Some(0.005), Some(0.007)));
 }
 
 #[test]
@@ -74,6 +126,7 @@ fn a_runner_is_shown_with_its_report() {
         "address": "a:1", "state": "healthy", "in_flight": 1, "load": 2, "calls": 3, "failures": 4, "owned": 5,
         "share": page.shards[0].share, "pods": if owner == "a:1" { 2 } else { 0 },
         "told": "yes", "version": "9.9.9", "exec_hash": "abc", "name": "function-runner-0", "started_ms": 900,
+        "numbers": Recorded::default().numbers(),
     });
     assert_eq!(json["shards"][0], expected);
     let older = &json["shards"][1];
@@ -86,10 +139,17 @@ fn a_runner_is_shown_with_its_report() {
     assert_eq!(page.ring.slices.iter().map(|(_, length)| length).sum::<u16>(), 720);
     let expected = serde_json::json!([{
         "image": IMAGE, "owner": owner, "in_flight": 7,
-        "ready": 2, "starting": 1, "terminating": 0, "in_pods": 2, "waiting": 3,
+        "ready": 2, "starting": 1, "terminating": 0, "in_pods": 2, "waiting": 3, "numbers": Numbers::default(),
     }]);
     assert_eq!(json["images"], expected);
-    let expected = Totals { images: 1, ready: 2, starting: 1, terminating: 0, waiting: 3 };
+    let expected = Totals {
+        images: 1,
+        ready: 2,
+        starting: 1,
+        terminating: 0,
+        waiting: 3,
+        numbers: Recorded::default().numbers(),
+    };
     assert_eq!(page.totals, expected);
     assert_eq!(page.discovery_error.as_deref(), Some("no such name"));
     assert_eq!(page.at_ms, 1000);

@@ -1,11 +1,14 @@
 //! The data of several routers as one page: what is added, what is left out, and what a note says.
 
+use std::time::Duration;
+
+use porch_fn_numbers::{Numbers, Recorder};
 use porch_fn_ring::Ring;
 
 use super::*;
-use crate::Shards;
 use crate::answers::Answers;
 use crate::shards::{RingInfo, ShardInfo};
+use crate::{Shards, own_status};
 
 fn shard(address: &str, calls: usize) -> ShardInfo {
     let (address, state) = (address.to_owned(), "healthy".to_owned());
@@ -30,7 +33,13 @@ fn known(name: &str, shards: &[(&str, usize)], images: &[(&str, usize)]) -> Know
         code: "BROKEN".to_owned(),
         text: name.to_owned(),
     };
+    // Each router had one call of f:v1 at b:1, which took 2 ms.
+    let mut recorder = Recorder::default();
+    recorder.record("f:v1", Duration::ZERO, Duration::from_millis(2), true);
+    let by_image = recorder.recorded(Duration::ZERO);
+    let by_runner = HashMap::from([("b:1".to_owned(), by_image["f:v1"].clone())]);
     Known {
+        recorded: Recordings { by_image, by_runner },
         shards: Shards {
             ring: RingInfo { scheme: 1, virtual_nodes: 256 },
             shards: shards.iter().map(|(address, calls)| shard(address, *calls)).collect(),
@@ -51,9 +60,8 @@ fn known(name: &str, shards: &[(&str, usize)], images: &[(&str, usize)]) -> Know
 
 /// The own page of the router `name`, whose process has the same name.
 fn own(name: &str, known: Known) -> (String, Answer) {
-    let status = Status { instance: name.to_owned(), ..Status::of(known, &Answers::default(), 1) };
     // As it is sent.
-    let json = serde_json::to_string(&status).unwrap();
+    let json = serde_json::to_string(&own_status(known, name)).unwrap();
     (format!("{name}:9464"), Ok(serde_json::from_str(&json).unwrap()))
 }
 
@@ -83,6 +91,11 @@ fn calls_and_failures_of_all_routers_are_added() {
     assert_eq!(page.images[1].info.owner, owner);
     assert_eq!(page.shards.iter().find(|one| one.info.address == owner).unwrap().info.owned, 1);
     assert_eq!((page.totals.images, page.truncated), (3, false));
+    let numbers = [&page.images[0].numbers, &page.shards[1].numbers, &page.totals.numbers];
+    for Numbers { calls, failed, minute, .. } in numbers {
+        assert_eq!((calls, failed, minute.calls, minute.failed), (&2, &2, 2, 2));
+        assert!((1.9..2.1).contains(&minute.p95_ms.unwrap()), "{minute:?}");
+    }
     let failures: Vec<_> =
         page.failures.iter().map(|one| (&*one.by, &*one.router, one.count, &*one.text)).collect();
     assert_eq!(failures, [("router", "r0", 3, "r0"), ("router", "r1", 3, "r1")]);

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use h2::Reason;
-use porch_fn_status_page::{ImageDetail, Status};
+use porch_fn_status_page::{ImageDetail, Numbers, Status};
 use porch_fn_tests::caller::Caller;
 use porch_fn_tests::fake_runner::{Answer, FakeRunner, How, Point, Reply, soon};
 use porch_fn_tests::fleet::{Fleet, start_router};
@@ -181,4 +181,106 @@ async fn the_page_has_the_calls_of_all_routers_or_names_the_missing_one() {
     let own: Status =
         serde_json::from_value(get_json(second.admin_address(), "/status.json?own").await).unwrap();
     assert_eq!((calls(&own), own.routers.len(), requests()), ((owner, 1), 0, before));
+}
+
+/// Whether the numbers are those of `calls` calls of which `failed` failed, all in the last minute.
+fn assert_numbers(numbers: &Numbers, calls: u64, failed: u64) {
+    let Numbers { minute, ten_minutes, .. } = numbers;
+    assert_eq!((numbers.calls, numbers.failed), (calls, failed), "{numbers:?}");
+    assert_eq!((minute.calls, minute.failed), (calls, failed), "{numbers:?}");
+    let sum = ten_minutes.iter().fold([0, 0], |sum, slot| [sum[0] + slot[0], sum[1] + slot[1]]);
+    assert_eq!((ten_minutes.len(), sum), (60, [calls, failed]), "{numbers:?}");
+}
+
+#[tokio::test]
+async fn the_page_shows_which_function_fails_and_which_is_slow() {
+    const HELD: Duration = Duration::from_millis(300);
+    let fleet = Fleet::of(2).await;
+    let (failing, slow, fast) = (fleet.image(&[0, 1]), fleet.image(&[1, 0]), "example.com/fast:v1");
+    fleet.runners[0].on(&failing, Answer::Reply(Reply::status(Code::Internal, "the function's own")));
+    let caller = fleet.caller().await;
+    for _ in 0..3 {
+        caller.evaluate(&failing, "package").await.unwrap_err();
+        caller.runner_of(fast).await;
+    }
+    caller.evaluate("", "package").await.unwrap_err();
+    let (gate, held) = fleet.hold(1, &slow).await;
+    sleep(HELD).await;
+    gate.open();
+    soon("the slow call", held).await.unwrap().unwrap();
+    // The caller disconnects: this is no failure of the function.
+    let (gate, held) = fleet.hold(1, &slow).await;
+    held.abort();
+    fleet.wait_metric("porch_fn_router_calls_total{code=\"CANCELLED\"}", 1).await;
+    drop(gate);
+
+    let page = status(&fleet).await;
+    let of = |image: &str| &page.images.iter().find(|one| one.info.image == image).expect(image).numbers;
+    assert_numbers(of(&failing), 3, 3);
+    assert_numbers(of(fast), 3, 0);
+    assert_numbers(of(&slow), 2, 0);
+    assert_numbers(&page.totals.numbers, 9, 4);
+    // The call without an image.
+    assert_numbers(of(""), 1, 1);
+    assert_eq!(page.images.last().unwrap().info.image, "");
+    assert_eq!(page.totals.images, 3);
+    let p99 = of(&slow).minute.p99_ms.unwrap();
+    assert!(p99 >= HELD.as_secs_f64() * 1000.0 * 0.93, "{p99}");
+    assert_eq!(of(&slow).minute.queue_p95_ms, None, "fake runners report no waits");
+    // The calls by the runner that served them. The call without an image reached none.
+    let served = page.shards.iter().map(|shard| (&shard.numbers.calls, &shard.numbers.failed));
+    let (calls, failed) = served.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    assert_eq!((calls, failed), (8, 3));
+    let failed =
+        page.shards.iter().find(|shard| shard.info.address == fleet.runners[0].address().to_string());
+    assert_eq!(failed.unwrap().numbers.failed, 3);
+}
+
+#[tokio::test]
+async fn an_attempt_counts_for_the_runner_that_served_it_and_the_call_counts_once() {
+    let (fleet, image, caller) = Fleet::ordered(2, &[]).await;
+    fleet.runners[0].on(&image, Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR)));
+    assert_eq!(caller.runner_of(&image).await, "1");
+    fleet.runners[0].on(&image, Answer::Reply(Reply::shed(Code::ResourceExhausted, "no room")));
+    assert_eq!(caller.runner_of(&image).await, "1");
+    let page = status(&fleet).await;
+    let of = |runner: usize| {
+        let address = fleet.runners[runner].address().to_string();
+        &page.shards.iter().find(|shard| shard.info.address == address).unwrap().numbers
+    };
+    // The broken attempt; the refused one was not served.
+    assert_numbers(of(0), 1, 1);
+    assert_numbers(of(1), 2, 0);
+    assert_numbers(&page.images[0].numbers, 2, 0);
+    assert_numbers(&page.totals.numbers, 2, 0);
+}
+
+#[tokio::test]
+async fn metrics_per_function_are_an_option_with_a_limit() {
+    let with = Fleet::with(1, &["--metrics-per-function=1"]).await;
+    with.runners[0].on("b.example/f:v1", Answer::Reply(Reply::status(Code::Internal, "no")));
+    let caller = with.caller().await;
+    caller.runner_of("a.example/f:v1").await;
+    caller.evaluate("b.example/f:v1", "package").await.unwrap_err();
+    caller.evaluate("c.example/f:v1", "package").await.unwrap();
+    for (labels, value) in [
+        ("image=\"a.example/f:v1\",outcome=\"ok\"", 1),
+        ("image=\"a.example/f:v1\",outcome=\"failed\"", 0),
+        ("image=\"other\",outcome=\"failed\"", 1),
+        ("image=\"other\",outcome=\"ok\"", 1),
+    ] {
+        with.wait_metric(&format!("porch_fn_router_function_calls_total{{{labels}}}"), value).await;
+    }
+    let (_, text) = with.get("/metrics").await;
+    assert!(text.contains("porch_fn_router_function_call_seconds_count{image=\"other\"} 2\n"), "{text}");
+    assert!(!text.contains("b.example"), "{text}");
+
+    let without = Fleet::of(1).await;
+    without.caller().await.runner_of("a.example/f:v1").await;
+    let (_, text) = without.get("/metrics").await;
+    assert!(!text.contains("a.example") && !text.contains("router_function"), "{text}");
+
+    let flags = ["porch-fn-router", "--runners=static:///a:1", "--metrics-per-function=1001"];
+    let refused = porch_fn_flags::parse::<porch_fn_router::Flags>(flags.map(Into::into)).unwrap_err();
+    assert!(format!("{refused:?}").contains("0..=1000"), "{refused:?}");
 }

@@ -60,6 +60,7 @@ async fn start_runners(sandbox: &Sandbox) -> Vec<Server> {
     flags.extend(sandbox.executables(&[(LOCAL, "exec cat")]));
     flags.push(flag("wrapper-server", sandbox.script("wrapper", &wrapper)));
     flags.extend(["--max-concurrent-per-pod=1".into(), "--max-queue-per-function=2".into()]);
+    flags.push("--metrics-per-function=5".into());
     flags.extend(sandbox.tls_flags("tls", "runner", "authority"));
     vec![sandbox.runner(&flags).await, sandbox.runner(&flags).await]
 }
@@ -249,7 +250,7 @@ async fn every_query_of_dashboard_and_alerts_has_data() {
     // A third runner does not exist: its images go to the other two.
     let missing = "127.0.0.1:1".parse().unwrap();
     let target = runners_flag(runners.iter().map(Server::address).chain([missing]));
-    let router = [target.into(), flag("tls-server-name", NAME)];
+    let router = [target.into(), flag("tls-server-name", NAME), "--metrics-per-function=5".into()];
     let router = router.into_iter().chain(sandbox.tls_flags("tls", "router", "authority"));
     let router = sandbox.server_with("porch-fn-router", router, |command| {
         command.env("OTEL_SERVICE_NAME", "porch-function-runner");
