@@ -16,6 +16,7 @@ mod progress;
 mod shards;
 #[cfg(test)]
 mod testing;
+mod top;
 mod up;
 
 pub use commands::run;
