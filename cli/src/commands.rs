@@ -11,7 +11,7 @@ use crate::admin::PageArgs;
 use crate::output::{HELP, show};
 #[cfg(feature = "up")]
 use crate::up;
-use crate::{config, doctor, eval, exec_config, failure, porch_config, shards};
+use crate::{config, doctor, eval, exec_config, failure, porch_config, shards, top};
 
 /// The program's name.
 const NAME: &str = "porch-fn";
@@ -41,6 +41,9 @@ enum Command {
     /// Show the runners behind a router, their health and load, and which images they own
     #[command(help_template = HELP, before_help = include_str!("commands/examples/shards.txt"))]
     Shards(PageArgs),
+    /// Show which functions are called, and how often they fail, how long they take and wait
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/top.txt"))]
+    Top(top::TopArgs),
     /// Show the settings for an image, and the flag, file or FunctionConfig that sets each
     #[command(help_template = HELP, before_help = include_str!("commands/examples/config.txt"))]
     Config(config::ConfigArgs),
@@ -90,6 +93,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Up(args) => ("up", up::run(args).await),
             Command::Eval(args) => ("eval", eval::run(args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
+            Command::Top(args) => ("top", top::run(args).await),
             Command::Config(args) => ("config", config::run(args).await),
             Command::Doctor(args) => ("doctor", doctor::run(args).await),
             Command::PorchConfig(action) => ("porch-config", porch_config::run(&action).await),

@@ -16,6 +16,7 @@ mod progress;
 mod shards;
 #[cfg(test)]
 mod testing;
+mod top;
 #[cfg(feature = "up")]
 mod up;
 
