@@ -154,11 +154,11 @@ async fn the_page_shows_live_data_of_three_runners() {
     );
     assert_eq!(browser.value(&seen).await, json!([["1", "1"], ["0", "0"], ["1", "1"], null, null]));
     browser.set_window(1208, 900, false).await;
-    picture(&mut browser, "status-page.png").await;
+    picture(&mut browser, "status-page-live.png").await;
     browser.set_window(1208, 900, true).await;
     let dark = browser.value("getComputedStyle(document.body).backgroundColor").await;
     assert_eq!(dark, "rgb(18, 22, 28)");
-    picture(&mut browser, "status-page-dark.png").await;
+    picture(&mut browser, "status-page-live-dark.png").await;
 
     browser
         .value("byId('filter').value = 'STARLARK', byId('filter').dispatchEvent(new Event('input'))")

@@ -65,7 +65,7 @@ window.canned = (() => {
       image("gatekeeper:v0.2.1", 0, numbers(55, 22, 14, 0.6)),
     );
     status.images.splice(5, 0, image("export-terraform@sha256:6ec4a9c2f7d0b1e35a8c97d24f60be13a5c8d97e20f4b6a1c3e5d7f9081b2c3d", 1, numbers(40, 14, 5, 0.02)));
-    Object.assign(status.totals, { images: 110, starting: 1, waiting: 23, numbers: total(status.images.map((one) => one.numbers), 6) });
+    Object.assign(status.totals, { images: 110, starting: 1, waiting: 23, numbers: total(status.images.map((one) => one.numbers), 344) });
     const failure = (name, shard, code, text, count, age) => ({ at_ms: at - age, count, by: code === "BROKEN" ? "router" : "runner", shard, image: catalog + name, code, text });
     status.failures = [
       failure("set-image:v0.1.1", "10.244.3.17:9445", "UNAVAILABLE", pull, 271, 2000),

@@ -211,7 +211,7 @@ const LAYOUT: &str = "(() => {
   const names = seen('#images .last');
   const lost = names.filter(one => one.scrollWidth > one.clientWidth || box(one).right > innerWidth || box(one).width < 30);
   const scrolled = [document.documentElement, ...seen('.scroll')].filter(one => one.scrollWidth > one.clientWidth);
-  const tiles = seen('#tiles dd').filter(one => one.scrollWidth > one.clientWidth);
+  const tiles = seen('#tiles dd').filter(one => one.scrollWidth > one.clientWidth || (innerWidth > 720 && box(one).height > 30));
   return {over, names: names.length, lost: lost.map(one => one.textContent), scrolled: scrolled.map(one => one.textContent.trim().slice(0, 40)), tiles: tiles.length, wide: document.documentElement.scrollWidth};
 })()";
 
@@ -259,6 +259,11 @@ async fn take_pictures(page: &mut Page) {
     page.browser.set_window(1280, 1000, false).await;
     page.open_detail().await;
     picture(&mut page.browser, "status-page-detail.png").await;
+    page.browser.value("byId('detail').close()").await;
+    page.change("canned.status = canned.healthy()").await;
+    page.browser.value("document.activeElement.blur()").await;
+    page.browser.set_window(1208, 900, false).await;
+    picture(&mut page.browser, "status-page.png").await;
 }
 
 async fn assert_contrast(browser: &mut Browser, width: u32, dark: bool) {
