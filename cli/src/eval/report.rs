@@ -87,7 +87,7 @@ impl Report<'_> {
         text
     }
 
-    /// Writes a FunctionResultList like kpt's.
+    /// Writes a `FunctionResultList` like kpt's.
     fn write(&self, exit_code: u8, results: &Value, stderr: &str) -> Result<(), Failure> {
         let Some(directory) = self.results else { return Ok(()) };
         let item = json!({"image": self.image, "exitCode": exit_code, "results": results, "stderr": stderr});
