@@ -88,10 +88,9 @@ fn numbers_of_images_runners_and_totals_have_the_waits_that_runners_report() {
         buckets: vec![bucket, u32::MAX],
         counts: vec![1, 1],
     };
-    let waited = DescribeResponse {
-        queue_waits: vec![waits(IMAGE, 5), waits("exec", 7)],
-        ..report(vec![pods("p", 1)])
-    };
+    let idle = ImagePods { in_flight: 0, waiting: 0, ..pods("p", 1) };
+    let waited =
+        DescribeResponse { queue_waits: vec![waits(IMAGE, 5), waits("exec", 7)], ..report(vec![idle]) };
     answers.add("a:1", Some(waited));
     let runner = known_of(vec![info("a:1", "healthy")], Vec::new());
     let by_image = recorded(&[(IMAGE, true), (IMAGE, false), ("", true)]);
