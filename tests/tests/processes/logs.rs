@@ -100,7 +100,11 @@ async fn lines_of_text_name_no_rust_module() {
         });
         assert_eq!(module, None, "{line}");
     }
-    assert!(lines.iter().any(|line| line.contains(" INFO creating pod image=")), "{}", lines.join("\n"));
+    assert!(
+        lines.iter().any(|line| line.contains(" INFO pool: creating pod image=")),
+        "{}",
+        lines.join("\n")
+    );
 }
 
 #[tokio::test]
