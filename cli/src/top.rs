@@ -131,7 +131,11 @@ impl Top {
             row(name, &image.numbers, image.ready, image.waiting)
         }));
         let columns = ["IMAGE", "CALLS/S", "SUCCESS %", "P50", "P95", "P99", "QUEUE P95", "PODS", "WAITING"];
-        table(&columns, rows)
+        let mut text = table(&columns, rows);
+        if self.images.is_empty() {
+            text.push_str("no function has been called through this router\n");
+        }
+        text
     }
 }
 
@@ -214,6 +218,12 @@ mod tests {
              \\u{1b}[2J          0.50      0.0         -       9.0ms   -       -           1      3\n\
              idle:v1            0.00      -           -       -       -       -           4      3\n"
         );
+    }
+
+    #[test]
+    fn a_router_without_calls_says_so() {
+        let top = Top { images: Vec::new(), ..top(SortBy::Calls, 1) };
+        assert!(top.tables().ends_with("\nno function has been called through this router\n"));
     }
 
     #[test]
