@@ -99,7 +99,7 @@ impl ClusterArgs {
         }
         let cluster = self.connect().await?;
         let forward =
-            cluster.forward(services, port).await.map_err(|error| error.from_server(&cluster.server))?;
+            cluster.forward(services, port).await.map_err(|error| error.with_server(&cluster.server))?;
         Ok(Reached { address: forward.address.to_string(), forward: Some(forward) })
     }
 

@@ -17,7 +17,7 @@ use crate::{config, doctor, eval, exec_config, failure, porch_config, shards, to
 const NAME: &str = "porch-fn";
 /// Template of `porch-fn --help`.
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
-                         [flags]\n\n{after-help}\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
+                         [flags]{after-help}\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
 
 /// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate
 /// packages, check an installation.

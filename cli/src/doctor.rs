@@ -61,7 +61,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
 
 async fn check(args: DoctorArgs) -> Result<ExitCode, Failure> {
     let cluster = args.cluster.connect().await?;
-    let explained = |error: Failure| error.from_server(&cluster.server);
+    let explained = |error: Failure| error.with_server(&cluster.server);
     if args.clean_legacy {
         let all_deleted = legacy::clean(&cluster, args.yes).await.map_err(explained)?;
         return Ok(if all_deleted { ExitCode::SUCCESS } else { Exit::Problems.into() });

@@ -59,11 +59,11 @@ pub(crate) struct EvalArgs {
     /// The function's arguments
     #[arg(last = true, value_name = "KEY=VALUE", conflicts_with = "fn_config")]
     arguments: Vec<String>,
-    #[command(flatten)]
-    matching: MatchArgs,
     /// Address of a router or runner, if it can be reached without port forwarding
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9445", conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
+    #[command(flatten)]
+    matching: MatchArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
 }

@@ -73,7 +73,7 @@ impl Failure {
     }
 
     /// Adds the API server's address, if the server did not answer.
-    pub(crate) fn from_server(self, server: &str) -> Self {
+    pub(crate) fn with_server(self, server: &str) -> Self {
         if !self.is_unanswered {
             return self;
         }

@@ -80,7 +80,7 @@ pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     let (Action::Generate { place, .. } | Action::Remove { place }) = action;
     let cluster = place.cluster.connect().await?;
     let changes = changes(action, &cluster, &place.pod_namespace).await;
-    let changes = changes.map_err(|error| error.from_server(&cluster.server))?;
+    let changes = changes.map_err(|error| error.with_server(&cluster.server))?;
     if !changes.objects.is_empty() {
         output::show(&yaml(&changes.objects)?);
     }

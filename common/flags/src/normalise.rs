@@ -9,7 +9,7 @@ use std::{
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
 };
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 use super::Ignored;
 use super::values::{QUOTE_LIMIT, one_line, quote};
@@ -96,7 +96,10 @@ fn find<'a>(command: &'a Command, name: &str) -> Option<(&'a Arg, OsString)> {
         arg.get_long() == Some(name) || short.as_deref() == Some(name)
     };
     let arg = command.get_arguments().find(is_named)?;
-    Some((arg, arg.get_long().map_or_else(|| format!("-{name}"), |long| format!("--{long}")).into()))
+    // clap prints a shorter help for `-h`. All other flags mean the same in both spellings.
+    let is_short_help = matches!(arg.get_action(), ArgAction::Help) && arg.get_long() != Some(name);
+    let long = arg.get_long().filter(|_| !is_short_help);
+    Some((arg, long.map_or_else(|| format!("-{name}"), |long| format!("--{long}")).into()))
 }
 
 /// Returns whether the next argument is this flag's value if there is no `=value`.

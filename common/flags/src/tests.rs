@@ -9,6 +9,9 @@ use super::*;
 #[derive(Debug, Parser, PartialEq)]
 #[command(name = "porch-fn-router", version = "1.2.3")]
 struct Flags {
+    /// The port.
+    ///
+    /// 0 means any.
     #[arg(long, default_value_t = 9445)]
     port: u16,
     #[arg(long, default_value_t = true)]
@@ -183,6 +186,7 @@ fn help_and_version_have_exit_code_0() {
         assert_eq!(exit_code, 0);
         assert!(help.contains("--warm-up-pod-cache[=<true|false>]"), "{help}");
         assert!(help.contains("[default: 30m]"), "{help}");
+        assert_eq!(help.contains("0 means any"), args != ["-h"], "{help}");
     }
     for args in [["-V"], ["-version"], ["--version"]] {
         let outcome = parse::<Flags>(argv(&args)).expect_err("a text");

@@ -74,7 +74,7 @@ async fn help_version_and_typing_errors_are_answered_like_by_kubectl() {
         let version = run("--version").await;
         assert!(version.starts_with(&format!("{server} {} (", env!("CARGO_PKG_VERSION"))), "{version}");
         let (short, long) = (run("-h").await, run("--help").await);
-        assert!(short.len() * 3 < long.len() * 2 || server == "wrapper-server", "{server} -h is not short");
+        assert!(short.lines().count() < long.lines().count(), "{server} -h is not shorter");
         for help in [short, long] {
             assert!(help.contains("\nLimits:\n") && !help.contains("[default: ]"), "{help}");
             assert!(!help.contains("[default: \"\"]"), "{help}");

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::{directory, returned};
 use crate::{Selector, documents, is_resource_list, read, results_yaml, split, split_with, write_new};
 
-const A: &str = "# why\napiVersion: v1\nkind: A\nmetadata: {name: a, namespace: x}\n";
-const B: &str = "apiVersion: apps/v1\nkind: B\nmetadata: {name: b}\n";
+const A: &str = "# why\napiVersion: v1\nkind: A\nmetadata:\n  name: a\n  namespace: x\n";
+const B: &str = "apiVersion: apps/v1\nkind: B\nmetadata:\n  name: b\n";
 
 #[test]
 fn a_function_gets_the_selected_resources_and_the_others_stay() {
