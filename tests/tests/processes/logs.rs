@@ -80,7 +80,7 @@ fn has_rust_path(line: &str) -> bool {
 
 #[test]
 fn rust_paths_are_recognised() {
-    for line in ["INFO porch_fn_router::app: x", "at h2::codec", "<a::Bc>"] {
+    for line in ["INFO porch_fn_router::app: x", "at h2::codec", "<tokio::Task>"] {
         assert!(has_rust_path(line), "{line}");
     }
     for line in ["[::]:9445", "fe80::1", "dns:///x:1", "porch_fn_router_calls_total", "pod:probe", "a:: b"] {

@@ -5,14 +5,12 @@ use std::path::Path;
 use porch_fn_tests::rights::{DEPLOY, HOME, list, manifest, objects};
 use serde_json::json;
 
-use super::name;
-
 /// A Service with an address of its own would lead to one router only.
 #[test]
 fn routers_find_and_reach_each_other() {
     let all = objects(&Path::new(DEPLOY).join("router.yaml"));
     let of_kind = |kind: &str, found: &str| {
-        let found = all.iter().find(|object| object["kind"] == kind && name(object) == found);
+        let found = all.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == found);
         found.unwrap_or_else(|| panic!("{kind}"))["spec"].clone()
     };
     let (pod, service) =

@@ -62,7 +62,7 @@ fn another_configuration_is_another_version_of_the_same_content() {
 
 #[test]
 fn only_pods_of_the_built_in_template_log_json() {
-    let pod = "metadata: {}\nspec: {containers: [{name: function, image: x}]}\n";
+    let pod = "metadata: {}\nspec: {containers: [{name: function, image: x, command: [/wrapper-server-tools/wrapper-server]}]}\n";
     let config_map = [("template".to_owned(), format!("apiVersion: v1\nkind: Pod\n{pod}"))].into();
     for (template, is_told) in [
         (Template::built_in("w:v1").unwrap(), true),
