@@ -37,7 +37,7 @@ enum Command {
     Up(up::UpArgs),
     /// Run one function on a package and print or write back the result
     #[command(help_template = HELP, before_help = include_str!("commands/examples/eval.txt"))]
-    Eval(eval::EvalArgs),
+    Eval(Box<eval::EvalArgs>),
     /// Show the runners behind a router, their health and load, and which images they own
     #[command(help_template = HELP, before_help = include_str!("commands/examples/shards.txt"))]
     Shards(PageArgs),
@@ -91,7 +91,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         match cli.command {
             #[cfg(feature = "up")]
             Command::Up(args) => ("up", up::run(args).await),
-            Command::Eval(args) => ("eval", eval::run(args).await),
+            Command::Eval(args) => ("eval", eval::run(*args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
             Command::Top(args) => ("top", top::run(args).await),
             Command::Config(args) => ("config", config::run(args).await),

@@ -70,6 +70,7 @@ pub(crate) struct EvalArgs {
 
 /// Flags that select resources of a package directory or of YAML documents.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_field_names, reason = "the names of the flags, like kpt's")]
 #[command(next_help_heading = "Resources that the function gets; the others stay as they are")]
 struct MatchArgs {
     /// Resources of this kind
