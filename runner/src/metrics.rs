@@ -1,4 +1,4 @@
-//! The runner's metrics. Labels are bounded: codes, runtimes, phases and reasons of fixed sets,
+//! The runner's metrics. Labels are bounded: codes, runtimes, phases and reasons of fixed sets.
 //! Images are labels only with `--metrics-per-function`.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 //! Service discovery: finds a group of servers and publishes them as complete sets.
 //!
-//! A router uses it to find runners, and a runner to find its peers. A [`Target`] names the source:
-//! a list, DNS, or a Service's EndpointSlices. [`watch`] publishes [`Snapshot`]s: always the
-//! complete set, sent only when it changed. [`LiveMembership`] then decides which servers are
-//! members, so that the ring is not rebuilt for each pod of a rollout or for an address that flaps.
+//! A router uses it to find runners and the other routers, and a runner to find its peers. A
+//! [`Target`] names the source: a list, DNS, or a Service's EndpointSlices. [`watch`] publishes
+//! [`Snapshot`]s: always the complete set, sent only when it changed. [`LiveMembership`] then
+//! decides which servers are members of the ring, so that the ring is not rebuilt for each pod of a
+//! rollout or for an address that flaps.
 //!
 //! How answers are interpreted:
 //! - A request that fails (no answer, SERVFAIL, refused, forbidden) changes nothing: the last good

@@ -105,7 +105,9 @@ fn add(known: &mut Known, name: &str, peer: Status) {
     }
     let mut places: HashMap<_, _> =
         known.shards.images.iter().enumerate().map(|(place, image)| (image.image.clone(), place)).collect();
-    for theirs in peer.images.into_iter().take(MAX_IMAGES) {
+    // The entry with the empty name has the calls of all other images, which `recorded` has too.
+    let images = peer.images.into_iter().filter(|theirs| !theirs.info.image.is_empty());
+    for theirs in images.take(MAX_IMAGES) {
         let (image, in_flight) = (bounded(&theirs.info.image), theirs.info.in_flight);
         let place = *places.entry(image).or_insert_with_key(|image| {
             let owner = known.ring.owner(image).map(ToString::to_string).unwrap_or_default();

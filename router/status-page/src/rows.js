@@ -19,7 +19,9 @@ function sync(parent, template, items, key, fill) {
     fill(child, item);
     return child;
   });
-  for (const child of known.values()) child.remove();
+  // `known` has only one of the children with equal keys.
+  const kept = new Set(children);
+  for (const child of [...parent.children]) if (!kept.has(child)) child.remove();
   reorder(parent, children);
   const scroll = parent.closest(".scroll");
   if (scroll) scroll.querySelector(".empty").hidden = items.length > 0;

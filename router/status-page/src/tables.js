@@ -139,7 +139,7 @@ function showImages(status, filter) {
 
 function showFailures(status) {
   const names = new Map(status.shards.map((runner) => [runner.address, runnerName(runner)]));
-  const key = (one) => JSON.stringify([one.by, one.shard, one.image, one.code, one.text]);
+  const key = (one) => JSON.stringify([one.by, one.router, one.shard, one.image, one.code, one.text]);
   const fill = (made, one) => {
     const [head, what, where] = made.children;
     setImage(head.children[0], one.image || "(image not known)");

@@ -104,6 +104,21 @@ fn calls_and_failures_of_all_routers_are_added() {
 }
 
 #[test]
+fn the_calls_of_all_other_images_are_one_entry_for_all_routers() {
+    let router = |name| {
+        let mut recorder = Recorder::default();
+        recorder.record("", Duration::ZERO, Duration::from_millis(2), false);
+        let mut router = known(name, &[("a:1", 10)], &[]);
+        router.recorded.by_image = recorder.recorded(Duration::ZERO);
+        router
+    };
+    let page = joined(router("r0"), vec![own("r1", router("r1"))]);
+    let images = page.images.iter().map(|one| (&*one.info.image, &*one.info.owner, one.numbers.calls));
+    assert_eq!(images.collect::<Vec<_>>(), [("", "", 2)]);
+    assert_eq!((page.totals.images, page.shards[0].info.owned), (0, 0));
+}
+
+#[test]
 fn a_router_counts_once_although_it_finds_itself_or_another_has_two_addresses() {
     let runners = [("a:1", 10)];
     let router = |name| own(name, known(name, &runners, &[]));
