@@ -53,12 +53,12 @@ async function refreshDetail() {
   if (image === "") return;
   let answer;
   try {
-    answer = await fetchJson(`image.json?image=${encodeURIComponent(image)}`);
+    answer = await fetchJson(`image.json?image=${encodeURIComponent(image)}&exact`);
   } catch (failed) {
-    const older = failed.message === "status 404";
-    const error = older
-      ? "This router has no details of images: it is older than 0.2.0."
-      : `The router does not answer: ${failed.message}.`;
+    const error = {
+      "status 404": "This router has no details of images: it is older than 0.2.0.",
+      "status 400": "No runner can be asked about this image, because its name is not valid.",
+    }[failed.message] || `The router does not answer: ${failed.message}.`;
     answer = { ...detail, error };
   }
   if (image !== linkedImage()) return;

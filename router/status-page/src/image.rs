@@ -117,12 +117,15 @@ impl Images {
     }
 
     /// The image that a query names: parsed and completed like the images of calls. If
-    /// `or_repository`, a repository that calls select by a tag constraint stays a repository.
+    /// `or_repository`, a repository that calls select by a tag constraint stays a repository. Only
+    /// other routers may have such calls, so the status page adds `&exact`: the name has no default
+    /// tag.
     fn asked(&self, query: &str, path: &str, known: &Known, or_repository: bool) -> Result<Asked, String> {
         let text = query_value(query, "image").ok_or_else(|| format!("write {path}?image=IMAGE"))?;
         let is_called = |name: &str| known.shards.images.iter().any(|image| image.image == name);
         let parsed = Image::parse(&text, &self.default_prefix).map_err(|error| error.to_string())?;
-        let is_repository = or_repository && text == parsed.repository() && is_called(&text);
+        let is_exact = query.split('&').any(|pair| pair == "exact");
+        let is_repository = or_repository && text == parsed.repository() && (is_exact || is_called(&text));
         let image = if is_repository { text } else { parsed.to_string() };
         let owner = if is_called(&image) {
             known.ring.owner(&image).map(ToString::to_string)

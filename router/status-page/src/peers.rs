@@ -87,7 +87,14 @@ pub(crate) fn join(
         others.push(RouterStatus { name, address, version, state: state.to_owned() });
     }
     let unasked = peers.addresses.len().saturating_sub(MAX_ROUTERS);
-    let notes = notes(&others, &errors, unasked, peers.error.as_deref());
+    let mut notes = notes(&others, &errors, unasked, peers.error.as_deref());
+    if peers.addresses.is_empty() && peers.error.is_none() {
+        notes.push(
+            "The numbers of calls are those of this router, because discovery finds no ready router, not even this \
+             one. Check --router-peers."
+                .to_owned(),
+        );
+    }
     let routers = std::iter::once(own).chain(others).collect();
     (routers, notes)
 }
@@ -165,9 +172,10 @@ fn notes(others: &[RouterStatus], errors: &[String], unasked: usize, discovery: 
     }
     let older: Vec<_> = others.iter().filter(|router| router.state == "older").collect();
     if let Some(first) = older.first() {
+        let their =
+            if older.len() == 1 { "1 router is".to_owned() } else { format!("{} routers are", older.len()) };
         notes.push(format!(
-            "{part}, because {} routers are of an older version, such as {} at {}. Upgrade them.",
-            older.len(),
+            "{part}, because {their} of an older version, such as {} at {}. Upgrade them.",
             if first.version.is_empty() { "one" } else { &first.version },
             first.address,
         ));

@@ -105,8 +105,8 @@ pub struct ShardStatus {
     /// report.
     #[serde(default)]
     pub started_ms: u64,
-    /// Calls that the runner served, as this router saw them. A call whose connection was lost counts
-    /// as failed; a call that the runner refused does not count.
+    /// Calls that the runner served, as the included routers saw them. A call whose connection was
+    /// lost counts as failed; a call that the runner refused does not count.
     #[serde(default)]
     pub numbers: Numbers,
 }
@@ -131,7 +131,8 @@ pub struct ImageStatus {
     /// one hour after the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_error: Option<StartError>,
-    /// The image's calls through this router. All zero if the image has no numbers of its own.
+    /// The image's calls through the included routers. All zero if the image has no numbers of its
+    /// own.
     #[serde(default)]
     pub numbers: Numbers,
 }
@@ -149,7 +150,7 @@ pub struct Totals {
     pub terminating: u64,
     /// Calls that wait for a pod.
     pub waiting: u64,
-    /// All calls through this router, including calls without an image.
+    /// All calls through the included routers, including calls without an image.
     #[serde(default)]
     pub numbers: Numbers,
 }

@@ -152,7 +152,8 @@ function showFailures(status) {
     setText(what.children[1], failureWords(one));
     what.title = one.text;
     const runner = names.get(one.shard) || one.shard;
-    setText(where, one.by === "runner" ? `runner ${runner}` : `router${runner ? ` at ${runner}` : ""}`);
+    const router = (status.routers || []).length > 1 && one.router ? `router ${one.router}` : "router";
+    setText(where, one.by === "runner" ? `runner ${runner}` : `${router}${runner ? ` at ${runner}` : ""}`);
     where.title = one.shard;
   };
   sync(byId("failures"), "failure-row", status.failures, key, fill);

@@ -26,6 +26,10 @@ fn images_are_completed_like_those_of_calls() {
         (&[][..], "image=set-labels:v1", IMAGE, IMAGE),
         (&[], "image=set-labels", &latest, &latest),
         (&[], "image=example.com%2Ffn%2Fset-labels", &latest, &latest),
+        // The status page's rows have no default tag.
+        (&[], "image=example.com%2Ffn%2Fset-labels&exact", REPOSITORY, REPOSITORY),
+        (&[], "image=set-labels:v1&exact", IMAGE, IMAGE),
+        (&[], "image=set-labels&exact", &latest, &latest),
         // Calls with a tag constraint select the repository.
         (&[REPOSITORY], "image=example.com/fn/set-labels", REPOSITORY, REPOSITORY),
         (&[REPOSITORY], "image=set-labels:v1", IMAGE, REPOSITORY),

@@ -53,7 +53,7 @@ fn known(name: &str, shards: &[(&str, usize)], images: &[(&str, usize)]) -> Know
             name: name.to_owned(),
             address: "0.0.0.0:9464".to_owned(),
             count: 2,
-            peers: Some(Peers::default()),
+            peers: Some(Peers { addresses: ["r0:9464".to_owned()].into(), error: None }),
         },
     }
 }
@@ -146,7 +146,7 @@ fn notes_say_which_part_is_shown() {
     let expected = "The numbers of calls are those of 1 of 3 routers, because routers do not answer (r1:9464: it did not \
                     answer within 1s). Check";
     assert!(page.notes[0].starts_with(expected), "{}", page.notes[0]);
-    let expected = "The numbers of calls are those of 1 of 3 routers, because 1 routers are of an older version, such as \
+    let expected = "The numbers of calls are those of 1 of 3 routers, because 1 router is of an older version, such as \
                     0.1.0 at r2:9464. Upgrade them.";
     assert_eq!(page.notes[1..], [expected]);
 
@@ -160,6 +160,11 @@ fn notes_say_which_part_is_shown() {
     let page = joined(many, Vec::new());
     assert!(page.notes[0].contains("1 of 7 routers, because at most 64"), "{}", page.notes[0]);
     assert_eq!(page.notes[1], "Routers may be missing: SERVFAIL. Check --router-peers.");
+
+    let mut lost = this();
+    lost.router.peers = Some(Peers::default());
+    let page = joined(lost, Vec::new());
+    assert!(page.notes[0].contains("discovery finds no ready router"), "{:?}", page.notes);
 }
 
 #[test]

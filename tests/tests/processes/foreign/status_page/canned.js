@@ -103,7 +103,7 @@ window.canned = (() => {
   window.fetch = async (url) => {
     const [path, image] = String(url).split("image.json?image=");
     if (path === "status.json") return new Response(JSON.stringify(canned.status));
-    const answer = canned.details && detail(decodeURIComponent(image));
+    const answer = canned.details && detail(decodeURIComponent(image.replace("&exact", "")));
     return new Response(JSON.stringify(answer), { status: answer ? 200 : 404 });
   };
   return { healthy, trouble, older, details: true, status: trouble() };
