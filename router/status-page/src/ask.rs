@@ -22,8 +22,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
 /// Number of runners that are asked at once.
 const AT_ONCE: usize = 16;
-/// Largest answer in bytes.
-const MAX_ANSWER: usize = 1024 * 1024;
+/// Largest answer in bytes. The images of an answer have up to 1 MiB; the rest of it is smaller.
+const MAX_ANSWER: usize = 2 * 1024 * 1024;
 /// Largest page of a router in bytes.
 const MAX_PAGE: usize = 8 * 1024 * 1024;
 
