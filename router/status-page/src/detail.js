@@ -143,7 +143,7 @@ function showDetail() {
   showPods(answer.pods, answer.error);
   const error = answer.last_error;
   setText(byId("detail-when"), error ? `${error.code}, ${age(status.at_ms - error.at_ms)}` : "");
-  const none = error === null && !answer.error ? "None since the owner's start." : detail ? "Not known." : "Loading.";
+  const none = error === null && !answer.error ? "None known to the owner." : detail ? "Not known." : "Loading.";
   setText(byId("detail-last"), error ? error.text : none);
   showConfig(answer.config);
   markExpanded();

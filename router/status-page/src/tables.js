@@ -44,7 +44,8 @@ function showRouters(status) {
     setLevel(sign, { included: "good", older: "idle" }[router.state] || "warn");
     setText(who, router.name || router.address);
     const version = router.version && router.version !== status.version ? `, version ${router.version}` : "";
-    const own = router.name === status.router ? "this router" : router.state;
+    // Routers on one host have the same name. This router is the first.
+    const own = router === routers[0] ? "this router" : router.state;
     const address = router.state !== "included" && router.name ? `, ${router.address}` : "";
     setText(rest, own + version + address);
   };
