@@ -323,11 +323,12 @@ impl<B: Backend> Driver<B> {
 
     fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
         // If there is no entry, the caller has cancelled, and the pool gets its `Cancel`.
-        let (_, answer) = self.waiting.remove(&id)?;
+        let (image, answer) = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
             let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };
+        self.starts.grant(&image);
         let _ = answer.send(Ok(connection));
         None
     }

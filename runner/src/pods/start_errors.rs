@@ -4,7 +4,7 @@
 //! pod may be another runner's. So the runner also reports when its pods became ready, and the
 //! router compares the times of all runners.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ const MAX_TEXT: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct StartErrors {
     failures: HashMap<ImageKey, (Time, String)>,
+    /// The images whose failure is only that of a waiting call.
+    rejected: HashSet<ImageKey>,
     successes: HashMap<ImageKey, Time>,
 }
 
@@ -41,13 +43,31 @@ impl StartErrors {
     /// The start of a pod failed, or the pod waits because of an error.
     pub(super) fn record_failure(&mut self, image: &ImageKey, text: &str, now: Time) {
         let text = cut(text, MAX_TEXT, "…").into_owned();
+        self.rejected.remove(image);
         self.failures.insert(image.clone(), (now, text));
         drop_oldest(&mut self.failures, MAX_FAILURES, |(at, _)| *at);
+    }
+
+    /// A call waited in vain for a pod that may be another runner's. Unlike a failed start, this is
+    /// over when a pod serves a call.
+    pub(super) fn record_rejection(&mut self, image: &ImageKey, text: &str, now: Time) {
+        self.record_failure(image, text, now);
+        self.rejected.insert(image.clone());
+        let failures = &self.failures;
+        self.rejected.retain(|image| failures.contains_key(image));
+    }
+
+    /// A pod serves a call of the image.
+    pub(super) fn record_served(&mut self, image: &ImageKey) {
+        if !self.rejected.is_empty() && self.rejected.remove(image) {
+            self.failures.remove(image);
+        }
     }
 
     /// A pod became ready for the first time.
     pub(super) fn record_success(&mut self, image: &ImageKey, now: Time) {
         self.failures.remove(image);
+        self.rejected.remove(image);
         self.successes.insert(image.clone(), now);
         drop_oldest(&mut self.successes, MAX_SUCCESSES, |at| *at);
     }
@@ -110,6 +130,21 @@ mod tests {
         let late = errors.all(at(3604));
         assert_eq!(late.keys().collect::<Vec<_>>(), [&image("f")], "the failure of g is an hour old");
         assert!(errors.all(at(3606)).is_empty());
+    }
+
+    #[test]
+    fn a_rejection_is_over_when_a_pod_serves_a_call() {
+        let mut errors = StartErrors::default();
+        errors.record_rejection(&image("f"), "rejected", at(1));
+        errors.record_failure(&image("g"), "failed", at(1));
+        errors.record_rejection(&image("h"), "rejected", at(1));
+        errors.record_failure(&image("h"), "failed", at(2));
+        for name in ["f", "g", "h"] {
+            assert!(errors.has_failed(&image(name), at(3)), "{name}");
+            errors.record_served(&image(name));
+        }
+        let kept = ["f", "g", "h"].map(|name| errors.has_failed(&image(name), at(3)));
+        assert_eq!(kept, [false, true, true], "the starts of g and h failed");
     }
 
     #[test]

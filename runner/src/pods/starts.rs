@@ -79,8 +79,13 @@ impl Starts {
     pub(super) fn reject(&mut self, image: &ImageKey, error: &Rejection, now: Time) {
         let is_start = matches!(error, Rejection::PodFailed { .. } | Rejection::NotReady { .. });
         if is_start && !self.errors.has_failed(image, now) {
-            self.errors.record_failure(image, &error.to_string(), now);
+            self.errors.record_rejection(image, &error.to_string(), now);
         }
+    }
+
+    /// Records that a call was granted a pod.
+    pub(super) fn grant(&mut self, image: &ImageKey) {
+        self.errors.record_served(image);
     }
 
     /// Records an event of the pool.

@@ -41,7 +41,9 @@ pub(super) enum AskError {
          ask its own admin port for /config"
     )]
     Older { runner: String },
-    #[error("runner {runner}, the image's owner, refused the request: {code}: {message}")]
+    #[error(
+        "runner {runner}, the image's owner, refused the request ({code}: {message}): check its log, and try again"
+    )]
     Refused { runner: String, code: &'static str, message: String },
 }
 
