@@ -18,8 +18,8 @@ use crate::output::escaped;
 /// The file in `--results-dir`, like kpt's.
 const RESULTS_FILE: &str = "results.yaml";
 /// What to do about a function that no runner has.
-const NOT_FOUND: &str = "the runners have no such function. `porch-fn up` prints the images that it runs; add \
-                         others with --local-functions. Runners without function pods run only the images of --config";
+const NOT_FOUND: &str = "the runners have no such function. Runners without function pods run only the images of \
+                         --config";
 
 /// Prints the outcome of one function's call on standard error.
 pub(super) struct Report<'a> {
@@ -67,7 +67,10 @@ impl Report<'_> {
         }
         let mut text = format!("{}: {}", code_name(status.code), status.message);
         if status.code == Code::NotFound {
-            let _ = write!(text, "; {NOT_FOUND}");
+            let _ = match status.functions.as_str() {
+                "" => write!(text, "; {NOT_FOUND}"),
+                functions => write!(text, "; there are {functions}; add others with --local-functions"),
+            };
         }
         Err(Failure::with_code(text, exit))
     }
@@ -156,7 +159,7 @@ mod tests {
     }
 
     fn status(code: Code, message: &str) -> Status {
-        Status { code, message: message.to_owned() }
+        Status { code, message: message.to_owned(), functions: String::new() }
     }
 
     #[test]
