@@ -25,9 +25,9 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortBy::Calls)]
     sort_by: SortBy,
     /// Most images to print
-    #[arg(long, value_name = "COUNT", default_value_t = 20)]
-    limit: usize,
-    /// Print the table once. This is the default if the output is no terminal
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    /// Print the table once. This is the default if the output is not a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
     }
     loop {
         let (_, page) = router.page("/status.json").await.map_err(|error| reached.explain(error))?;
-        let top = Top::of(page, sort_by, limit)?;
+        let top = Top::of(page, sort_by, usize::from(limit))?;
         match output {
             Output::Json => show(&format!("{}\n", serde_json::to_string_pretty(&top)?)),
             // Overwrites the lines in place, so that the table does not flicker.

@@ -39,8 +39,10 @@ struct Parts {
 // === impl Report ===
 
 impl Report<'_> {
-    pub(super) fn running(&self) {
-        eprintln!("[RUNNING] \"{}\"", escaped(self.image));
+    /// `selected` is the number of resources that the function gets, if not all.
+    pub(super) fn running(&self, selected: Option<usize>) {
+        let count = selected.map(|count| format!(" on {count} resource(s)")).unwrap_or_default();
+        eprintln!("[RUNNING] \"{}\"{count}", escaped(self.image));
     }
 
     pub(super) fn passed(&self, response: &EvaluateFunctionResponse, output: &Output) -> Result<(), Failure> {

@@ -120,10 +120,11 @@ pub struct ServerFlags {
     /// At the limit, a new connection closes the one that has been idle for the longest time
     #[arg(long, value_name = "COUNT", default_value = "10000", help_heading = "Limits")]
     pub max_connections: NonZeroUsize,
-    /// Most function images with metrics of their own at /metrics, up to 1000; the calls of all
-    /// other images count as "other". Each image costs up to 18 series per program. 0 turns these
-    /// metrics off
-    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    /// Most function images with metrics of their own at /metrics, up to 1000.
+    ///
+    /// The calls of all other images count as "other". Each image costs up to 18 series per
+    /// program. 0 turns these metrics off
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Metrics")]
     pub metrics_per_function: u16,
     /// How long to accept new calls after SIGTERM, until all callers have noticed
     #[arg(long, value_name = "DURATION", default_value = "5s", help_heading = "Shutdown")]
