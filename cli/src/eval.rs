@@ -38,8 +38,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     fn_config: Option<PathBuf>,
     /// Where the result goes: stdout (a ResourceList), unwrap (YAML documents on standard output),
-    /// or a new directory. Default: stdout; unwrap for YAML documents
-    /// on standard input
+    /// or a new directory. Default: stdout; unwrap for YAML documents on standard input
     #[arg(short, long, value_name = "stdout|unwrap|DIR", conflicts_with = "write")]
     output: Option<Destination>,
     /// Write the result back to the package instead of printing it

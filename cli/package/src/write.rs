@@ -87,7 +87,7 @@ pub fn write_new(dir: &Path, package: &Package, output: &Output) -> Result<Strin
     Ok(lines.join("\n"))
 }
 
-/// Checks that `dir` does not exist or is empty, like [`write_new()`] needs it.
+/// Checks that `dir` is new or empty. [`write_new()`] refuses other directories.
 ///
 /// # Errors
 ///
