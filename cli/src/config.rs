@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use porch_fn_image::Image;
 use porch_fn_settings::Page;
 use serde_json::Value;
 
@@ -29,7 +30,10 @@ pub(crate) async fn run(ConfigArgs { image, page: args }: ConfigArgs) -> Result<
     let refusal: Option<Value> =
         serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
     if let Some(error) = refusal.as_ref().and_then(|page| page.get("error")?.as_str()) {
-        return Err(Failure::usage(error));
+        // A router answers 400 also if it cannot ask the owner of a valid image. The prefix does not
+        // matter here.
+        let is_valid = Image::parse(&image, "example.com").is_ok();
+        return Err(if is_valid { Failure::unreachable(error) } else { Failure::usage(error) });
     }
     let page = server.read(&path, status, &body).map_err(|error| reached.explain(error))?;
     args.output.print(&page, tables);
@@ -85,6 +89,18 @@ mod tests {
         let (address, cluster) = (address.to_owned(), ClusterArgs::default());
         let page = PageArgs { address, output: Output::Table, cluster };
         run(ConfigArgs { image, page }).await.unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn an_owner_that_cannot_be_asked_is_no_usage_error() {
+        for (image, code) in [("f:v1", 2_u8), ("not an image", 64)] {
+            let answer = ("400 Bad Request".to_owned(), r#"{"error": "a text"}"#.to_owned());
+            let (address, asked) = serve(vec![answer]).await;
+            let page = PageArgs { address, output: Output::Table, cluster: ClusterArgs::default() };
+            let refused = run(ConfigArgs { image: image.to_owned(), page }).await.unwrap_err();
+            assert_eq!((refused.to_string().as_str(), refused.code()), ("a text", ExitCode::from(code)));
+            asked.await.unwrap();
+        }
     }
 
     #[tokio::test]

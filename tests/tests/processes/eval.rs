@@ -61,7 +61,7 @@ async fn a_package_is_evaluated_like_by_kpt() {
 
     let passed = run(&["package", "-i", COPY, "-o", "unwrap", "--match-kind", "B"], "").await;
     assert_eq!(text(&passed.stdout), format!("{A}---\n{B}"), "{}", text(&passed.stderr));
-    let expected = format!("[RUNNING] \"{COPY}\"\n[PASS] \"{COPY}\"\n  Stderr:\n    note\n");
+    let expected = format!("[RUNNING] \"{COPY}\" on 1 resource(s)\n[PASS] \"{COPY}\"\n  Stderr:\n    note\n");
     assert_eq!(text(&passed.stderr), expected);
     // Documents stay documents, and a ResourceList stays one.
     assert_eq!(text(&run(&["-", "-i", COPY], &format!("{A}---\n{B}")).await.stdout), format!("{A}---\n{B}"));
