@@ -106,13 +106,14 @@ mod tests {
     #[tokio::test]
     async fn errors_distinguish_refused_images_other_servers_and_unreachable_ones() {
         let see = "; see --address, and -n for a cluster";
-        for (status, body, is_refused) in [
-            ("400 Bad Request", r#"{"error": "not an image"}"#, true),
-            ("400 Bad Request", "what?", false),
-            ("404 Not Found", "pages: /shards", false),
+        let hint = "; it may be a runner's, or its version may be older than 0.2.0";
+        for (status, body, hint, is_refused) in [
+            ("400 Bad Request", r#"{"error": "not an image"}"#, "", true),
+            ("400 Bad Request", "what?", "", false),
+            ("404 Not Found", "pages: /shards", hint, false),
         ] {
             let (address, asked) = serve(vec![(status.to_owned(), body.to_owned())]).await;
-            let other = format!("{address} is not a router's admin port (/config returned {status}){see}");
+            let other = format!("{address} is not a router's admin port (/config returned {status}{hint}){see}");
             assert_eq!(failure(&address).await, if is_refused { "not an image" } else { &other });
             let path = "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4";
             assert_eq!(asked.await.unwrap(), [path]);

@@ -104,7 +104,9 @@ impl FromStr for Destination {
             "stdout" => Ok(Self::Stdout),
             "unwrap" => Ok(Self::Unwrap),
             // kubectl's formats would make a directory with that name.
-            "json" | "yaml" => Err(format!("give stdout or unwrap, or ./{text} for a directory of that name")),
+            "json" | "yaml" => {
+                Err(format!("give stdout or unwrap, or ./{text} for a directory of that name"))
+            }
             directory => Ok(Self::Directory(directory.into())),
         }
     }
