@@ -84,7 +84,11 @@ impl AdminPort {
     ) -> Result<(String, T), Failure> {
         if status != StatusCode::OK {
             let path = path.split('?').next().unwrap_or_default();
-            return Err(self.not_an_admin_port(&format!("{path} returned {status}")));
+            let mut reason = format!("{path} returned {status}");
+            if status == StatusCode::NOT_FOUND {
+                reason.push_str("; it may be a runner's, or its version may be older than 0.2.0");
+            }
+            return Err(self.not_an_admin_port(&reason));
         }
         let page = serde_json::from_slice(body).map_err(|error| self.other(&error))?;
         Ok((String::from_utf8_lossy(body).into_owned(), page))

@@ -124,10 +124,10 @@ impl ClusterArgs {
         // The URL may contain a name and a password.
         let server = config.cluster_url.clone();
         let server = format!(
-            "{}://{}:{}{}",
+            "{}://{}{}{}",
             server.scheme_str().unwrap_or("https"),
             server.host().unwrap_or_default(),
-            server.port_u16().unwrap_or(443),
+            server.port_u16().map(|port| format!(":{port}")).unwrap_or_default(),
             server.path().trim_end_matches('/')
         );
         let client = Client::try_from(config).map_err(|error| {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use porch_fn_image::Image;
 use porch_fn_settings::Page;
 use serde_json::Value;
 
@@ -29,7 +30,10 @@ pub(crate) async fn run(ConfigArgs { image, page: args }: ConfigArgs) -> Result<
     let refusal: Option<Value> =
         serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
     if let Some(error) = refusal.as_ref().and_then(|page| page.get("error")?.as_str()) {
-        return Err(Failure::usage(error));
+        // A router answers 400 also if it cannot ask the owner of a valid image. The prefix does not
+        // matter here.
+        let is_valid = Image::parse(&image, "example.com").is_ok();
+        return Err(if is_valid { Failure::unreachable(error) } else { Failure::usage(error) });
     }
     let page = server.read(&path, status, &body).map_err(|error| reached.explain(error))?;
     args.output.print(&page, tables);
@@ -88,15 +92,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_owner_that_cannot_be_asked_is_no_usage_error() {
+        for (image, code) in [("f:v1", 2_u8), ("not an image", 64)] {
+            let answer = ("400 Bad Request".to_owned(), r#"{"error": "a text"}"#.to_owned());
+            let (address, asked) = serve(vec![answer]).await;
+            let page = PageArgs { address, output: Output::Table, cluster: ClusterArgs::default() };
+            let refused = run(ConfigArgs { image: image.to_owned(), page }).await.unwrap_err();
+            assert_eq!((refused.to_string().as_str(), refused.code()), ("a text", ExitCode::from(code)));
+            asked.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
     async fn errors_distinguish_refused_images_other_servers_and_unreachable_ones() {
         let see = "; see --address, and -n for a cluster";
-        for (status, body, is_refused) in [
-            ("400 Bad Request", r#"{"error": "not an image"}"#, true),
-            ("400 Bad Request", "what?", false),
-            ("404 Not Found", "pages: /shards", false),
+        let hint = "; it may be a runner's, or its version may be older than 0.2.0";
+        for (status, body, hint, is_refused) in [
+            ("400 Bad Request", r#"{"error": "not an image"}"#, "", true),
+            ("400 Bad Request", "what?", "", false),
+            ("404 Not Found", "pages: /shards", hint, false),
         ] {
             let (address, asked) = serve(vec![(status.to_owned(), body.to_owned())]).await;
-            let other = format!("{address} is not a router's admin port (/config returned {status}){see}");
+            let other = format!("{address} is not a router's admin port (/config returned {status}{hint}){see}");
             assert_eq!(failure(&address).await, if is_refused { "not an image" } else { &other });
             let path = "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4";
             assert_eq!(asked.await.unwrap(), [path]);

@@ -38,7 +38,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     fn_config: Option<PathBuf>,
     /// Where the result goes: stdout (a ResourceList), unwrap (YAML documents on standard output),
-    /// or a new directory. Default: stdout; unwrap if the input are YAML documents
+    /// or a new directory. Default: stdout; unwrap for YAML documents on standard input
     #[arg(short, long, value_name = "stdout|unwrap|DIR", conflicts_with = "write")]
     output: Option<Destination>,
     /// Write the result back to the package instead of printing it
@@ -103,6 +103,10 @@ impl FromStr for Destination {
             "" => Err("give stdout, unwrap or a directory".to_owned()),
             "stdout" => Ok(Self::Stdout),
             "unwrap" => Ok(Self::Unwrap),
+            // kubectl's formats would make a directory with that name.
+            "json" | "yaml" => {
+                Err(format!("give stdout or unwrap, or ./{text} for a directory of that name"))
+            }
             directory => Ok(Self::Directory(directory.into())),
         }
     }
@@ -130,9 +134,13 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
         (None, arguments) => Some(FunctionConfig::from_pairs(arguments)),
     };
     let config = config.transpose().map_err(Failure::usage)?;
+    if let Some(Destination::Directory(directory)) = &args.output {
+        // Fails before the function runs.
+        porch_fn_package::require_new(directory).map_err(Failure::usage)?;
+    }
     let input = Input::read(&args, config.as_ref())?;
     let report = Report { image: &args.image, verbose: args.verbose, results: args.results_dir.as_deref() };
-    report.running();
+    report.running(input.selected);
     let response = match call::call(&args, input.list.clone()).await? {
         Ok(response) => response,
         Err(status) => return report.failed(&status),

@@ -23,7 +23,7 @@ pub(crate) enum Exit {
 /// The exit codes in `porch-fn --help`.
 pub(crate) const HELP: &str = "Exit codes:\n  \
      0   success\n  \
-     1   the function failed, or the command\n  \
+     1   the function or the command failed\n  \
      2   the call or the cluster could not be reached\n  \
      3   doctor found problems\n  \
      64  wrong arguments or input";

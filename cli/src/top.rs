@@ -25,9 +25,9 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortBy::Calls)]
     sort_by: SortBy,
     /// Most images to print
-    #[arg(long, value_name = "COUNT", default_value_t = 20)]
-    limit: usize,
-    /// Print the table once. This is the default if the output is no terminal
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    /// Print the table once. This is the default if the output is not a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -67,9 +67,20 @@ pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
     if is_live {
         show("\x1b[2J");
     }
+    let mut shown = false;
     loop {
-        let (_, page) = router.page("/status.json").await.map_err(|error| reached.explain(error))?;
-        let top = Top::of(page, sort_by, limit)?;
+        let page = router.page("/status.json").await.map_err(|error| reached.explain(error));
+        let page = match page {
+            Ok((_, page)) => page,
+            // The router may be back soon. The last table stays.
+            Err(error) if shown => {
+                show(&format!("\x1b[H{error}\x1b[K\n"));
+                sleep(INTERVAL).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let top = Top::of(page, sort_by, usize::from(limit))?;
         match output {
             Output::Json => show(&format!("{}\n", serde_json::to_string_pretty(&top)?)),
             // Overwrites the lines in place, so that the table does not flicker.
@@ -81,6 +92,7 @@ pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
         if !is_live {
             return Ok(ExitCode::SUCCESS);
         }
+        shown = true;
         sleep(INTERVAL).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use porch_fn_admin::rpc_metrics::RpcMetrics;
-use porch_fn_grpc::{Call, Reply, format_timeout, is_shed, load_of};
+use porch_fn_grpc::{Call, FUNCTIONS_TRAILER, Reply, format_timeout, is_shed, load_of};
 use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_telemetry::span::Span;
 use tokio::time::Instant;
@@ -96,7 +96,8 @@ pub(crate) async fn attempt(
 }
 
 fn strip_own(trailers: &mut HeaderMap) {
-    let own: Vec<_> = trailers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
+    let is_own = |name: &str| name.starts_with(OWN_PREFIX) && name != FUNCTIONS_TRAILER;
+    let own: Vec<_> = trailers.keys().filter(|name| is_own(name.as_str())).cloned().collect();
     for name in own {
         trailers.remove(name);
     }

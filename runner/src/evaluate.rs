@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use porch_fn_admin::failures::Failures;
-use porch_fn_grpc::{Call, Evaluate, Reply, code_name, message_of};
+use porch_fn_grpc::{Call, Evaluate, FUNCTIONS_TRAILER, Reply, code_name, message_of};
 use porch_fn_image::{AllowedImages, Image, shard_key};
 use porch_fn_proto::{Peek, peek};
 use porch_fn_telemetry::span;
@@ -16,6 +17,8 @@ use crate::last_errors::LastErrors;
 use crate::metrics::{Metrics, Runtime};
 use crate::pods::PodRuntime;
 
+/// Maximum number of functions in the trailer of an answer that a function is not found.
+const MAX_LISTED: usize = 20;
 const NO_IMAGE: &str = "the request names no function image";
 
 /// The runner's evaluator. Without a runtime, it answers `NOT_FOUND` to every valid and allowed
@@ -76,8 +79,19 @@ impl Runner {
         {
             return (reply, Runtime::Pod);
         }
-        let text = format!("function {} not found", go_quote(image));
-        (Reply::failed(Code::NotFound, &text), Runtime::None)
+        (self.not_found(image), Runtime::None)
+    }
+
+    fn not_found(&self, image: &str) -> Reply {
+        let mut reply = Reply::failed(Code::NotFound, &format!("function {} not found", go_quote(image)));
+        let mut listed = self.pods.as_ref().and_then(|pods| pods.catalog.listed()).unwrap_or_default();
+        listed.truncate(MAX_LISTED);
+        if !listed.is_empty()
+            && let Ok(listed) = HeaderValue::try_from(listed.join(","))
+        {
+            reply.status_headers_mut().insert(FUNCTIONS_TRAILER, listed);
+        }
+        reply
     }
 }
 

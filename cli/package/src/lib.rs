@@ -51,6 +51,6 @@ mod tests;
 pub use file::Package;
 pub use function_config::FunctionConfig;
 pub use output::{Output, Unselected, is_resource_list, results_yaml, split, split_with};
-pub use read::{STDIN_FILE, documents, read};
+pub use read::{documents, read};
 pub use select::Selector;
-pub use write::{write, write_new};
+pub use write::{require_new, write, write_new};

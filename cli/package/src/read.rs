@@ -42,7 +42,7 @@ pub fn read(dir: &Path, max_bytes: u64) -> Result<Package, String> {
 }
 
 /// The path annotation of resources from standard input.
-pub const STDIN_FILE: &str = "stdin.yaml";
+const STDIN_FILE: &str = "stdin.yaml";
 
 /// Reads the YAML documents in `text`, for example from standard input, as a package with one file.
 ///

@@ -69,16 +69,7 @@ pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, S
 /// When a check fails: then nothing is written. When a file cannot be written: the files before it
 /// stay.
 pub fn write_new(dir: &Path, package: &Package, output: &Output) -> Result<String, String> {
-    let shown = dir.display();
-    match fs::read_dir(dir).map(|mut entries| entries.next().is_some()) {
-        Ok(true) => {
-            return Err(format!("{shown} is not empty; name a new directory, or use --write"));
-        }
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(format!("cannot list {shown}: {error}; name a new directory"));
-        }
-        _ => {}
-    }
+    require_new(dir)?;
     for path in output.files.keys() {
         check(dir, &Package::default(), output, path)?;
     }
@@ -94,6 +85,22 @@ pub fn write_new(dir: &Path, package: &Package, output: &Output) -> Result<Strin
         lines.push(format!("created {}", target.display()));
     }
     Ok(lines.join("\n"))
+}
+
+/// Checks that `dir` is new or empty. [`write_new()`] refuses other directories.
+///
+/// # Errors
+///
+/// When it has entries, or cannot be listed.
+pub fn require_new(dir: &Path) -> Result<(), String> {
+    let shown = dir.display();
+    match fs::read_dir(dir).map(|mut entries| entries.next().is_some()) {
+        Ok(true) => Err(format!("{shown} is not empty; name a new directory, or use --write")),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("cannot list {shown}: {error}; name a new directory"))
+        }
+        _ => Ok(()),
+    }
 }
 
 // === impl Output ===

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Charge, Reply, format_timeout, message_of};
+use porch_fn_grpc::{Charge, FUNCTIONS_TRAILER, Reply, format_timeout, message_of};
 use porch_fn_grpc_client::conn::{self, Connection};
 use porch_fn_grpc_client::unary::{self, CallError};
 use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
@@ -32,6 +32,9 @@ const CONNECTION: conn::Options = conn::Options {
 pub(super) struct Status {
     pub(super) code: Code,
     pub(super) message: String,
+    /// If the function was not found: the functions that there are, separated by commas. Empty if
+    /// they are not known.
+    pub(super) functions: String,
 }
 
 /// Calls the function with the ResourceList `list`. A status other than OK is the inner error.
@@ -86,7 +89,10 @@ async fn is_http_port(address: &str) -> bool {
 fn answer_of(reply: &Reply) -> Result<Result<EvaluateFunctionResponse, Status>, Failure> {
     let code = reply.code();
     if code != Code::Ok {
-        return Ok(Err(Status { code, message: message_of(reply.status_headers()) }));
+        let trailers = reply.status_headers();
+        let functions = trailers.get(FUNCTIONS_TRAILER).and_then(|value| value.to_str().ok());
+        let functions = functions.unwrap_or_default().replace(',', ", ");
+        return Ok(Err(Status { code, message: message_of(trailers), functions }));
     }
     let message = reply.framed.slice(PREFIX_LEN..reply.framed.len()).contiguous();
     let response = EvaluateFunctionResponse::decode(message);

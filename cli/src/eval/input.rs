@@ -22,7 +22,8 @@ pub(super) struct Input {
     /// The directory and its package. `None`: standard input is a ResourceList. YAML documents of
     /// standard input have the directory `-`.
     pub(super) package: Option<(PathBuf, Package)>,
-    is_selected: bool,
+    /// Number of resources that `--match-...` selected. `None`: the function gets all resources.
+    pub(super) selected: Option<usize>,
 }
 
 // === impl Input ===
@@ -49,21 +50,21 @@ impl Input {
         }
         if selector != Selector::default() {
             return Err(Failure::usage(
-                "--match-... needs a package directory or YAML documents, no ResourceList",
+                "--match-... needs a package directory or YAML documents, not a ResourceList",
             ));
         }
         let list = match config {
             Some(config) => config.set_in(text.as_bytes()).map_err(|error| failed(&error))?,
             None => text,
         };
-        Ok(Self { list: list.into(), unselected: Unselected::default(), package: None, is_selected: false })
+        Ok(Self { list: list.into(), unselected: Unselected::default(), package: None, selected: None })
     }
 
     fn of(directory: &Path, package: Package, selector: &Selector, config: Option<&FunctionConfig>) -> Self {
         let (selected, unselected) = package.select(selector);
         let list = selected.to_resource_list(config).into();
-        let is_selected = *selector != Selector::default();
-        Self { list, unselected, package: Some((directory.to_owned(), package)), is_selected }
+        let selected = (*selector != Selector::default()).then(|| selected.item_count());
+        Self { list, unselected, package: Some((directory.to_owned(), package)), selected }
     }
 
     /// Where the result goes by default: it has the form of the input.
@@ -74,7 +75,7 @@ impl Input {
 
     /// Returns whether the function gets all resources, so that its output has all resources.
     pub(super) fn is_whole(&self) -> bool {
-        !self.is_selected
+        self.selected.is_none()
     }
 }
 

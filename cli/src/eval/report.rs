@@ -18,8 +18,8 @@ use crate::output::escaped;
 /// The file in `--results-dir`, like kpt's.
 const RESULTS_FILE: &str = "results.yaml";
 /// What to do about a function that no runner has.
-const NOT_FOUND: &str = "the runners have no such function. `porch-fn up` prints the images that it runs; add \
-                         others with --local-functions. Runners without function pods run only the images of --config";
+const NOT_FOUND: &str = "the runners have no such function. Runners without function pods run only the images of \
+                         --config";
 
 /// Prints the outcome of one function's call on standard error.
 pub(super) struct Report<'a> {
@@ -34,13 +34,17 @@ pub(super) struct Report<'a> {
 struct Parts {
     results: Vec<String>,
     stderr: String,
+    /// Why the function's output is not a ResourceList. Empty: it is one.
+    reason: String,
 }
 
 // === impl Report ===
 
 impl Report<'_> {
-    pub(super) fn running(&self) {
-        eprintln!("[RUNNING] \"{}\"", escaped(self.image));
+    /// `selected` is the number of resources that the function gets, if not all.
+    pub(super) fn running(&self, selected: Option<usize>) {
+        let count = selected.map(|count| format!(" on {count} resource(s)")).unwrap_or_default();
+        eprintln!("[RUNNING] \"{}\"{count}", escaped(self.image));
     }
 
     pub(super) fn passed(&self, response: &EvaluateFunctionResponse, output: &Output) -> Result<(), Failure> {
@@ -59,15 +63,24 @@ impl Report<'_> {
         eprint!("{}", self.block("FAIL", results, stderr));
         let exit = exit(status.code);
         let whole = || Parts { stderr: status.message.clone(), ..Parts::default() };
-        let Parts { results, stderr } = parts.clone().unwrap_or_else(whole);
+        let Parts { results, stderr, reason } = parts.clone().unwrap_or_else(whole);
         let results: Vec<Value> = results.iter().map(|line| result(line)).collect();
         self.write(exit as u8, &json!(results), &stderr)?;
         if found.is_some() {
-            return Ok(exit.into());
+            if reason.is_empty() {
+                return Ok(exit.into());
+            }
+            return Err(Failure::with_code(escaped(&reason), exit));
         }
-        let mut text = format!("{}: {}", code_name(status.code), status.message);
+        // The text may come from the function, and so may have control characters of a terminal.
+        let lines = || status.message.lines().map(escaped).collect::<Vec<_>>().join("\n");
+        let message = if self.verbose { status.message.clone() } else { lines() };
+        let mut text = format!("{}: {message}", code_name(status.code));
         if status.code == Code::NotFound {
-            let _ = write!(text, "; {NOT_FOUND}");
+            let _ = match status.functions.as_str() {
+                "" => write!(text, "; {NOT_FOUND}"),
+                functions => write!(text, "; there are {functions}; add others with --local-functions"),
+            };
         }
         Err(Failure::with_code(text, exit))
     }
@@ -124,11 +137,26 @@ fn exit(code: Code) -> Exit {
 /// Takes the results and the function's stderr out of an error text. The texts are those of Porch's
 /// wrapper-server. `None`: the text is of another kind.
 fn parts(message: &str) -> Option<Parts> {
+    not_parsed(message).or_else(|| with_results(message))
+}
+
+/// Parts of the text about a function whose output is not a ResourceList.
+fn not_parsed(message: &str) -> Option<Parts> {
+    let (_, rest) = message.split_once("failed to parse the output of function ")?;
+    let (_, rest) = rest.split_once(" with stderr '")?;
+    let (stderr, reason) = rest.rsplit_once("': ")?;
+    let reason = format!("the function failed: {}", reason.trim());
+    Some(Parts { stderr: stderr.trim().to_owned(), reason, ..Parts::default() })
+}
+
+/// Parts of the text about a function that returned results.
+fn with_results(message: &str) -> Option<Parts> {
     let (head, rest) = message.split_once(" with structured results: ")?;
     // The exec runtime puts the stderr into parentheses in the head.
     let (results, stderr) = rest.split_once(" and stderr: ").unwrap_or((rest, head));
     let results = results.split("\n\n").map(str::trim).filter(|line| !line.is_empty());
-    Some(Parts { results: results.map(str::to_owned).collect(), stderr: stderr.trim().to_owned() })
+    let results = results.map(str::to_owned).collect();
+    Some(Parts { results, stderr: stderr.trim().to_owned(), ..Parts::default() })
 }
 
 /// Returns the result of one line of an error text.
@@ -156,7 +184,7 @@ mod tests {
     }
 
     fn status(code: Code, message: &str) -> Status {
-        Status { code, message: message.to_owned() }
+        Status { code, message: message.to_owned(), functions: String::new() }
     }
 
     #[test]
@@ -173,12 +201,32 @@ mod tests {
         let expected = Parts {
             results: vec!["[error]: bad".to_owned()],
             stderr: "Failed to execute function \"f\": exit status 1 (no)".to_owned(),
+            ..Parts::default()
         };
         assert_eq!((parts(executable), parts("a text")), (Some(expected), None));
         let exit = report(None, false).failed(&status(Code::Internal, FAILED)).unwrap();
         assert_eq!(exit, ExitCode::from(1));
         let error = report(None, true).failed(&status(Code::Internal, FAILED)).unwrap_err();
         assert_eq!((error.to_string(), error.code()), (format!("INTERNAL: {FAILED}"), ExitCode::from(1)));
+    }
+
+    #[test]
+    fn a_function_without_a_resource_list_is_printed_with_its_stderr() {
+        let message = "rpc error: failed to parse the output of function \"f\" with stderr 'it's\nbad\n': \
+            expected exactly one object, got 0";
+        let found = parts(message).unwrap();
+        assert_eq!((found.results.as_slice(), found.stderr.as_str()), (&[][..], "it's\nbad"));
+        let error = report(None, false).failed(&status(Code::Internal, message)).unwrap_err();
+        assert_eq!(error.to_string(), "the function failed: expected exactly one object, got 0");
+        assert_eq!(error.code(), ExitCode::from(1));
+    }
+
+    #[test]
+    fn control_characters_of_an_error_text_are_escaped_unless_verbose() {
+        let status = status(Code::Internal, "a\n\u{1b}[2J");
+        let text = |verbose| report(None, verbose).failed(&status).unwrap_err().to_string();
+        assert_eq!(text(false), "INTERNAL: a\n\\u{1b}[2J");
+        assert_eq!(text(true), "INTERNAL: a\n\u{1b}[2J");
     }
 
     #[test]

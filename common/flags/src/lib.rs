@@ -155,8 +155,10 @@ fn describe(error: &clap::Error) -> String {
     let ends = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
     let ends = if has_near_suggestion(error) { &ends[..2] } else { &ends };
     let end = ends.iter().filter_map(|end| text.find(end)).min();
-    let text =
-        text[..end.unwrap_or(text.len())].trim_start_matches("error: ").replace("\n\n  tip:", "; tip:");
+    let text = text[..end.unwrap_or(text.len())]
+        .trim_start_matches("error: ")
+        .replace("\n\n  tip:", "; tip:")
+        .replace("\n  tip:", "; tip:");
     one_line(&(text.split_whitespace().collect::<Vec<_>>().join(" ") + &usage), MAX_MESSAGE)
 }
 

@@ -47,11 +47,17 @@ pub struct ServerFlags {
     )]
     pub admin_port: u16,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, value_name = "LEVEL", default_value_t = DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5), help_heading = "Logs")]
+    #[arg(long, value_name = "LEVEL", default_value_t = DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5), help_heading = "Logs and metrics")]
     pub log_level: u8,
     /// Format of log lines; json has one object in each line
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, help_heading = "Logs")]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, help_heading = "Logs and metrics")]
     pub log_format: LogFormat,
+    /// Most function images with metrics of their own at /metrics, up to 1000.
+    ///
+    /// The calls of all other images count as "other". Each image costs up to 18 series per program.
+    /// 0 turns these metrics off
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Logs and metrics")]
+    pub metrics_per_function: u16,
     /// Kubeconfig file to reach the API server from outside the cluster.
     ///
     /// Default: the service account of the pod
@@ -120,12 +126,6 @@ pub struct ServerFlags {
     /// At the limit, a new connection closes the one that has been idle for the longest time
     #[arg(long, value_name = "COUNT", default_value = "10000", help_heading = "Limits")]
     pub max_connections: NonZeroUsize,
-    /// Most function images with metrics of their own at /metrics, up to 1000.
-    ///
-    /// The calls of all other images count as "other". Each image costs up to 18 series per
-    /// program. 0 turns these metrics off
-    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000), help_heading = "Limits")]
-    pub metrics_per_function: u16,
     /// How long to accept new calls after SIGTERM, until all callers have noticed
     #[arg(long, value_name = "DURATION", default_value = "5s", help_heading = "Shutdown")]
     pub drain_delay: GoDuration,

@@ -17,6 +17,10 @@ pub const SHED_VALUE: &str = "shed";
 /// The trailer by which a runner reports how many other calls it has in flight.
 pub const LOAD_TRAILER: &str = "porch-fn-load";
 
+/// The trailer of NOT_FOUND by which a runner without a cluster lists its functions, separated by
+/// commas. Routers pass it on, unlike the other trailers here.
+pub const FUNCTIONS_TRAILER: &str = "porch-fn-functions";
+
 /// A code's name in the spelling that gRPC's own metrics and grpcurl use.
 pub fn code_name(code: Code) -> &'static str {
     match code {

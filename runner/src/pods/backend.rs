@@ -43,6 +43,11 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`.
     fn knows(&self, image: &Image) -> bool;
 
+    /// The images that can have pods, if only listed images can.
+    fn listed(&self) -> Option<Vec<&str>> {
+        None
+    }
+
     /// Returns the image of this repository with the highest tag that `constraint` allows. The tag
     /// of `image` itself is ignored.
     ///

@@ -112,6 +112,10 @@ impl Catalog for ImageCommands {
         self.0.contains_key(&ImageKey::from(image.as_str()))
     }
 
+    fn listed(&self) -> Option<Vec<&str>> {
+        Some(self.images())
+    }
+
     fn resolve<'a>(
         &'a self,
         image: &'a Image,

@@ -46,7 +46,7 @@ pub struct Flags {
     #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_flags::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5), help_heading = "Logs")]
     pub verbosity: u8,
     /// Format of log lines; json has one object in each line
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, help_heading = "Logs")]
     pub log_format: LogFormat,
     /// Join the lines of the function's standard error with " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]

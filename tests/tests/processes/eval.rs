@@ -61,7 +61,7 @@ async fn a_package_is_evaluated_like_by_kpt() {
 
     let passed = run(&["package", "-i", COPY, "-o", "unwrap", "--match-kind", "B"], "").await;
     assert_eq!(text(&passed.stdout), format!("{A}---\n{B}"), "{}", text(&passed.stderr));
-    let expected = format!("[RUNNING] \"{COPY}\"\n[PASS] \"{COPY}\"\n  Stderr:\n    note\n");
+    let expected = format!("[RUNNING] \"{COPY}\" on 1 resource(s)\n[PASS] \"{COPY}\"\n  Stderr:\n    note\n");
     assert_eq!(text(&passed.stderr), expected);
     // Documents stay documents, and a ResourceList stays one.
     assert_eq!(text(&run(&["-", "-i", COPY], &format!("{A}---\n{B}")).await.stdout), format!("{A}---\n{B}"));
@@ -84,4 +84,16 @@ async fn a_package_is_evaluated_like_by_kpt() {
     let http = eval(&sandbox, &["package", "-i", COPY, "--address", &admin], "").await;
     assert_eq!(http.status.code(), Some(2), "{}", text(&http.stderr));
     assert!(text(&http.stderr).contains("is an HTTP port"), "{}", text(&http.stderr));
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn without_a_cluster_an_unknown_function_is_answered_with_those_that_there_are() {
+    let sandbox = Sandbox::new();
+    let runner = sandbox.runner(sandbox.local_pods(&[(COPY, "exec cat"), (REFUSE, RESULTS)])).await;
+    let router = sandbox.router(&[&runner], &[]).await;
+    let address = router.address().to_string();
+    let unknown = eval(&sandbox, &["-i", "example.com/none:v1", "-", "--address", &address], INPUT).await;
+    let expected = format!("not found; there are {COPY}, {REFUSE}; add others with --local-functions\n");
+    assert!(text(&unknown.stderr).ends_with(&expected), "{}", text(&unknown.stderr));
 }
