@@ -113,7 +113,8 @@ mod tests {
             ("404 Not Found", "pages: /shards", hint, false),
         ] {
             let (address, asked) = serve(vec![(status.to_owned(), body.to_owned())]).await;
-            let other = format!("{address} is not a router's admin port (/config returned {status}{hint}){see}");
+            let other =
+                format!("{address} is not a router's admin port (/config returned {status}{hint}){see}");
             assert_eq!(failure(&address).await, if is_refused { "not an image" } else { &other });
             let path = "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4";
             assert_eq!(asked.await.unwrap(), [path]);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use porch_fn_admin::client::get;
 use porch_fn_grpc::code_name;
@@ -20,7 +19,7 @@ use crate::peers::{Answer, MAX_ROUTERS};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long all requests together may take. Runners that have not answered by then are left out.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
-/// Number of runners that are asked at once.
+/// Number of runners, and of routers, that are asked at once.
 const AT_ONCE: usize = 16;
 /// Largest answer in bytes. The images of an answer have up to 1 MiB; the rest of it is smaller.
 const MAX_ANSWER: usize = 2 * 1024 * 1024;
@@ -50,17 +49,17 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
 
 /// Returns the own data of each router at these addresses of admin ports.
 pub(crate) async fn ask_routers(addresses: &[String]) -> Vec<(String, Answer)> {
-    let asked = addresses.iter().take(MAX_ROUTERS).map(async |address| {
-        let page = get(address, "/status.json?own", ANSWER_TIMEOUT, MAX_PAGE).await;
+    let asked = addresses.iter().take(MAX_ROUTERS).cloned().map(async |address| {
+        let page = get(&address, "/status.json?own", ANSWER_TIMEOUT, MAX_PAGE).await;
         let answer: Answer = page.map_err(|error| error.to_string()).and_then(|page| {
             serde_json::from_slice(&page).map_err(|error| format!("its page is not a router's: {error}"))
         });
         if let Err(error) = &answer {
-            tracing::debug!(router = address, error, "a router sent no report");
+            tracing::debug!(router = %address, error, "a router sent no report");
         }
-        (address.clone(), answer)
+        (address, answer)
     });
-    join_all(asked).await
+    stream::iter(asked).buffered(AT_ONCE).collect().await
 }
 
 /// Sends the request on the connection that calls use. Returns `None` for an older runner without

@@ -115,10 +115,10 @@ function showConfig(config) {
     setText(made.cells[1], settingWords(row.value));
     setText(made.cells[2], row.from || DASH);
   };
-  const rows = (config && config.settings) || [];
+  const rows = config && Array.isArray(config.settings) ? config.settings : [];
   sync(document.querySelector("#detail-config tbody"), "setting-row", rows, (row) => row.setting, fill);
   const note = (made, text) => setText(made, text);
-  const notes = (config && config.notes) || [];
+  const notes = config && Array.isArray(config.notes) ? config.notes : [];
   sync(byId("detail-notes"), "note-row", notes, (text) => text, note);
 }
 
