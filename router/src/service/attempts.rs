@@ -11,6 +11,7 @@ use porch_fn_grpc::{Call, Reply, code_name, message_of};
 use porch_fn_grpc_client::unary::Lost;
 use porch_fn_ring::spill::{Limits, choose};
 use scopeguard::guard;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -233,6 +234,12 @@ impl<'a> Attempts<'a> {
                 }
             }
         };
+        if matches!(attempt, Attempt::Broken(Lost::Connection | Lost::Silence)) {
+            // The connection's own task learns of the loss after its calls. Before it has run, the
+            // runner seems to be connected. All of its calls must still be in flight when the loss
+            // is recorded, because the retry budget reserves a retry for each of them.
+            yield_now().await;
+        }
         let outcome = attempt.outcome();
         span.text("porch_fn.outcome", outcome.into_str());
         *ended = Some((outcome, attempt.code()));
