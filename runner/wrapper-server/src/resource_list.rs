@@ -15,6 +15,7 @@
 //! alias is never expanded.
 
 mod events;
+mod outline;
 mod results;
 
 use crate::go_text::go_quote;
@@ -38,6 +39,22 @@ pub fn check(output: &[u8]) -> Result<Results, String> {
     let results = resource_list(&mut events, &root)?;
     events.end()?;
     Ok(results)
+}
+
+/// Like [`check`], but does not look into the items of an output in the usual block style: invalid
+/// YAML in an item is accepted there. Takes less than 1 ms of CPU time per MiB then.
+///
+/// # Errors
+/// Like [`check`].
+pub fn check_outline(output: &[u8]) -> Result<Results, String> {
+    match outline::results(output) {
+        Some("") => Ok(Results::default()),
+        // An error of this short document has another position than in the output.
+        Some(results) => {
+            check(format!("kind: ResourceList\n{results}").as_bytes()).or_else(|_| check(output))
+        }
+        None => check(output),
+    }
 }
 
 fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results, String> {

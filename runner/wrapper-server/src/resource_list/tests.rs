@@ -199,6 +199,78 @@ fn results_are_kept_within_a_bound() {
     assert!(text.len() <= MESSAGE_LIMIT + 3 * PART_LIMIT + 10 && text.ends_with("é..."), "{}", text.len());
 }
 
+#[test]
+fn the_outline_of_the_usual_style_suffices() {
+    for output in [
+        RL,
+        "---\nkind: ResourceList\n",
+        "kind: ResourceList\nitems:\n- apiVersion: v1\n  kind: Pod\n\n# comment\n-   kind: Service\nfunctionConfig:\n  kind: X\n",
+        "kind: ResourceList\nitems:\n  - a:\n    - b\n   # comment\n  - config.kubernetes.io/x: y\nresults: []",
+        "kind: ResourceList\nfunctionConfig: {}\nitems: []\n",
+        "apiVersion: config.kubernetes.io/v1\nitems:\n- a: |\n    \"x\n    kind: y\nkind: ResourceList\n",
+        // Porch refuses invalid YAML in an item.
+        "kind: ResourceList\nitems:\n- a: b: c\n  - [\n",
+    ] {
+        assert_eq!(outline::results(output.as_bytes()), Some(results_of(output)), "{output}");
+    }
+    let output = "items:\n- a: b\nresults:\n- message: m\n  severity: error\nkind: ResourceList\n";
+    assert_eq!(outline::results(output.as_bytes()), Some("results:\n- message: m\n  severity: error\n"));
+    let checked = check_outline(output.as_bytes());
+    assert!(checked.as_ref().unwrap().has_error);
+    assert_eq!(checked, check(output.as_bytes()));
+}
+
+/// The last line, if it is the key `results`.
+fn results_of(output: &str) -> &str {
+    output.rfind("results").map_or("", |at| &output[at..])
+}
+
+#[test]
+fn a_parser_reads_all_other_outputs() {
+    for output in [
+        "",
+        "{kind: ResourceList}",
+        "items: []\n",
+        "kind: List\n",
+        "kind: ResourceList # comment\n",
+        "kind: 'ResourceList'\n",
+        "kind: ResourceList\nkind: ResourceList\n",
+        "kind: ResourceList\nother: 1\n",
+        "kind: ResourceList\nitems:\n",
+        "kind: ResourceList\nitems:\nresults: []\n",
+        "kind: ResourceList\nitems: {}\n",
+        "kind: ResourceList\nitems: []\n- a: b\n",
+        "kind: ResourceList\n  more\n",
+        "kind: ResourceList\nitems:\n- a\n",
+        "kind: ResourceList\nitems:\n- {a: b}\n",
+        "kind: ResourceList\nitems:\n- &a a: b\n",
+        "kind: ResourceList\nitems:\n-\ta: b\n",
+        "kind: ResourceList\nitems:\n\t- a: b\n",
+        "kind: ResourceList\nitems:\n  - a: b\n - c: d\n",
+        "kind: ResourceList\nitems:\n  - a: b\n  c: d\n",
+        "kind: ResourceList\nitems:\n- a: \"b\nc\"\n",
+        "kind: ResourceList\nfunctionConfig:\n",
+        "kind: ResourceList\nfunctionConfig: text\n",
+        "kind: ResourceList\nfunctionConfig:\n  - a\n",
+        "kind: ResourceList\n---\nkind: ResourceList\n",
+        "kind: ResourceList\n...\n",
+        "kind: ResourceList\r---\r",
+        "kind: ResourceList\nitems:\n- a: \u{1b}\n",
+    ] {
+        assert_eq!(outline::results(output.as_bytes()), None, "{output:?}");
+        assert_eq!(check_outline(output.as_bytes()), check(output.as_bytes()), "{output:?}");
+    }
+    assert_eq!(outline::results(b"kind: ResourceList\nitems:\n- a: \xff\n"), None);
+    // Positions are those in the output, not in the lines of `results`.
+    let output = b"kind: ResourceList\nitems: []\nresults:\n- x\n";
+    assert_eq!(check_outline(output), check(output));
+}
+
+/// Lines of a `ResourceList`, in the usual style and in others.
+const LINES: &str = "kind: ResourceList|kind: List|apiVersion: v1|items:|items: []|functionConfig:|functionConfig: {}|results:|\
+                     results: []|- a: b|  - a: b|  c: d|    e: |# f||---|- x|  - severity: error|- severity: error|\
+                     - message: \"|  \"|- a: |\\|  - 'a|'|\tx|a: &a b|- *a|- message: *a|? x|- ? x|  {|}";
+
 /// Texts that have a meaning in YAML.
 const PIECES: &str = " |\n|:|-|#|'|\"|{|}|[|]|,|&a |*a|!x |!!str |>|2-|? |: |- |\t|...\n|---\n|%TAG ! x\n|@|\\|\\x4|\r|a|\n  |\n- |\
                       \u{feff}|\0|~|é|<<: *a|kind: ResourceList\n|results:\n|items:\n|message: m\n";
@@ -215,6 +287,19 @@ proptest! {
         let _ = check(&bytes);
         let _ = check(pieces.concat().as_bytes());
         let _ = check(format!("kind: ResourceList\nresults:\n- {}", pieces.join("|")).as_bytes());
+    }
+
+    /// If the outline suffices, a parser gives the same results, or finds invalid YAML in an item.
+    #[test]
+    fn the_outline_agrees_with_the_parser(
+        lines in proptest::collection::vec(proptest::sample::select(LINES.split('|').collect::<Vec<_>>()), 1..12),
+    ) {
+        let output = lines.join("\n");
+        for output in [output.as_bytes(), format!("kind: ResourceList\nitems:\n- a: b\n{output}").as_bytes()] {
+            let (outlined, parsed) = (check_outline(output), check(output));
+            let invalid = |error: &String| error.starts_with("invalid YAML");
+            prop_assert!(outlined == parsed || outlined.is_ok() && parsed.as_ref().is_err_and(invalid), "{:?}", parsed);
+        }
     }
 
     /// JSON is YAML too.
