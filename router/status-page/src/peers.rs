@@ -166,8 +166,8 @@ fn notes(others: &[RouterStatus], errors: &[String], unasked: usize, discovery: 
         let more = errors.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         notes.push(format!(
-            "{part}, because routers do not answer ({named}{more}). Check that these pods run and are not older than 0.2.0, that --router-peers \
-             has the port of --admin-port, and that NetworkPolicies let routers reach it."
+            "{part}, because routers do not answer ({named}{more}). Check that these pods run and are not older than \
+             0.2.0, that --router-peers has the port of --admin-port, and that NetworkPolicies let routers reach it."
         ));
     }
     let older: Vec<_> = others.iter().filter(|router| router.state == "older").collect();

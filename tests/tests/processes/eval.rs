@@ -30,6 +30,12 @@ async fn wrong_arguments_and_input_have_exit_code_64_and_unreachable_servers_2()
     let sandbox = Sandbox::new();
     for (args, stdin, code, expected) in [
         (&[][..], "", 64, "--image <IMAGE>; usage: porch-fn eval [DIR | -] --image IMAGE"),
+        (
+            &["-i", "f", ".", "owner=me"],
+            "",
+            64,
+            "'owner=me' found; usage: porch-fn eval [DIR | -] --image IMAGE",
+        ),
         (&["-i", "", "-"], INPUT, 64, "name the function's image"),
         (&["-i", "f", "--tag", "garbage!!", "-"], INPUT, 64, "not a semver constraint"),
         (&["-i", "f", "nowhere"], "", 64, "cannot list nowhere"),
