@@ -127,6 +127,10 @@ fn replicas<F>(facts: &Facts, installed: &Installed<F>, recommended: i32, report
     match ready {
         0 => report.problem(text, fix),
         ready if ready < replicas => report.warning(text, fix),
+        _ if workload.pods > replicas => report.warning(
+            format!("{text}, but a rollout has not ended: there are {} pods", workload.pods),
+            format!("if it does not end, {fix}"),
+        ),
         _ => report.ok(text),
     }
 }

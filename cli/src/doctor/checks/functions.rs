@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_runner_config::names::{MANAGED_BY, MANAGER, WRAPPER_CONTAINER};
 
-use super::super::facts::{Facts, TemplateSource};
+use super::super::facts::{Facts, TemplateSource, answers};
 use super::super::finding::Report;
 use super::super::installation::evaluator_of;
 use super::super::legacy;
@@ -24,6 +24,8 @@ const STUCK: [&str; 6] = [
 ];
 /// Maximum length of a text from the cluster, in characters.
 const MAX_TEXT: usize = 200;
+/// Maximum number of images that are reported because they do not start.
+const MAX_IMAGES: usize = 20;
 
 /// Checks the template and wrapper image of function pods.
 pub(super) fn template(facts: &Facts, report: &mut Report) {
@@ -89,11 +91,20 @@ pub(super) fn pods(facts: &Facts, report: &mut Report) {
     for reason in ours().filter_map(why_stuck) {
         *reasons.entry(reason).or_default() += 1;
     }
-    if reasons.is_empty() {
+    // Runners delete a pod soon after its start has failed, or cannot create it.
+    let images = answers(&facts.routers).flat_map(|(_, answer)| &answer.page.images);
+    let failed: BTreeMap<_, _> =
+        images.filter_map(|image| Some((&image.info.image, &image.start_error.as_ref()?.text))).collect();
+    if reasons.is_empty() && failed.is_empty() {
         report.ok(format!("{} pods, none is stuck", ours().count()));
     }
     for ((reason, fix), count) in reasons {
         report.problem(format!("{count} cannot start: {reason}"), fix);
+    }
+    for (image, text) in failed.into_iter().take(MAX_IMAGES) {
+        let text: String = text.chars().take(MAX_TEXT).collect();
+        let fix = "see docs/troubleshooting.md#a-pod-did-not-start-or-was-lost";
+        report.problem(format!("{image} does not start: {text}"), fix);
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use porch_fn_status_page::Status;
+use porch_fn_status_page::{ImageStatus, StartError, Status};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -168,6 +168,28 @@ fn pods_that_cannot_start_are_counted_by_reason() {
             "1 cannot start: no node has room for them: 0/1 nodes",
         ]
     );
+}
+
+#[test]
+fn starts_that_failed_are_reported_although_their_pods_are_gone() {
+    let mut facts = facts();
+    for router in &mut facts.routers {
+        let page = &mut router.answer.as_mut().unwrap().page;
+        let start_error = Some(StartError { at_ms: 1, text: "pod f-0: image not found".to_owned() });
+        let mut image = ImageStatus { start_error, ..ImageStatus::default() };
+        image.info.image = "example.com/f:v1".to_owned();
+        page.images = vec![image, ImageStatus::default()];
+    }
+    let expected = "example.com/f:v1 does not start: pod f-0: image not found";
+    expect(&facts, Level::Problem, "function pods", expected);
+}
+
+#[test]
+fn a_rollout_that_has_not_ended_is_reported_although_the_old_pods_are_ready() {
+    let mut facts = facts();
+    let router = facts.installed.router.as_mut().unwrap();
+    router.workload.pods = router.workload.replicas + 1;
+    expect(&facts, Level::Warning, "routers", "2 of 2 ready, but a rollout has not ended: there are 3 pods");
 }
 
 #[test]

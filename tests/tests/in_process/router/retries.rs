@@ -243,21 +243,22 @@ async fn a_shed_call_fails_at_once_when_no_other_runner_is_reachable() {
 
 #[tokio::test]
 async fn all_calls_of_a_busy_runner_move_to_others_when_it_crashes() {
-    const CALLS: usize = 6000;
-    // The runners share one thread with 6,000 callers, so their answers to pings may be late.
-    let mut fleet = Fleet::with(3, &["--keepalive-timeout=30s"]).await;
+    // More calls of one runner than the retry budget allows in a burst, which is 1,000.
+    const CALLS: usize = 3600;
+    // The runners share one thread with all callers, so their answers to pings may be late.
+    let mut fleet = Fleet::with(2, &["--keepalive-timeout=30s"]).await;
     let gate = Gate::default();
     fleet.runners.iter().for_each(|runner| runner.otherwise(gate.echo()));
     let caller = fleet.caller().await;
-    let images: Vec<_> = (0..3).map(|owner| fleet.image(&[owner])).collect();
-    let calls: Vec<_> = (0..CALLS).map(|call| caller.spawn(&images[call % 3])).collect();
+    let images: Vec<_> = (0..2).map(|owner| fleet.image(&[owner])).collect();
+    let calls: Vec<_> = (0..CALLS).map(|call| caller.spawn(&images[call % 2])).collect();
     let all_arrived = async {
         while fleet.taken().iter().sum::<usize>() < CALLS {
             sleep(Duration::from_millis(5)).await;
         }
     };
     soon("all calls on the runners", all_arrived).await;
-    assert!(fleet.runners[0].taken() > CALLS / 4);
+    assert!(fleet.runners[0].taken() > 1200, "{:?}", fleet.taken());
     fleet.runners[0].crash().await;
     gate.open();
     let failed: Vec<_> = join_all(calls).await.into_iter().filter_map(|call| call.unwrap().err()).collect();
