@@ -150,7 +150,7 @@ const MAX_MESSAGE: usize = 300;
 fn describe(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
-    let usage = usage.filter(|_| is_about_arguments(error));
+    let usage = usage.filter(|usage| explains(usage, error));
     let usage = usage.map(|usage| format!("; usage: {usage}")).unwrap_or_default();
     let ends = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
     let ends = if has_near_suggestion(error) { &ends[..2] } else { &ends };
@@ -162,13 +162,14 @@ fn describe(error: &clap::Error) -> String {
     one_line(&(text.split_whitespace().collect::<Vec<_>>().join(" ") + &usage), MAX_MESSAGE)
 }
 
-/// Returns whether an argument is missing, or there is one too many that is not a flag.
-fn is_about_arguments(error: &clap::Error) -> bool {
+/// Returns whether the usage explains the error: an argument is missing, or must be after `--`.
+fn explains(usage: &str, error: &clap::Error) -> bool {
     let given = error.get(ContextKind::InvalidArg);
     match error.kind() {
         ErrorKind::MissingRequiredArgument => true,
         ErrorKind::UnknownArgument => {
-            matches!(given, Some(ContextValue::String(given)) if !given.starts_with('-'))
+            let is_flag = matches!(given, Some(ContextValue::String(given)) if given.starts_with('-'));
+            !is_flag && usage.contains("[-- ")
         }
         _ => false,
     }
