@@ -17,7 +17,7 @@ pub const SHED_VALUE: &str = "shed";
 /// The trailer by which a runner reports how many other calls it has in flight.
 pub const LOAD_TRAILER: &str = "porch-fn-load";
 
-/// The trailer of NOT_FOUND by which a runner without a cluster lists its functions, separated by
+/// The trailer of `NOT_FOUND` by which a runner without a cluster lists its functions, separated by
 /// commas. Routers pass it on, unlike the other trailers here.
 pub const FUNCTIONS_TRAILER: &str = "porch-fn-functions";
 

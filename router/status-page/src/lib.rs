@@ -171,7 +171,7 @@ async fn status_json(cache: &Cache, known: impl Fn() -> Known, instance: &str) -
     }
     let Known { reachable, router, .. } = known();
     let routers = router.peers.map(|peers| peers.addresses).unwrap_or_default();
-    let (answers, routers) = join(ask(reachable), ask_routers(&routers)).await;
+    let (answers, routers) = join(ask(reachable), ask_routers(routers.to_vec())).await;
     // The runners may take seconds to answer, so the router's own data is read after that.
     let mut known = known();
     let (routers, notes) = peers::join(&mut known, instance, routers);

@@ -73,6 +73,7 @@ pub(super) fn control_character(text: &str) -> Option<(usize, char)> {
 const BLOCK: usize = 64;
 
 /// Whether a byte may be the first of a character that YAML does not allow.
+#[expect(clippy::needless_bitwise_bool, reason = "branches would prevent vector instructions")]
 fn may_begin(byte: u8) -> bool {
     let is_control = (byte < 0x20) & (byte != b'\t') & (byte != b'\n') & (byte != b'\r');
     is_control | (byte == 0x7f) | (byte == 0xc2) | (byte == 0xef)

@@ -106,7 +106,9 @@ impl Outline {
         }
         self.part = match (KEYS[key], value.trim_ascii()) {
             (b"kind", b"ResourceList") | (b"items", b"[]") | (b"functionConfig", b"{}") => Part::Closed,
-            (b"apiVersion", version) if !version.is_empty() && version.iter().all(is_plain) => Part::Closed,
+            (b"apiVersion", version) if !version.is_empty() && version.iter().copied().all(is_plain) => {
+                Part::Closed
+            }
             (b"items", b"") => Part::Items(None),
             (b"functionConfig", b"") => Part::Config(false),
             (b"results", value) => {
@@ -133,10 +135,10 @@ fn element(line: &[u8]) -> Option<&[u8]> {
 fn begins_mapping(line: &[u8]) -> Option<()> {
     let colon = memchr(b':', line)?;
     let (key, value) = (&line[..colon], &line[colon + 1..]);
-    let is_key = key.first()?.is_ascii_alphanumeric() && key.iter().all(is_plain);
+    let is_key = key.first()?.is_ascii_alphanumeric() && key.iter().copied().all(is_plain);
     (is_key && value.first().is_none_or(|&first| first == b' ')).then_some(())
 }
 
-fn is_plain(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"./_-".contains(byte)
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"./_-".contains(&byte)
 }
