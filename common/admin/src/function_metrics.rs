@@ -2,8 +2,8 @@
 //! the number of series is bounded.
 //!
 //! An image gets series of its own while there is room. If there is none, it takes the place of an
-//! image without calls in the last [`IDLE`]; otherwise its calls count as [`OTHER`]. No counter that
-//! stays goes down: a removed image's counts move nowhere.
+//! image without calls in the last ten minutes; otherwise its calls count as [`OTHER`]. No counter
+//! that stays goes down: a removed image's counts move nowhere.
 
 use std::collections::HashMap;
 use std::sync::Arc;
