@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use crate::config::Flags;
 use crate::members::Members;
 use crate::metrics::Metrics;
-use crate::page::known;
+use crate::page::{known, recordings};
 use crate::service::{Options, Router};
 use crate::view::View;
 
@@ -124,6 +124,10 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let router = Arc::new(Router::new(options, Arc::clone(&view), changes, metrics));
     let shown = Arc::clone(&router);
     let default_prefix = router.options.default_prefix.clone();
+    let recorded = {
+        let (view, router) = (Arc::clone(&view), Arc::clone(&router));
+        move || recordings(&view.load(), &router)
+    };
     let known = move || {
         let info = RouterInfo {
             name: name.clone(),
@@ -136,7 +140,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         };
         known(&view.load(), &shown, error_of(&discovered.borrow()), info)
     };
-    let pages = porch_fn_status_page::pages(known, default_prefix);
+    let pages = porch_fn_status_page::pages(known, recorded, default_prefix);
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 

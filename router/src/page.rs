@@ -53,9 +53,14 @@ pub(crate) fn known(
         ring: view.ring.clone(),
         failures: router.failures.all(),
         router: info,
-        recorded: Recordings {
-            by_image: router.recorded(),
-            by_runner: view.runners.iter().map(|one| (one.address.to_string(), one.recorded())).collect(),
-        },
+        recorded: Recordings::default(),
+    }
+}
+
+/// The router's calls.
+pub(crate) fn recordings(view: &View, router: &Router) -> Recordings {
+    Recordings {
+        by_image: router.recorded(),
+        by_runner: view.runners.iter().map(|one| (one.address.to_string(), one.recorded())).collect(),
     }
 }

@@ -81,7 +81,8 @@ pub struct Known {
     pub failures: Vec<Failure>,
     /// This router and its peers.
     pub router: RouterInfo,
-    /// The calls of the router.
+    /// The calls of the router. Only the status data has them: they are read under a lock that each
+    /// call takes.
     pub recorded: Recordings,
 }
 
@@ -99,9 +100,13 @@ pub struct Recordings {
 /// other viewers wait for the same data.
 type Cache = Mutex<Option<(Instant, String)>>;
 
-/// The pages for the admin port. `known` is called for each request. `default_prefix` is
-/// `--default-image-prefix`.
-pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_prefix: String) -> Vec<Page> {
+/// The pages for the admin port. `known` is called for each request, and `recorded` for each that
+/// needs the router's calls. `default_prefix` is `--default-image-prefix`.
+pub fn pages(
+    known: impl Fn() -> Known + Clone + Send + Sync + 'static,
+    recorded: impl Fn() -> Recordings + Clone + Send + Sync + 'static,
+    default_prefix: String,
+) -> Vec<Page> {
     let file = |path, content_type, policy, text: &'static str| Page {
         path,
         content_type,
@@ -124,14 +129,18 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
         json(
             "/status.json",
             Box::new(move |query| {
-                let (cache, known) = (Arc::clone(&cache), status.clone());
+                let (cache, known, recorded) = (Arc::clone(&cache), status.clone(), recorded.clone());
                 let (instance, is_own) = (Arc::clone(&instance), query == OWN);
                 async move {
                     if is_own {
                         // Serialising strings and numbers does not fail.
-                        return Ok(serde_json::to_string(&own_status(known(), &instance)).unwrap_or_default());
+                        return Ok(serde_json::to_string(&own_status(
+                            numbered(&known, &recorded),
+                            &instance,
+                        ))
+                        .unwrap_or_default());
                     }
-                    Ok(status_json(&cache, known, &instance).await)
+                    Ok(status_json(&cache, known, recorded, &instance).await)
                 }
                 .boxed()
             }),
@@ -154,6 +163,11 @@ pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static, default_
     ]
 }
 
+/// What the router knows, with its calls.
+fn numbered(known: impl Fn() -> Known, recorded: impl Fn() -> Recordings) -> Known {
+    Known { recorded: recorded(), ..known() }
+}
+
 /// What only this router knows. Asks nobody, so that routers do not ask each other in circles.
 fn own_status(known: Known, instance: &str) -> Status {
     let recorded = Some(known.recorded.clone());
@@ -162,7 +176,12 @@ fn own_status(known: Known, instance: &str) -> Status {
 }
 
 /// What all routers and runners know.
-async fn status_json(cache: &Cache, known: impl Fn() -> Known, instance: &str) -> String {
+async fn status_json(
+    cache: &Cache,
+    known: impl Fn() -> Known,
+    recorded: impl Fn() -> Recordings,
+    instance: &str,
+) -> String {
     let mut last = cache.lock().await;
     if let Some((at, json)) = &*last
         && at.elapsed() < HOLDS
@@ -173,7 +192,7 @@ async fn status_json(cache: &Cache, known: impl Fn() -> Known, instance: &str) -
     let routers = router.peers.map(|peers| peers.addresses).unwrap_or_default();
     let (answers, routers) = join(ask(reachable), ask_routers(routers.to_vec())).await;
     // The runners may take seconds to answer, so the router's own data is read after that.
-    let mut known = known();
+    let mut known = numbered(&known, &recorded);
     let (routers, notes) = peers::join(&mut known, instance, routers);
     let mut status = Status::of(known, &answers, now_ms());
     (status.instance, status.routers) = (instance.to_owned(), routers);

@@ -240,7 +240,7 @@ async fn nothing_overlaps_or_is_cut_at_three_widths_and_the_contrast_is_enough()
     take_pictures(&mut page).await;
 }
 
-/// Takes the pictures of the documentation, and others for whoever changes the page.
+/// Takes the pictures of the documentation, and others for developers of the page.
 async fn take_pictures(page: &mut Page) {
     page.change("canned.status = canned.trouble()").await;
     page.browser.value("byId('ring-card').open = false").await;
