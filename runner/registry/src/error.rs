@@ -36,9 +36,14 @@ pub enum RegistryError {
     /// The TLS handshake with the registry fails.
     #[error(
         "the certificate of the image's registry is not trusted: add its CA with --enable-private-registries-tls and \
-         --tls-secret-path, or name the registry in --insecure-registries if it speaks plain HTTP"
+         --tls-secret-path"
     )]
     Untrusted,
+    /// The registry answers the TLS handshake with something that is not TLS.
+    #[error(
+        "the image's registry does not speak TLS: name it in --insecure-registries if it speaks plain HTTP"
+    )]
+    PlainHttp,
     /// The certificate has expired, or is not valid yet.
     #[error(
         "the certificate of the image's registry has expired, or is not valid yet: renew it at the registry, or set \

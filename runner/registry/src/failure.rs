@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
-use rustls::CertificateError as Wrong;
+use rustls::{CertificateError as Wrong, InvalidMessage};
 
 use crate::RegistryError;
 
@@ -40,7 +40,12 @@ pub(crate) fn why(error: reqwest::Error) -> RegistryError {
 }
 
 fn of_tls(error: &rustls::Error) -> RegistryError {
-    let rustls::Error::InvalidCertificate(wrong) = error else { return RegistryError::Untrusted };
+    let wrong = match error {
+        rustls::Error::InvalidCertificate(wrong) => wrong,
+        // The first byte is no TLS record type. A plain HTTP server answers "HTTP/1.1 400".
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => return RegistryError::PlainHttp,
+        _ => return RegistryError::Untrusted,
+    };
     match wrong {
         Wrong::Expired
         | Wrong::ExpiredContext { .. }

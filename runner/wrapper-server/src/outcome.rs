@@ -9,7 +9,7 @@
 //! | exit 0, a `ResourceList` | OK | stdout byte for byte; stderr is the log |
 //! | exit 0 with an `error` result | OK | the same, and a warning for our log |
 //! | exit other than 0, a `ResourceList` | INTERNAL | `failed to evaluate function … with structured results: …` |
-//! | any exit, anything else on stdout | INTERNAL | `failed to parse the output of function …` |
+//! | any exit, anything else on stdout | INTERNAL | `failed to parse the output of function …`, and the exit of a function that failed |
 //! | not started | INTERNAL | `Failed to execute function …` |
 //! | too much on stdout | `RESOURCE_EXHAUSTED` | `grpc: trying to send message larger than max …` |
 //! | deadline | `DEADLINE_EXCEEDED` | `context deadline exceeded` |
@@ -76,9 +76,14 @@ pub fn judge(function: &str, finished: Finished, max_message: usize) -> Result<E
         }
         Err(invalid) => {
             let stderr = stderr.into_text();
-            return Err(Status::internal(format!(
+            let mut text = format!(
                 "failed to parse the output of function {function} with stderr '{stderr}': {invalid}"
-            )));
+            );
+            // A function that crashes or is killed often writes nothing else.
+            if !status.success() {
+                text.push_str(&format!(" ({})", go_exit_text(status)));
+            }
+            return Err(Status::internal(text));
         }
     };
     let warning =

@@ -208,8 +208,8 @@ fn the_version_depends_on_content_and_source() {
     let version = |template: &Template| template.version(b"x");
     // If these values change, an upgrade of the runner replaces all pods.
     assert_eq!(version(&base), "configmap-54c2f6655405f72e");
-    assert_eq!(version(&Template::built_in("w:v1").unwrap()), "inline-93ec6c3b4625783f");
-    assert_ne!(version(&Template::built_in("w:v2").unwrap()), "inline-93ec6c3b4625783f");
+    assert_eq!(version(&Template::built_in("w:v1").unwrap()), "inline-46625960c545be4f");
+    assert_ne!(version(&Template::built_in("w:v2").unwrap()), "inline-46625960c545be4f");
 
     let same = Template { time: Some(Time::from_millis(7)), warnings: Vec::new(), ..base.clone() };
     assert_eq!(version(&same), version(&base));

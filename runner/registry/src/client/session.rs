@@ -6,6 +6,8 @@
 //! the first request is anonymous, and the refusal contains the challenge. After each refusal the
 //! client reads the credentials again, because they may have been rotated.
 
+use std::net::IpAddr;
+
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
 use porch_fn_image::Image;
@@ -62,7 +64,31 @@ impl<'a> Session<'a> {
     /// Sends a request, and repeats it with the credentials that the registry demands. Returns a
     /// response with status 200. `path` is relative to the image's repository; the caller has
     /// checked its parts.
+    ///
+    /// A registry at a private address may speak plain HTTP, as with Porch. This takes effect only
+    /// if it does not speak TLS, and if there are no credentials for it.
     pub(super) async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        what: &'static str,
+    ) -> Result<Response, RegistryError> {
+        match self.send_by_scheme(method.clone(), path, accept, what).await {
+            Err(RegistryError::PlainHttp) if self.may_be_plain() => {
+                let _ = self.base.set_scheme("http");
+                self.send_by_scheme(method, path, accept, what).await
+            }
+            answer => answer,
+        }
+    }
+
+    fn may_be_plain(&self) -> bool {
+        let is_private = self.base.host_str().is_some_and(is_private);
+        self.base.scheme() == "https" && is_private && matches!(self.credential, Ok(None))
+    }
+
+    async fn send_by_scheme(
         &mut self,
         method: Method,
         path: &str,
@@ -246,6 +272,16 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Hosts that go-containerregistry, which Porch uses, asks by plain HTTP too.
+fn is_private(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match host.parse() {
+        Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
+        Ok(IpAddr::V6(address)) => address.is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost") || host.ends_with(".local"),
+    }
+}
+
 fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
     if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
         RegistryError::Busy { status: status.as_u16() }
@@ -257,4 +293,19 @@ fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
 /// The values of a header that are valid text.
 pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_private;
+
+    #[test]
+    fn only_private_hosts_may_speak_plain_http() {
+        for host in ["10.0.0.1", "172.16.0.1", "192.168.1.1", "127.0.0.1", "[::1]", "localhost", "r.local"] {
+            assert!(is_private(host), "{host}");
+        }
+        for host in ["172.32.0.1", "8.8.8.8", "[2001:db8::1]", "ghcr.io", "local", "localhost.example.com"] {
+            assert!(!is_private(host), "{host}");
+        }
+    }
 }

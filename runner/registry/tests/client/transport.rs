@@ -92,8 +92,9 @@ async fn a_certificate_that_is_its_own_ca_is_trusted_for_its_name_and_time() {
 }
 
 #[tokio::test]
-async fn plain_http_is_used_only_for_insecure_registries() {
+async fn credentials_are_sent_by_plain_http_only_to_insecure_registries() {
     let server = open(Store::of_images()).await;
+    let file = TempDir::config(&server, &json!({"auth": "bWU6cHc="}));
     let with_port = server.address.to_string();
     for (insecure, expected) in [
         (&["127.0.0.1"][..], true),
@@ -102,12 +103,21 @@ async fn plain_http_is_used_only_for_insecure_registries() {
         (&["127.0.0.1:1"], false),
         (&[], false),
     ] {
-        let client = Client::new(Options { roots: plain(insecure), ..options() });
-        let found = client.metadata(&image(&server, "a:v1")).await.map(|_| ());
-        // Without the flag, the client uses TLS, which the server does not speak. The text of the
-        // error `Untrusted` names --insecure-registries.
-        assert_eq!(found, if expected { Ok(()) } else { Err(RegistryError::Untrusted) }, "{insecure:?}");
+        let options = Options { roots: plain(insecure), credentials: file.credentials(), ..options() };
+        let found = Client::new(options).metadata(&image(&server, "a:v1")).await.map(|_| ());
+        // Without the flag, the client uses TLS, which the server does not speak.
+        assert_eq!(found, if expected { Ok(()) } else { Err(RegistryError::PlainHttp) }, "{insecure:?}");
+        let seen = server.take();
+        assert_eq!(seen.is_empty(), !expected);
     }
+}
+
+#[tokio::test]
+async fn a_private_registry_without_tls_is_asked_by_plain_http_without_credentials() {
+    let server = open(Store::of_images()).await;
+    let client = Client::new(Options { roots: plain(&[]), ..options() });
+    client.metadata(&image(&server, "a:v1")).await.unwrap();
+    assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
 }
 
 #[tokio::test]

@@ -71,11 +71,18 @@ fn judge(status: &PodStatus, pull_secrets: bool, history: &mut History) -> Phase
     };
     // Judges all containers, even after a fault, because `history` counts the failed pulls of each
     // one.
-    let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, history);
-    let phases: Vec<_> = containers(status).map(judge).collect();
-    let mut failed = phases.iter().filter(|phase| matches!(phase, Phase::Failed(_)));
-    let mut waits = phases.iter().filter(|phase| matches!(phase, Phase::Pending(Some(_))));
-    let first = failed.next().or_else(|| waits.next()).cloned();
+    let judge = |(is_init, container): (bool, &ContainerStatus)| {
+        (container.name.clone(), judge_container(container, is_init, pull_secrets, history))
+    };
+    let mut faults: Vec<_> = containers(status).map(judge).collect();
+    faults.retain(|(_, phase)| !matches!(phase, Phase::Pending(None)));
+    // Without the copy that this container makes, the function cannot start.
+    if faults.iter().any(|(name, _)| name == names::WRAPPER_CONTAINER) {
+        faults.retain(|(name, _)| name != names::CONTAINER);
+    }
+    let phases = faults.into_iter().map(|(_, phase)| phase);
+    let (failed, waits): (Vec<_>, Vec<_>) = phases.partition(|phase| matches!(phase, Phase::Failed(_)));
+    let first = failed.into_iter().chain(waits).next();
     first.unwrap_or_else(|| Phase::Pending(is_unschedulable.then(unschedulable)))
 }
 

@@ -61,12 +61,12 @@ async fn any_other_exit_or_output_is_internal() {
              mapping values are not allowed in this context: only the ResourceList may go to stdout, all else to stderr",
         ),
         ("echo why >&2", empty),
-        ("echo why >&2; exit 1", empty),
-        ("echo why >&2; kill -KILL $$", empty),
+        ("echo why >&2; exit 1", &format!("{empty} (exit status 1)")),
+        ("echo why >&2; kill -KILL $$", &format!("{empty} (signal: killed)")),
         (
             "echo - a; exit 1",
             "failed to parse the output of function \"IMAGE\" with stderr '': \
-             the function's stdout must be a mapping, found a list at line 1, column 1",
+             the function's stdout must be a mapping, found a list at line 1, column 1 (exit status 1)",
         ),
         (
             &format!("cat; echo '{results}'; echo why >&2; exit 1"),

@@ -28,8 +28,7 @@ const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
 /// hundredth of this time.
 const AT_ONCE: Duration = Duration::from_secs(10);
 const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
-                         --enable-private-registries-tls and --tls-secret-path, or name the registry in \
-                         --insecure-registries if it speaks plain HTTP";
+                         --enable-private-registries-tls and --tls-secret-path";
 
 /// A registry that the node can reach, and the function image that is pushed to it.
 struct TestRegistry<'a> {

@@ -89,6 +89,19 @@ fn single_states() {
 }
 
 #[test]
+fn a_function_without_its_wrapper_is_not_at_fault() {
+    let not_started = waiting("RunContainerError", "no such file");
+    let of_function = container("function", 1, &not_started, &json!({}));
+    let of_wrapper = container(names::WRAPPER_CONTAINER, 0, &waiting("InvalidImageName", ""), &json!({}));
+    for (containers, expected) in [
+        (&[of_function.clone()][..], "failed not_started"),
+        (&[of_wrapper, of_function], "failed invalid_image"),
+    ] {
+        assert_eq!(seen(&status(containers)), expected);
+    }
+}
+
+#[test]
 fn permanent_faults_fail_at_once() {
     for (reason, expected) in [
         ("InvalidImageName", "failed invalid_image"),

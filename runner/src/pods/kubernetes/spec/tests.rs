@@ -64,6 +64,7 @@ fn a_pod_of_the_inline_template() {
         },
         "annotations": {
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
+            "kubectl.kubernetes.io/default-container": "function",
             "fn.kpt.dev/image-reference": IMAGE,
             "fn.kpt.dev/slot": "1",
             "fn.kpt.dev/shard-key": "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
