@@ -76,14 +76,11 @@ pub fn judge(function: &str, finished: Finished, max_message: usize) -> Result<E
         }
         Err(invalid) => {
             let stderr = stderr.into_text();
-            let mut text = format!(
-                "failed to parse the output of function {function} with stderr '{stderr}': {invalid}"
-            );
-            // A function that crashes or is killed often writes nothing else.
-            if !status.success() {
-                text.push_str(&format!(" ({})", go_exit_text(status)));
-            }
-            return Err(Status::internal(text));
+            // A function that crashes or is killed often writes nothing.
+            let exit = if status.success() { String::new() } else { format!(" ({})", go_exit_text(status)) };
+            return Err(Status::internal(format!(
+                "failed to parse the output of function {function} with stderr '{stderr}': {invalid}{exit}"
+            )));
         }
     };
     let warning =
