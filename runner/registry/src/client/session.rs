@@ -278,7 +278,10 @@ fn is_private(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
         Ok(IpAddr::V6(address)) => address.is_loopback(),
-        Err(_) => host == "localhost" || host.ends_with(".localhost") || host.ends_with(".local"),
+        Err(_) => match host.rsplit_once('.') {
+            Some((_, top)) => matches!(top, "local" | "localhost"),
+            None => host == "localhost",
+        },
     }
 }
 
