@@ -74,7 +74,7 @@ async fn answers_logs_and_error_texts_arrive() {
     let stack = Stack::start().await;
     let expected = "unable to evaluate ex.io/fail:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
                     parse the output of function \"ex.io/fail:v1\" with stderr 'první řádka: 50 %\ndruhá \"řádka\"\n': \
-                    expected exactly one object, got 0: the function must write a ResourceList to stdout";
+                    expected exactly one object, got 0: the function must write a ResourceList to stdout (exit status 1)";
     for (client, _) in clients() {
         for compression in [&[][..], &["--gzip"]] {
             let report = stack.call(&client, "log", compression).await;
