@@ -59,9 +59,12 @@ pub(crate) async fn attempt(
     limit: usize,
     metrics: &RpcMetrics,
 ) -> Attempt {
-    let mut headers = call.headers.clone();
-    span.inject(&mut headers);
-    format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
+    let headers = || {
+        let mut headers = call.headers.clone();
+        span.inject(&mut headers);
+        format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
+        headers
+    };
     let answer = unary::call(&runner.connection, headers, &call.framed, limit, &call.charge);
     match metrics.client(&call.framed, call.deadline, answer).await {
         Ok(mut reply) => {

@@ -7,12 +7,12 @@ use porch_fn_router::{AppError, Flags, start};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let flags: Flags = match porch_fn_flags::parse(std::env::args_os()) {
         Ok(flags) => flags,
         Err(error) => return error.report(),
     };
     let log = porch_fn_telemetry::init("porch-fn-router", flags.server.log_level, flags.server.log_format);
-    porch_fn_lifecycle::run(log, start(flags), AppError::exit_code).await
+    let threads = flags.server.worker_threads;
+    porch_fn_lifecycle::block_on(threads, || porch_fn_lifecycle::run(log, start(flags), AppError::exit_code))
 }

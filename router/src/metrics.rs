@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use porch_fn_admin::function_metrics::FunctionMetrics;
-use porch_fn_admin::metrics::{add, gauge, histogram, in_seconds};
+use porch_fn_admin::metrics::{ByCode, add, gauge, histogram, in_seconds};
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_ring::fingerprint;
@@ -51,6 +51,7 @@ type Label<V = &'static str> = [(&'static str, V); 1];
 #[derive(Debug)]
 pub(crate) struct Metrics {
     calls: Family<Label, Counter>,
+    calls_by_code: ByCode<Counter>,
     seconds: Histogram,
     functions: Option<FunctionMetrics>,
     attempts: Family<Label<Outcome>, Counter>,
@@ -79,6 +80,7 @@ impl Metrics {
         inflight.register(registry);
         let metrics = Self {
             calls: add(registry, "calls", "Calls answered, by gRPC code"),
+            calls_by_code: ByCode::default(),
             seconds: in_seconds(registry, "call", "Time from request to answer", histogram()),
             functions: FunctionMetrics::calls(registry, per_function),
             attempts: add(registry, "attempts", "Attempts at runners, by outcome"),
@@ -134,7 +136,10 @@ impl Metrics {
 
     /// Counts a call. `image` is empty if it is not known.
     pub(crate) fn record_call(&self, image: &str, code: Code, took: Duration) {
-        self.calls.get_or_create(&[("code", code_name(code))]).inc();
+        let calls = self
+            .calls_by_code
+            .get_or_create(code, || self.calls.get_or_create_owned(&[("code", code_name(code))]));
+        calls.inc();
         self.seconds.observe(took.as_secs_f64());
         if let Some(functions) = &self.functions {
             functions.record_call(image, code, took);

@@ -129,7 +129,7 @@ async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
             continue;
         }
         let (framed, free) = (frame(Chunks::default()), Charge::default());
-        let probed = unary::call(&runner.connection, probe_headers(), &framed, MAX_PROBE_ANSWER, &free);
+        let probed = unary::call(&runner.connection, probe_headers, &framed, MAX_PROBE_ANSWER, &free);
         match timeout(ANSWER, probed).await {
             Ok(Ok(_) | Err(CallError::TooLarge { .. })) => runner.probe_answered(),
             // The connection is lost, which the health stream reports.

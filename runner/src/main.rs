@@ -8,13 +8,15 @@ use wrapper_server::process::adopt_orphans;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let (flags, set) = match porch_fn_flags::parse_with_set::<Flags>(std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };
     let log = porch_fn_telemetry::init("porch-fn-runner", flags.server.log_level, flags.server.log_format);
     adopt_orphans();
-    porch_fn_lifecycle::run(log, start(flags, &set, None), AppError::exit_code).await
+    let threads = flags.server.worker_threads;
+    porch_fn_lifecycle::block_on(threads, move || async move {
+        porch_fn_lifecycle::run(log, start(flags, &set, None), AppError::exit_code).await
+    })
 }

@@ -126,8 +126,12 @@ impl PodRuntime {
             }
             let evaluates = self.metrics.evaluates(Runtime::Pod);
             let span = call.span.call();
-            let (mut headers, limit) = (headers(call), self.max_message);
-            span.inject(&mut headers);
+            let headers = || {
+                let mut headers = headers(call);
+                span.inject(&mut headers);
+                headers
+            };
+            let limit = self.max_message;
             let answer = unary::call(&connection, headers, &framed, limit, &call.charge);
             let answer = self.metrics.client.client(&framed, call.deadline, answer).await;
             drop(evaluates);

@@ -110,7 +110,7 @@ impl Client {
         if let Some(timeout) = timeout {
             format_timeout(&mut headers, timeout);
         }
-        unary::call(&self.connection, headers, &request, MAX_ANSWER, &Charge::default())
+        unary::call(&self.connection, || headers.clone(), &request, MAX_ANSWER, &Charge::default())
             .await
             .map(Answer::from)
     }

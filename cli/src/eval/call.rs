@@ -56,7 +56,7 @@ pub(super) async fn call(
     format_timeout(&mut headers, limit);
     let request = frame(encode_request(list.into(), &args.image, args.tag.as_deref().unwrap_or_default()));
     let free = Charge::default();
-    let called = unary::call(&connection, headers, &request, args.max_request_body_size, &free);
+    let called = unary::call(&connection, || headers.clone(), &request, args.max_request_body_size, &free);
     let what = format!("waiting for {} (the first call starts its pod)", args.image);
     let answer = report_if_slow(&what, timeout(limit, called)).await;
     let error = match answer {

@@ -17,6 +17,8 @@ use scopeguard::guard;
 use tokio::time::Instant;
 use tonic::Code;
 
+use crate::metrics::ByCode;
+
 /// Buckets of every histogram: OpenTelemetry's defaults.
 const BUCKETS: [f64; 15] =
     [0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0];
@@ -30,7 +32,12 @@ struct Labels {
     rpc_grpc_status_code: i32,
 }
 
-type Histograms = Family<Labels, Histogram>;
+/// Histograms by status code.
+#[derive(Debug)]
+struct Histograms {
+    family: Family<Labels, Histogram>,
+    by_code: ByCode<Histogram>,
+}
 
 /// Histograms of the calls' durations and sizes, by status code.
 #[derive(Debug)]
@@ -42,28 +49,48 @@ pub struct RpcMetrics {
     counts: [Histograms; 2],
 }
 
+// === impl Histograms ===
+
+impl Histograms {
+    fn new() -> Self {
+        let family = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
+        Self { family, by_code: ByCode::default() }
+    }
+
+    fn observe(&self, code: Code, value: f64) {
+        let histogram = self.by_code.get_or_create(code, || {
+            self.family.get_or_create_owned(&Labels {
+                rpc_system: "grpc",
+                rpc_service: "evaluator.FunctionEvaluator",
+                rpc_method: "EvaluateFunction",
+                rpc_grpc_status_code: code.into(),
+            })
+        });
+        histogram.observe(value);
+    }
+}
+
 // === impl RpcMetrics ===
 
 impl RpcMetrics {
     /// Registers the metrics in `registry`, which must have no prefix. `prefix` is `rpc_server` for
     /// incoming calls and `rpc_client` for outgoing calls.
     pub fn new(registry: &mut Registry, prefix: &str) -> Self {
-        let family = || Histograms::new_with_constructor(|| Histogram::new(BUCKETS));
         let registry = registry.sub_registry_with_prefix(prefix);
         let milliseconds = Unit::Other("milliseconds".to_owned());
-        let duration = family();
-        registry.register_with_unit("duration", "Duration of calls", milliseconds, duration.clone());
+        let duration = Histograms::new();
+        registry.register_with_unit("duration", "Duration of calls", milliseconds, duration.family.clone());
         let sizes = [("request_size", "Size of decompressed requests"), ("response_size", "Size of answers")];
         let sizes = sizes.map(|(name, help)| {
-            let sizes = family();
-            registry.register_with_unit(name, help, Unit::Bytes, sizes.clone());
+            let sizes = Histograms::new();
+            registry.register_with_unit(name, help, Unit::Bytes, sizes.family.clone());
             sizes
         });
         let counts =
             [("requests_per_rpc", "Requests of each call"), ("responses_per_rpc", "Answers of each call")];
         let counts = counts.map(|(name, help)| {
-            let counts = family();
-            registry.register(name, help, counts.clone());
+            let counts = Histograms::new();
+            registry.register(name, help, counts.family.clone());
             counts
         });
         Self { duration, sizes, counts }
@@ -95,18 +122,12 @@ impl RpcMetrics {
 
 impl Observe for RpcMetrics {
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration) {
-        let labels = Labels {
-            rpc_system: "grpc",
-            rpc_service: "evaluator.FunctionEvaluator",
-            rpc_method: "EvaluateFunction",
-            rpc_grpc_status_code: code.into(),
-        };
-        self.duration.get_or_create(&labels).observe(took.as_secs_f64() * 1000.0);
-        for (index, size) in [request, response].into_iter().enumerate() {
+        self.duration.observe(code, took.as_secs_f64() * 1000.0);
+        for ((sizes, counts), size) in self.sizes.iter().zip(&self.counts).zip([request, response]) {
             if let Some(size) = size {
-                self.sizes[index].get_or_create(&labels).observe(size as f64);
+                sizes.observe(code, size as f64);
             }
-            self.counts[index].get_or_create(&labels).observe(if size.is_some() { 1.0 } else { 0.0 });
+            counts.observe(code, if size.is_some() { 1.0 } else { 0.0 });
         }
     }
 }

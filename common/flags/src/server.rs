@@ -121,6 +121,12 @@ pub struct ServerFlags {
     /// Longest time for a call; a later deadline of the caller does not count
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = positive, help_heading = "Limits")]
     pub max_timeout: GoDuration,
+    /// Threads that serve calls.
+    ///
+    /// With one thread, a call wakes no other thread. More threads serve more calls per second if
+    /// one is not enough
+    #[arg(long, value_name = "COUNT", default_value = "1", help_heading = "Limits")]
+    pub worker_threads: NonZeroUsize,
     /// Most connections.
     ///
     /// At the limit, a new connection closes the one that has been idle for the longest time

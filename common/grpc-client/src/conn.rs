@@ -1,25 +1,28 @@
 //! One HTTP/2 connection to one peer. It is dialled on demand and shared by all calls to the peer.
 //!
 //! A router must know whether a request was sent before the connection failed, and when the
-//! connection was lost. hyper-util's pooling client hides both, so this module uses hyper's handle
-//! of the connection.
+//! connection was lost. Pooling clients hide both. With h2's own handle, a call also queues its
+//! headers and its message together, and needs no task of its own to send them.
 
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use h2::client::{self, Builder, ResponseFuture, SendRequest};
 use http::uri::Authority;
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper::rt::Executor;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use porch_fn_grpc::serve::Stream;
-use porch_fn_grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
+use porch_fn_grpc::{
+    Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, cork, send_tonic,
+    silence,
+};
 use porch_fn_tls::Connector;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -30,7 +33,7 @@ use tracing::Instrument;
 
 /// Flow-control windows for answers. A whole answer is held in memory anyway, so smaller windows
 /// would only add round trips.
-const STREAM_WINDOW: u32 = 1024 * 1024;
+const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// Maximum number of streams that this side has reset but on which the peer may still send.
 const MAX_RESET_STREAMS: usize = 4096;
@@ -68,7 +71,7 @@ pub enum ConnectError {
     Tls(#[source] Arc<std::io::Error>),
     /// The peer does not speak HTTP/2.
     #[error("HTTP/2 handshake failed")]
-    Handshake(#[source] Arc<hyper::Error>),
+    Handshake(#[source] Arc<h2::Error>),
     /// Dialling took longer than [`Options::connect_timeout`].
     #[error("no connection in time")]
     Timeout,
@@ -121,8 +124,21 @@ impl State {
     }
 }
 
-/// hyper's handle on a connection.
-pub type Sender = SendRequest<Body>;
+/// A handle on a connection.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    requests: SendRequest<Outgoing>,
+    status: Arc<Status>,
+}
+
+/// What the task of a connection has found out.
+#[derive(Debug, Default)]
+struct Status {
+    /// The connection takes no more requests.
+    is_closed: AtomicBool,
+    /// The peer did not answer a ping.
+    is_silent: AtomicBool,
+}
 
 impl Connection {
     /// A connection to `host:port`, not dialled yet. It uses TLS if there is a connector.
@@ -231,14 +247,44 @@ impl Connection {
     }
 }
 
-/// Runs a connection's tasks until it is closed. hyper continues the calls after its handles are
-/// dropped, and has no other way to end them.
-#[derive(Debug, Clone)]
-struct UntilClosed(CancellationToken);
+impl Sender {
+    fn is_closed(&self) -> bool {
+        self.status.is_closed.load(Ordering::Acquire)
+    }
 
-impl<F: Future<Output: Send> + Send + 'static> Executor<F> for UntilClosed {
-    fn execute(&self, task: F) {
-        tokio::spawn(self.0.clone().run_until_cancelled_owned(task));
+    /// Whether the connection was closed because the peer did not answer a ping.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.status.is_silent.load(Ordering::Acquire)
+    }
+
+    /// Begins a request: queues its headers and, if there is one, its whole message.
+    ///
+    /// # Errors
+    /// When the connection takes no more requests. Nothing of the request was sent then.
+    pub(crate) async fn send(
+        &self,
+        request: Request<()>,
+        message: Option<Outgoing>,
+    ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
+        let sent = self.try_send(request, message).await;
+        if sent.is_err() {
+            self.status.is_closed.store(true, Ordering::Release);
+        }
+        sent
+    }
+
+    async fn try_send(
+        &self,
+        request: Request<()>,
+        message: Option<Outgoing>,
+    ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
+        let mut requests = self.requests.clone().ready().await?;
+        let (response, mut stream) = requests.send_request(request, false)?;
+        if let Some(message) = message {
+            // Fails only if the stream has ended already. Then `response` has the reason.
+            let _ = stream.send_data(message, true);
+        }
+        Ok((response, stream))
     }
 }
 
@@ -248,15 +294,22 @@ pub struct Channel(pub Sender);
 
 impl Service<Request<tonic::body::Body>> for Channel {
     type Response = Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = BoxFuture<'static, Result<Response<Incoming>, hyper::Error>>;
+    type Error = h2::Error;
+    type Future = BoxFuture<'static, Result<Response<Incoming>, h2::Error>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.0.poll_ready(context)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
-        self.0.send_request(request.map(Body::Tonic)).boxed()
+        let sender = self.0.clone();
+        let (head, body) = request.into_parts();
+        async move {
+            let (response, mut stream) = sender.send(Request::from_parts(head, ()), None).await?;
+            send_tonic(body, &mut stream).await?;
+            Ok(response.await?.map(Incoming::from))
+        }
+        .boxed()
     }
 }
 
@@ -288,33 +341,54 @@ async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Re
             Box::new(secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?)
         }
     };
-    let closed = CancellationToken::new();
-    let mut builder = Builder::new(UntilClosed(closed.clone()));
-    builder
-        .timer(TokioTimer::new())
+    let (cork, corked) = cork(stream);
+    let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
-        .initial_stream_window_size(STREAM_WINDOW)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
-        .max_local_error_reset_streams(None);
-    if let Some((interval, answer)) = options.ping {
-        builder.keep_alive_interval(interval).keep_alive_timeout(answer).keep_alive_while_idle(true);
-    }
-    let (sender, connection) = builder
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
+        .max_local_error_reset_streams(None)
+        .enable_push(false)
+        .handshake(corked);
+    let (requests, connection) = handshake.await.map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
+    let (closed, status) = (CancellationToken::new(), Arc::<Status>::default());
     let span = tracing::debug_span!("connection", peer = &*address);
     // The task ends when the last handle is dropped and all calls are done.
-    tokio::spawn(
-        async move {
-            if let Err(error) = connection.await {
+    tokio::spawn(run(connection, cork, options.ping, closed.clone(), Arc::clone(&status)).instrument(span));
+    Ok(Dialed { sender: Sender { requests, status }, closed })
+}
+
+/// Runs a connection to its end. Sets `status` before the calls on the connection learn of the end.
+async fn run(
+    mut connection: client::Connection<Corked, Outgoing>,
+    cork: Cork,
+    ping: Option<(Duration, Duration)>,
+    closed: CancellationToken,
+    status: Arc<Status>,
+) {
+    let pings = connection.ping_pong();
+    let silent = async {
+        match ping {
+            Some((interval, answer)) => silence(&cork, pings, interval, answer).await,
+            None => pending().await,
+        }
+    };
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        ended = poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context))) => {
+            if let Err(error) = ended {
                 tracing::debug!(%error, "connection ended");
             }
         }
-        .instrument(span),
-    );
-    Ok(Dialed { sender, closed })
+        () = silent => {
+            tracing::debug!("connection ended: no answer to a ping");
+            status.is_silent.store(true, Ordering::Release);
+        }
+        () = closed.cancelled() => {}
+    }
+    status.is_closed.store(true, Ordering::Release);
 }
 
 #[cfg(test)]
@@ -335,14 +409,13 @@ mod tests {
     async fn close_ends_all_calls_and_prevents_another_dial() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS, None).unwrap();
-        let mut sender = connection.sender().await.unwrap();
+        let sender = connection.sender().await.unwrap();
         let _hanging = listener.accept().await.unwrap();
-        let request = Request::get(connection.origin()).body(Body::Tonic(tonic::body::Body::empty()));
-        let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
+        let request = Request::get(connection.origin()).body(()).unwrap();
+        let (mut call, _stream) = sender.send(request, None).await.unwrap();
         assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();
-        let failed = timeout(OPTIONS.connect_timeout, call).await.expect("it ends").unwrap_err();
-        assert!(failed.message().is_none(), "the request was sent, so the peer may have begun");
+        timeout(OPTIONS.connect_timeout, call).await.expect("it ends").unwrap_err();
         assert!(matches!(connection.sender().await, Err(ConnectError::Closed)));
         assert!(!connection.is_up());
     }

@@ -9,9 +9,9 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, uri::PathAndQuery};
-use hyper::body::Incoming;
 use porch_fn_grpc::{
-    Arrived, Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
+    Arrived, Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes,
+    receive,
 };
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 use tonic::Code;
@@ -74,11 +74,7 @@ impl Lost {
         let mut lost = Self::Stream;
         let mut next = Some(error);
         while let Some(error) = next {
-            if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout) {
-                return Self::Silence;
-            }
             let h2 = error.downcast_ref::<h2::Error>();
-            // hyper may return an I/O error that is not wrapped in an h2 error.
             let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
             if io.is_some_and(|io| SILENCE.contains(&io.kind())) {
                 return Self::Silence;
@@ -93,8 +89,9 @@ impl Lost {
 }
 
 impl CallError {
-    fn broken(error: impl Error + Send + Sync + 'static) -> Self {
-        Self::Broken { lost: Lost::by(&error), error: error.into() }
+    fn broken(error: impl Error + Send + Sync + 'static, sender: &Sender) -> Self {
+        let lost = if sender.is_silent() { Lost::Silence } else { Lost::by(&error) };
+        Self::Broken { lost, error: error.into() }
     }
 
     /// The gRPC code for metrics and traces.
@@ -108,19 +105,22 @@ impl CallError {
 
 /// Sends `framed` to `EvaluateFunction` and receives an answer of at most `limit` bytes. `charge`
 /// counts the bytes that the call holds. The bytes of the answer are counted separately, in
-/// [`Reply::charge`].
+/// [`Reply::charge`]. `headers` is called each time the request is sent, which is twice if the
+/// connection has been closed since the last call.
 pub async fn call(
     connection: &Connection,
-    headers: HeaderMap,
+    headers: impl Fn() -> HeaderMap,
     framed: &Chunks,
     limit: usize,
     charge: &Charge,
 ) -> Result<Reply, CallError> {
     // The connection may have been closed after the last call, because the peer drains or was
     // replaced. `send` notices this. The peer may be reachable again, so dial once more.
-    let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
+    let mut sender = connection.sender().await?;
+    let response = match send(&sender, request(connection, headers()), framed).await {
         Err(CallError::NotSent) => {
-            send(connection.sender().await?, request(connection, &headers, framed)).await?
+            sender = connection.sender().await?;
+            send(&sender, request(connection, headers()), framed).await?
         }
         sent => sent?,
     };
@@ -163,38 +163,38 @@ pub async fn call(
             Err(CallError::TooLarge { size, limit })
         }
         Err(ReceiveError::Refused(refused)) => Err(refused.into()),
-        Err(error) => Err(CallError::broken(error)),
+        Err(error) => Err(CallError::broken(error, &sender)),
     }
 }
 
-fn request(connection: &Connection, headers: &HeaderMap, framed: &Chunks) -> Request<Body> {
+fn request(connection: &Connection, headers: HeaderMap) -> Request<()> {
     let mut uri = connection.origin().clone().into_parts();
     uri.path_and_query = Some(PathAndQuery::from_static(EVALUATE_FUNCTION_PATH));
-    let mut request = Request::new(Body::message(framed.clone(), None, Charge::default()));
+    let mut request = Request::new(());
     *request.method_mut() = Method::POST;
     // `from_parts` needs scheme, authority and path. All are set, so it does not fail.
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
-    request.headers_mut().clone_from(headers);
+    *request.headers_mut() = headers;
     request
 }
 
-async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
-    if sender.ready().await.is_err() {
-        return Err(CallError::NotSent);
+async fn send(
+    sender: &Sender,
+    request: Request<()>,
+    framed: &Chunks,
+) -> Result<Response<Incoming>, CallError> {
+    let message = Outgoing::new(framed.clone(), Charge::default());
+    let (response, _stream) = sender.send(request, Some(message)).await.map_err(|_| CallError::NotSent)?;
+    match response.await {
+        Ok(response) => Ok(response.map(Incoming::from)),
+        Err(error) if was_refused(&error) => Err(CallError::NotSent),
+        Err(error) => Err(CallError::broken(error, sender)),
     }
-    sender.try_send_request(request).await.map_err(|failed| {
-        let returned = failed.message().is_some();
-        let error = failed.into_error();
-        if returned || was_refused(&error) { CallError::NotSent } else { CallError::broken(error) }
-    })
 }
 
 /// Whether the peer reported that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY
 /// without error whose last processed stream is an earlier one (RFC 9113, sections 6.8 and 8.7).
-fn was_refused(error: &hyper::Error) -> bool {
-    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
-        return error.is_canceled();
-    };
+fn was_refused(error: &h2::Error) -> bool {
     match error.reason() {
         Some(h2::Reason::REFUSED_STREAM) => true,
         Some(h2::Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),

@@ -22,7 +22,6 @@ use std::fmt;
 use std::future::{Future, pending};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -277,13 +276,6 @@ impl Charge {
         answer.grow(bytes)?;
         Ok(answer)
     }
-
-    /// Releases the charge when the last copy of `bytes` is dropped. If the charge is larger than
-    /// `bytes`, the difference is released now.
-    pub(super) fn release_with(mut self, bytes: Bytes) -> Bytes {
-        self.shrink(self.bytes.saturating_sub(bytes.len()));
-        if self.bytes == 0 { bytes } else { hold(bytes, self) }
-    }
 }
 
 impl Drop for Charge {
@@ -292,20 +284,4 @@ impl Drop for Charge {
         let _ = self.received();
         self.shrink(self.bytes);
     }
-}
-
-struct Holding<T> {
-    bytes: Bytes,
-    _held: T,
-}
-
-impl<T> AsRef<[u8]> for Holding<T> {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// Returns `bytes`, and drops `held` with their last copy.
-pub(crate) fn hold<T: Send + 'static>(bytes: Bytes, held: T) -> Bytes {
-    Bytes::from_owner(Holding { bytes, _held: held })
 }

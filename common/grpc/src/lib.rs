@@ -1,4 +1,4 @@
-//! Unary gRPC on hyper, for hops that forward a message without decoding it.
+//! Unary gRPC on h2, for hops that forward a message without decoding it.
 //!
 //! tonic's own server and transport do not fit. They decode and re-encode. They answer an oversized
 //! message with `OUT_OF_RANGE`, and an expired `grpc-timeout` with CANCELLED. They cap header lists
@@ -7,8 +7,12 @@
 
 mod body;
 mod compression;
+mod cork;
+mod heartbeat;
+mod incoming;
 mod inflight;
 pub mod listen;
+mod outgoing;
 mod receive;
 mod reply;
 pub mod serve;
@@ -17,8 +21,12 @@ mod status;
 mod streams;
 mod timeout;
 
-pub use body::Body;
+pub use body::{Body, send_tonic};
+pub use cork::{Cork, Corked, cork};
+pub use heartbeat::silence;
+pub use incoming::Incoming;
 pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
+pub use outgoing::Outgoing;
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Observe, Options, Place, Places, Server};
@@ -37,3 +45,7 @@ pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 /// such as Porch's own wrapper-server, do not limit their status messages. So our client accepts
 /// more than our servers send.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;
+
+/// Maximum payload of a DATA frame that our servers and our client accept, in bytes. A package of
+/// 1 MiB is then one frame between our hops. grpc-go always sends 16 KiB.
+pub const MAX_FRAME_BYTES: u32 = 1024 * 1024;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, FrameError, FrameReader};
 use tokio::time::timeout;
 
 use super::inflight::{Arrived, Refused};
+use crate::Incoming;
 
 /// The content of a body.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub enum ReceiveError {
     Silent(Duration),
     /// The stream or its connection failed.
     #[error("the body was interrupted")]
-    Body(#[source] hyper::Error),
+    Body(#[source] h2::Error),
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message. Fails as soon as the prefix

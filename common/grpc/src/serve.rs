@@ -9,20 +9,16 @@ mod connections;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::future::{Future, pending};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, OptionFuture};
+use h2::server::{Builder, Connection};
 use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use porch_fn_backoff::spread;
 use porch_fn_lifecycle::drain;
@@ -30,12 +26,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tokio_util::io::InspectReader;
 use tracing::Instrument;
 
 use self::connections::Connections;
-use crate::streams::{Activity, Streams};
-use crate::{Body, MAX_HEADER_LIST_BYTES};
+use crate::cork::{Cork, Corked, cork};
+use crate::heartbeat::silence;
+use crate::outgoing::Outgoing;
+use crate::streams::{Activity, Open, respond};
+use crate::{Body, Incoming, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection. Porch and routers send all of their calls over one
 /// connection. Calls above this limit wait at the sender, where this server cannot order or refuse
@@ -44,13 +42,13 @@ use crate::{Body, MAX_HEADER_LIST_BYTES};
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window
 /// would only add round trips. The connection has its own window, which limits all of its streams.
-const STREAM_WINDOW: u32 = 1024 * 1024;
+const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// HTTP/2 ping interval. A lost peer is noticed after this time plus hyper's ping timeout, 20
-/// seconds. A new peer that sends nothing is disconnected after this time.
+/// A peer that sends nothing for this long is pinged. A new peer that does not send HTTP/2's
+/// preface in this time is disconnected.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
-/// Length of the HTTP/2 client preface in bytes (RFC 9113, section 3.4).
-const PREFACE_LEN: u64 = 24;
+/// How long a peer may take to answer a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// A caller that cancels all of its calls at once is normal here, not an attack.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
 /// Each reason for refused connections is logged once per interval, for at most [`MAX_LOGGED`]
@@ -197,51 +195,59 @@ async fn connection<H, F>(
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let received = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&received);
-    let stream = InspectReader::new(stream, move |bytes| {
-        count.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-    });
-    let has_preface = || received.load(Ordering::Relaxed) >= PREFACE_LEN;
-    let service = service_fn(move |request| {
-        let answer = handler(request);
-        async move { Ok::<_, Infallible>(answer.await) }
-    });
-    let connection = http2::Builder::new(Streams(Arc::clone(&activity)))
-        .timer(TokioTimer::new())
-        .max_header_list_size(MAX_HEADER_LIST_BYTES)
-        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-        .max_local_error_reset_streams(None)
-        .keep_alive_interval(KEEP_ALIVE)
-        .auto_date_header(false)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let old = OptionFuture::from(age.map(sleep));
-    let silent = async {
-        sleep(KEEP_ALIVE).await;
-        if has_preface() {
-            pending::<()>().await;
-        }
+    let mut old = pin!(OptionFuture::from(age.map(sleep)));
+    let (cork, corked) = cork(stream);
+    let connected = tokio::select! {
+        connected = handshake(&cork, corked) => connected,
+        // A connection cannot be drained before its preface, so end it at once.
+        () = drain.draining() => return,
+        () = sleep(KEEP_ALIVE) => return,
     };
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = silent => return,
-        () = async { tokio::select! { () = drain.draining() => (), Some(()) = old => () } } => {
-            // hyper cannot drain a connection before the client preface, so end it at once.
-            if !has_preface() {
-                return;
-            }
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                ended = connection => ended,
-                () = activity.idle_for_long() => return,
+    let ended = match connected {
+        Ok(mut connection) => {
+            let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
+            let mut is_ending = false;
+            loop {
+                tokio::select! {
+                    biased;
+                    accepted = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context))) => {
+                        match accepted {
+                            Some(Ok((request, reply))) => {
+                                let answer = handler(request.map(Incoming::from));
+                                tokio::spawn(respond(answer, reply, Open::new(&activity)));
+                            }
+                            Some(Err(error)) => break Err(error),
+                            None => break Ok(()),
+                        }
+                    }
+                    () = async { tokio::select! { () = drain.draining() => (), Some(()) = &mut old => () } }, if !is_ending => {
+                        connection.graceful_shutdown();
+                        is_ending = true;
+                    }
+                    () = activity.idle_for_long(), if is_ending => return,
+                    () = &mut silent => return,
+                }
             }
         }
+        Err(error) => Err(error),
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
+}
+
+/// Completes when the peer's preface has arrived.
+async fn handshake(cork: &Cork, corked: Corked) -> Result<Connection<Corked, Outgoing>, h2::Error> {
+    let mut handshake = pin!(
+        Builder::new()
+            .max_header_list_size(MAX_HEADER_LIST_BYTES)
+            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+            .max_frame_size(MAX_FRAME_BYTES)
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(None)
+            .handshake(corked)
+    );
+    poll_fn(|context| cork.poll(context, |context| handshake.as_mut().poll(context))).await
 }

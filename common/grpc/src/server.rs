@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
-use hyper::body::Incoming;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
 use porch_fn_telemetry::span::{Span, Tracer};
@@ -18,6 +17,7 @@ use tonic::Code;
 use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
+use crate::Incoming;
 use crate::body::Body;
 use crate::compression::{InflateError, inflate_apart};
 use crate::inflight::{Charge, Inflight};

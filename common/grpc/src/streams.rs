@@ -1,66 +1,95 @@
-//! Counts the streams of a connection, and drops a stream whose answer is not read.
+//! Answers the streams of a connection, and counts them.
 //!
-//! hyper takes the next part of an answer when the caller has made room for it. A stream whose
-//! answer makes no progress for [`UNREAD`] is dropped, which resets it and frees HTTP/2's buffers.
+//! A stream whose answer makes no progress for [`UNREAD`] is reset, which frees HTTP/2's buffers.
 
-use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::rt::Executor;
+use bytes::Buf;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::Response;
 use parking_lot::Mutex;
-use pin_project_lite::pin_project;
-use tokio::task_local;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
-/// How long a caller may read nothing of its answer. Progress is recorded for each part that hyper
-/// takes, usually of about 16 KiB.
+use crate::Body;
+use crate::body::{Message, send_tonic};
+use crate::outgoing::Outgoing;
+
+/// How long a caller may read nothing of its answer.
 const UNREAD: Duration = Duration::from_mins(1);
-
-task_local! {
-    static STREAM: Stream;
-}
-
-/// The current stream.
-struct Stream {
-    /// When its answer last made progress; `None` before the answer begins.
-    progress: Cell<Option<Instant>>,
-    /// While this is set, the stream counts as activity of the connection.
-    open: Cell<Option<Open>>,
-}
-
-/// Records that hyper takes the next part of the current stream's answer.
-pub(crate) fn record_progress() {
-    // The body may be a request of a client in this process. Then there is no current stream of
-    // this server, and the error is ignored.
-    let _ = STREAM.try_with(|stream| stream.progress.set(Some(Instant::now())));
-}
-
-/// Records that the current stream is a health check. A connection with only health checks is idle.
-pub(crate) fn record_health_check() {
-    let _ = STREAM.try_with(|stream| stream.open.take());
-}
+/// Answers up to this size, in bytes, are not watched. Most answers are that small, and their
+/// unread part needs little memory.
+const SMALL: usize = 16 * 1024;
 
 /// The activity on a connection: how many streams it has, and when the last one ended.
 #[derive(Debug)]
 pub(crate) struct Activity(Mutex<(usize, Instant)>);
 
-/// Runs the streams of one connection.
-#[derive(Debug, Clone)]
-pub(crate) struct Streams(pub(crate) Arc<Activity>);
+/// A stream that counts as activity of its connection until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Open(Arc<Activity>);
 
-struct Open(Arc<Activity>);
+/// Waits for the answer to a request, and sends it. Drops `answer` when the stream ends before.
+pub(crate) async fn respond(
+    answer: impl Future<Output = Response<Body>>,
+    mut reply: SendResponse<Outgoing>,
+    open: Open,
+) {
+    let mut answer = pin!(answer);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        _ = poll_fn(|context| reply.poll_reset(context)) => return,
+    };
+    let sent = match answer.into_parts() {
+        (head, Body::Message(message)) => {
+            let is_last = !message.framed.has_remaining() && message.trailers.is_none();
+            match reply.send_response(Response::from_parts(head, ()), is_last) {
+                Ok(_) if is_last => Ok(()),
+                Ok(stream) => send_message(message, stream).await,
+                Err(error) => Err(error),
+            }
+        }
+        (head, Body::Tonic(body)) => {
+            // A connection with only health checks is idle.
+            drop(open);
+            match reply.send_response(Response::from_parts(head, ()), false) {
+                Ok(mut stream) => send_tonic(body, &mut stream).await,
+                Err(error) => Err(error),
+            }
+        }
+    };
+    if let Err(error) = sent {
+        tracing::debug!(%error, "an answer was not sent");
+    }
+}
 
-pin_project! {
-    /// Runs a stream until it ends or its answer is not read for [`UNREAD`]. An async function
-    /// would hold the stream twice in memory.
-    struct WhileRead<S> {
-        #[pin]
-        stream: S,
-        timer: Option<Pin<Box<Sleep>>>,
+async fn send_message(message: Message, mut stream: SendStream<Outgoing>) -> Result<(), h2::Error> {
+    let Message { mut framed, trailers } = message;
+    let progress = (framed.remaining() > SMALL).then(|| framed.progress());
+    if framed.has_remaining() {
+        stream.send_data(framed, trailers.is_none())?;
+    }
+    if let Some(trailers) = trailers {
+        stream.send_trailers(trailers)?;
+    }
+    let Some(progress) = progress else { return Ok(()) };
+    let mut due = progress.made_at() + UNREAD;
+    loop {
+        tokio::select! {
+            () = progress.ended() => return Ok(()),
+            _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
+            () = sleep_until(due) => {}
+        }
+        if progress.made_at() + UNREAD == due {
+            tracing::debug!("dropped an answer that its caller does not read");
+            stream.send_reset(Reason::CANCEL);
+            return Ok(());
+        }
+        due = progress.made_at() + UNREAD;
     }
 }
 
@@ -90,45 +119,10 @@ impl Activity {
     }
 }
 
-// === impl Streams ===
-
-impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
-    fn execute(&self, stream: S) {
-        let open = Cell::new(Some(Open::new(&self.0)));
-        tokio::spawn(
-            STREAM.scope(Stream { progress: Cell::new(None), open }, WhileRead { stream, timer: None }),
-        );
-    }
-}
-
-// === impl WhileRead ===
-
-impl<S: Future<Output = ()>> Future for WhileRead<S> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = self.project();
-        if this.stream.poll(context).is_ready() {
-            return Poll::Ready(());
-        }
-        let Some(progress) = STREAM.with(|stream| stream.progress.get()) else { return Poll::Pending };
-        let due = progress + UNREAD;
-        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        loop {
-            ready!(timer.as_mut().poll(context));
-            if timer.deadline() >= due {
-                tracing::debug!("dropped an answer that its caller does not read");
-                return Poll::Ready(());
-            }
-            timer.as_mut().reset(due);
-        }
-    }
-}
-
 // === impl Open ===
 
 impl Open {
-    fn new(activity: &Arc<Activity>) -> Self {
+    pub(crate) fn new(activity: &Arc<Activity>) -> Self {
         activity.0.lock().0 += 1;
         Self(Arc::clone(activity))
     }
@@ -152,19 +146,16 @@ mod tests {
         let second = Duration::from_secs(1);
         let (start, activity) = (Instant::now(), Activity::new());
         assert_eq!(activity.idle_since(), Some(start));
-        let streams = Streams(Arc::clone(&activity));
         for seconds in [1, 2] {
-            streams.execute(sleep(second * seconds));
+            let open = Open::new(&activity);
+            tokio::spawn(async move {
+                sleep(second * seconds).await;
+                drop(open);
+            });
         }
         sleep(second * 3 / 2).await;
         assert_eq!(activity.idle_since(), None);
         sleep(second).await;
         assert_eq!(activity.idle_since(), Some(start + second * 2));
-        streams.execute(async {
-            record_health_check();
-            sleep(UNREAD).await;
-        });
-        sleep(second).await;
-        assert_eq!(activity.idle_since(), Some(start + second * 5 / 2), "a health stream does not count");
     }
 }

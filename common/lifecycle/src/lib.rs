@@ -5,9 +5,11 @@ mod app;
 pub mod drain;
 pub mod health;
 mod name;
+mod runtime;
 mod signals;
 pub mod tasks;
 
 pub use self::app::{App, AtEnd, DrainTimes, run};
 pub use self::name::server_name;
+pub use self::runtime::block_on;
 pub use self::signals::StopSignals;

@@ -1,5 +1,7 @@
 //! Tests of callers that keep connections, never send their messages, or never read their answers.
 
+use std::future::pending;
+
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

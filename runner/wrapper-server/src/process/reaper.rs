@@ -16,7 +16,7 @@
 //!
 //! A sweep never reaps a call's own first process, because it lists only the children of the main
 //! thread. The kernel gives orphans to that thread (`find_new_reaper` in Linux's kernel/exit.c),
-//! and calls are started by the runtime's worker threads.
+//! and calls are started by the runtime's threads, which are others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};

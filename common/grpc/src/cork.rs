@@ -1,0 +1,281 @@
+//! Joins the small reads and writes of HTTP/2 into large ones.
+//!
+//! h2 flushes after each DATA frame, and reads a few KiB at a time. So one call would cost several
+//! system calls in each direction, and a package of 1 MiB hundreds. A [`Cork`] collects what a
+//! connection writes while it is polled, and writes it when the connection has nothing more to do.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+
+use crate::serve::Stream;
+
+/// Size of one read, in bytes. A larger destination is read into directly.
+const READ: usize = 64 * 1024;
+/// The most bytes that wait for the end of a poll. A write that does not fit is passed on at once,
+/// without a copy.
+const WRITE: usize = 64 * 1024;
+/// The most slices of one write. h2 passes on at most 64.
+const SLICES: usize = 65;
+
+/// The end of a stream that writes what the connection has left in [`Corked`].
+#[derive(Debug, Clone)]
+pub struct Cork(Arc<Mutex<Buffers>>);
+
+/// The end of a stream that a connection uses. Its flush does nothing.
+#[derive(Debug)]
+pub struct Corked(Arc<Mutex<Buffers>>);
+
+struct Buffers {
+    stream: Box<dyn Stream>,
+    /// Bytes that the connection has not taken yet. It has no memory while the connection waits.
+    unread: BytesMut,
+    /// Bytes that the stream has not taken yet. It has no memory while the connection waits.
+    unwritten: BytesMut,
+    /// An error of a flush. The connection gets it from its next read or write.
+    error: Option<io::Error>,
+    read_at: Instant,
+}
+
+/// Splits a stream into the end for a connection and the end for the task that polls it.
+pub fn cork(stream: Box<dyn Stream>) -> (Cork, Corked) {
+    let (unread, unwritten) = (BytesMut::new(), BytesMut::new());
+    let buffers = Buffers { stream, unread, unwritten, error: None, read_at: Instant::now() };
+    let buffers = Arc::new(Mutex::new(buffers));
+    (Cork(Arc::clone(&buffers)), Corked(buffers))
+}
+
+// === impl Cork ===
+
+impl Cork {
+    /// Polls a connection, and then writes what it has left, unless it has ended or has more to do.
+    pub fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let polled = poll(context);
+        if polled.is_pending() {
+            let mut buffers = self.0.lock();
+            if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {
+                buffers.error = Some(error);
+                context.waker().wake_by_ref();
+            }
+        }
+        polled
+    }
+
+    /// When the last bytes arrived.
+    pub fn read_at(&self) -> Instant {
+        self.0.lock().read_at
+    }
+}
+
+// === impl Buffers ===
+
+impl Buffers {
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            if let Some(error) = self.error.take() {
+                return Poll::Ready(Err(error));
+            }
+            let had = buffer.filled().len();
+            let read = if buffer.remaining() >= READ {
+                Pin::new(&mut self.stream).poll_read(context, buffer)
+            } else {
+                self.unread.reserve(READ);
+                poll_read_buf(Pin::new(&mut self.stream), context, &mut self.unread).map_ok(drop)
+            };
+            if !matches!(read, Poll::Ready(Ok(()))) {
+                self.unread = BytesMut::new();
+                return read;
+            }
+            if buffer.filled().len() > had || !self.unread.is_empty() {
+                self.read_at = Instant::now();
+            }
+        }
+        let taken = self.unread.len().min(buffer.remaining());
+        buffer.put_slice(&self.unread[..taken]);
+        self.unread.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if let Some(error) = self.error.take() {
+            return Poll::Ready(Err(error));
+        }
+        let len = parts.iter().map(|part| part.len()).sum();
+        if self.unwritten.len().saturating_add(len) <= WRITE {
+            for part in parts {
+                self.unwritten.extend_from_slice(part);
+            }
+            return Poll::Ready(Ok(len));
+        }
+        loop {
+            let waiting = self.unwritten.len();
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            slices[0] = IoSlice::new(&self.unwritten);
+            let count = parts.len().min(SLICES - 1);
+            slices[1..=count].copy_from_slice(&parts[..count]);
+            let written = Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..=count]);
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written if written > waiting => {
+                    self.unwritten.clear();
+                    return Poll::Ready(Ok(written - waiting));
+                }
+                written => self.unwritten.advance(written),
+            }
+        }
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unwritten.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(context, &self.unwritten))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.unwritten.advance(written),
+            }
+        }
+        self.unwritten = BytesMut::new();
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+}
+
+impl std::fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (unread, unwritten) = (self.unread.len(), self.unwritten.len());
+        f.debug_struct("Buffers")
+            .field("unread", &unread)
+            .field("unwritten", &unwritten)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Corked ===
+
+impl AsyncRead for Corked {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.lock().poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Corked {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.lock().poll_write(context, &[IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.lock().poll_write(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut buffers = self.0.lock();
+        ready!(buffers.poll_flush(context))?;
+        Pin::new(&mut buffers.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio_test::io::Builder;
+
+    use super::*;
+
+    /// Polls `connection` to its end, like the task of a connection.
+    async fn run<F: Future>(cork: &Cork, connection: F) -> F::Output {
+        let mut connection = std::pin::pin!(connection);
+        poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context))).await
+    }
+
+    #[tokio::test]
+    async fn small_writes_of_one_poll_are_one_write() {
+        // The mock accepts exactly these reads and writes.
+        let mock = Builder::new().read(b"go").write(b"abc").read(b"on").write(b"d").build();
+        let (cork, mut corked) = cork(Box::new(mock));
+        run(&cork, async {
+            let mut buffer = [0; 2];
+            corked.read_exact(&mut buffer).await.unwrap();
+            for part in [b"a", b"b", b"c"] {
+                corked.write_all(part).await.unwrap();
+                corked.flush().await.unwrap();
+            }
+            corked.read_exact(&mut buffer).await.unwrap();
+            corked.write_all(b"d").await.unwrap();
+            corked.shutdown().await.unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn an_error_of_a_flush_reaches_the_connection() {
+        let mock = Builder::new().write_error(io::ErrorKind::TimedOut.into()).wait(MINUTE).build();
+        let (cork, mut corked) = cork(Box::new(mock));
+        let error = run(&cork, async {
+            corked.write_all(b"a").await.unwrap();
+            corked.read_u8().await.unwrap_err()
+        });
+        assert_eq!(error.await.kind(), io::ErrorKind::TimedOut);
+    }
+
+    const MINUTE: std::time::Duration = std::time::Duration::from_mins(1);
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn bytes_arrive_in_order(sizes in prop::collection::vec(0..3 * WRITE, 1..8), room in 1..2 * READ) {
+            let sent: Vec<u8> = (0..sizes.iter().sum::<usize>()).map(|n| (n / 251) as u8).collect();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let received = runtime.block_on(async {
+                let (ours, theirs) = duplex(room);
+                let echo = async {
+                    let (mut reader, mut writer) = tokio::io::split(theirs);
+                    tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                    writer.shutdown().await.unwrap();
+                };
+                let (cork, corked) = cork(Box::new(ours));
+                let (mut reader, mut writer) = tokio::io::split(corked);
+                let write = async {
+                    let mut rest = &sent[..];
+                    for size in sizes {
+                        let (part, after) = rest.split_at(size);
+                        writer.write_all(part).await.unwrap();
+                        rest = after;
+                    }
+                    writer.shutdown().await.unwrap();
+                };
+                let mut received = Vec::new();
+                let all = async { tokio::join!(write, reader.read_to_end(&mut received)) };
+                let _ = tokio::join!(run(&cork, all), echo);
+                received
+            });
+            prop_assert!(received == sent);
+        }
+    }
+}
