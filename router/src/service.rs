@@ -14,8 +14,8 @@ use porch_fn_admin::failures::Failures;
 use porch_fn_admin::function_metrics::is_failed;
 use porch_fn_grpc::{Call, Evaluate, Reply, code_name};
 use porch_fn_image::{AllowedImages, shard_key};
-use porch_fn_numbers::{Recorded, Recorder};
-use porch_fn_proto::{Chunks, peek};
+use porch_fn_numbers::{MAX_IMAGE_BYTES, Recorded, Recorder};
+use porch_fn_proto::{Chunks, Peek, peek};
 use porch_fn_ring::spill::Demand;
 use porch_fn_telemetry::span;
 use scopeguard::guard;
@@ -64,6 +64,8 @@ pub(crate) struct Router {
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
     changed: watch::Receiver<()>,
+    /// The shard keys of images, as the caller wrote them, that were called without a tag field.
+    keys: Mutex<LruCache<String, Arc<str>>>,
     demand: Mutex<LruCache<Arc<str>, Arc<Mutex<Demand>>>>,
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
@@ -74,7 +76,7 @@ pub(crate) struct Router {
 /// A call for the metrics: its image, which is empty until it is known, and the code of its answer.
 #[derive(Default)]
 struct Ended {
-    image: String,
+    image: Arc<str>,
     code: Option<Code>,
 }
 
@@ -97,6 +99,7 @@ impl Router {
             failures: Failures::default(),
             view,
             changed,
+            keys: Mutex::new(LruCache::new(MAX_IMAGES)),
             demand: Mutex::new(LruCache::new(MAX_IMAGES)),
             budget: Mutex::default(),
             metrics,
@@ -122,7 +125,7 @@ impl Router {
     }
 
     /// Routes a call, and stores its shard key in `key`.
-    async fn route(&self, mut call: Call, key: &mut String) -> Result<Reply, RouteError> {
+    async fn route(&self, mut call: Call, key: &mut Arc<str>) -> Result<Reply, RouteError> {
         // Takes the message out of the call, so that the memory of a decompressed message is freed.
         *key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
         call.span.text(span::IMAGE, key);
@@ -138,7 +141,7 @@ impl Router {
         self.failures.note(key, "", code_name(error.code()), &error.to_string());
     }
 
-    async fn route_to(&self, key: &str, mut call: Call) -> Result<Reply, RouteError> {
+    async fn route_to(&self, key: &Arc<str>, mut call: Call) -> Result<Reply, RouteError> {
         call.charge.claim(key)?;
         self.budget.lock().deposit();
         let demand = self.demand_of(key);
@@ -176,21 +179,26 @@ impl Router {
     }
 
     /// Returns the shard key of the request's image, if the image is allowed.
-    fn key(&self, message: &Chunks) -> Result<String, RouteError> {
-        let peeked = peek(message)?;
-        if peeked.image.is_empty() {
+    fn key(&self, message: &Chunks) -> Result<Arc<str>, RouteError> {
+        let Peek { image, tag, .. } = peek(message)?;
+        if image.is_empty() {
             return Err(RouteError::NoImage);
         }
-        self.options.allowed_images.check(&peeked.image, &peeked.tag)?;
-        Ok(shard_key(&peeked.image, &peeked.tag, &self.options.default_prefix))
+        if tag.is_empty()
+            && let Some(key) = self.keys.lock().get(&image)
+        {
+            return Ok(Arc::clone(key));
+        }
+        self.options.allowed_images.check(&image, &tag)?;
+        let key = Arc::<str>::from(shard_key(&image, &tag, &self.options.default_prefix));
+        if tag.is_empty() && image.len() <= MAX_IMAGE_BYTES {
+            self.keys.lock().put(image, Arc::clone(&key));
+        }
+        Ok(key)
     }
 
-    fn demand_of(&self, key: &str) -> Arc<Mutex<Demand>> {
-        let mut images = self.demand.lock();
-        match images.get(key) {
-            Some(demand) => Arc::clone(demand),
-            None => Arc::clone(images.get_or_insert(key.into(), Arc::default)),
-        }
+    fn demand_of(&self, key: &Arc<str>) -> Arc<Mutex<Demand>> {
+        Arc::clone(self.demand.lock().get_or_insert(Arc::clone(key), Arc::default))
     }
 }
 

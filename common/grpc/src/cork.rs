@@ -22,6 +22,8 @@ const READ: usize = 64 * 1024;
 /// The most bytes that wait for the end of a poll. A write that does not fit is passed on at once,
 /// without a copy.
 const WRITE: usize = 64 * 1024;
+/// Room for the first write of a poll, in bytes. Most polls write less.
+const FIRST_WRITE: usize = 16 * 1024;
 /// The most slices of one write. h2 passes on at most 64.
 const SLICES: usize = 65;
 
@@ -113,6 +115,9 @@ impl Buffers {
         }
         let len = parts.iter().map(|part| part.len()).sum();
         if self.unwritten.len().saturating_add(len) <= WRITE {
+            if self.unwritten.capacity() == 0 {
+                self.unwritten.reserve(FIRST_WRITE);
+            }
             for part in parts {
                 self.unwritten.extend_from_slice(part);
             }

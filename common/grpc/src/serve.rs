@@ -213,7 +213,8 @@ async fn connection<H, F>(
                     accepted = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context))) => {
                         match accepted {
                             Some(Ok((request, reply))) => {
-                                let answer = handler(request.map(Incoming::from));
+                                // Boxed, because a spawn moves its future several times.
+                                let answer = Box::pin(handler(request.map(Incoming::from)));
                                 tokio::spawn(respond(answer, reply, Open::new(&activity)));
                             }
                             Some(Err(error)) => break Err(error),

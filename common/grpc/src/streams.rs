@@ -3,7 +3,6 @@
 //! A stream whose answer makes no progress for [`UNREAD`] is reset, which frees HTTP/2's buffers.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,11 +33,10 @@ pub(crate) struct Open(Arc<Activity>);
 
 /// Waits for the answer to a request, and sends it. Drops `answer` when the stream ends before.
 pub(crate) async fn respond(
-    answer: impl Future<Output = Response<Body>>,
+    mut answer: impl Future<Output = Response<Body>> + Unpin,
     mut reply: SendResponse<Outgoing>,
     open: Open,
 ) {
-    let mut answer = pin!(answer);
     let answer = tokio::select! {
         biased;
         answer = &mut answer => answer,
