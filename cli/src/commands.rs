@@ -11,7 +11,7 @@ use crate::admin::PageArgs;
 use crate::output::{HELP, show};
 #[cfg(feature = "up")]
 use crate::up;
-use crate::{config, doctor, eval, exec_config, failure, porch_config, shards, top};
+use crate::{bench, config, doctor, eval, exec_config, failure, porch_config, shards, top};
 
 /// The program's name.
 const NAME: &str = "porch-fn";
@@ -44,6 +44,9 @@ enum Command {
     /// Show which functions are called, and how often they fail, how long they take and wait
     #[command(help_template = HELP, before_help = include_str!("commands/examples/top.txt"))]
     Top(top::TopArgs),
+    /// Measure how many calls a router or runner serves, and how long they take
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/bench.txt"))]
+    Bench(Box<bench::BenchArgs>),
     /// Show the settings for an image, and the flag, file or FunctionConfig that sets each
     #[command(help_template = HELP, before_help = include_str!("commands/examples/config.txt"))]
     Config(config::ConfigArgs),
@@ -94,6 +97,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Eval(args) => ("eval", eval::run(*args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
             Command::Top(args) => ("top", top::run(args).await),
+            Command::Bench(args) => ("bench", bench::run(*args).await),
             Command::Config(args) => ("config", config::run(args).await),
             Command::Doctor(args) => ("doctor", doctor::run(args).await),
             Command::PorchConfig(action) => ("porch-config", porch_config::run(&action).await),

@@ -3,6 +3,7 @@
 //! [`run`] is the command line.
 
 mod admin;
+mod bench;
 mod cluster;
 mod commands;
 mod config;
