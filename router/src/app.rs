@@ -162,6 +162,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let listening = serve::Options {
         max_age: Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero()),
         max_connections: flags.server.max_connections.get(),
+        max_frame_bytes: porch_fn_grpc::MIN_FRAME_BYTES,
     };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
 

@@ -186,7 +186,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
             described.map(Body::Tonic)
         }
     };
-    let listening = serve::Options { max_age: None, max_connections: flags.server.max_connections.get() };
+    let listening = serve::Options::between_hops(flags.server.max_connections.get());
     let serve = serve::serve(listener, acceptor, listening, handler, drain);
     let Wiring { mut tasks, at_end, .. } = wiring;
     tasks.keep(tracing::info_span!("serve"), serve);

@@ -32,7 +32,7 @@ pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
     let health = Health::new();
     health.set("", true);
     let options = Options {
-        max_message: 1024 * 1024,
+        max_message: 8 * 1024 * 1024,
         default_timeout: Duration::from_mins(1),
         max_timeout: Duration::MAX,
         inflight: None,
@@ -46,7 +46,7 @@ pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
         let server = Arc::clone(&server);
         async move { server.handle(request).await }
     };
-    let options = serve::Options { max_age: None, max_connections: 60_000 };
+    let options = serve::Options::between_hops(60_000);
     tokio::spawn(serve::serve(listener, None, options, handler, drain));
     port
 }

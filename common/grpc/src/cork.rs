@@ -15,7 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
-use crate::serve::Stream;
+/// A byte stream: plain TCP or TLS.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Size of one read, in bytes. A larger destination is read into directly.
 const READ: usize = 64 * 1024;

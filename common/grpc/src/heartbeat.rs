@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use h2::{Ping, PingPong};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Cork;
+use crate::cork::Cork;
 
 /// Pings the peer after each `interval` in which it has sent nothing. Completes if it then sends
 /// nothing for `answer`.

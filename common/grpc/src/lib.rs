@@ -46,6 +46,8 @@ pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 /// more than our servers send.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;
 
-/// Maximum payload of a DATA frame that our servers and our client accept, in bytes. A package of
-/// 1 MiB is then one frame between our hops. grpc-go always sends 16 KiB.
+/// Maximum payload of a DATA frame between our hops, in bytes. A package of 1 MiB is then one frame.
 pub const MAX_FRAME_BYTES: u32 = 1024 * 1024;
+
+/// The smallest maximum that HTTP/2 allows, in bytes. grpc-go never sends larger frames.
+pub const MIN_FRAME_BYTES: u32 = 16 * 1024;

@@ -22,13 +22,13 @@ use http::{Request, Response};
 use parking_lot::Mutex;
 use porch_fn_backoff::spread;
 use porch_fn_lifecycle::drain;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use self::connections::Connections;
+pub use crate::cork::Stream;
 use crate::cork::{Cork, Corked, cork};
 use crate::heartbeat::silence;
 use crate::outgoing::Outgoing;
@@ -66,12 +66,17 @@ pub struct Options {
     /// Maximum connections at once (`--max-connections`). For a new connection above the limit, the
     /// server closes the one idle for longest. If all are busy, it refuses the new connection.
     pub max_connections: usize,
+    /// Maximum payload of a DATA frame in bytes, such as [`MAX_FRAME_BYTES`]. A part of a frame is
+    /// in memory before it counts as bytes in flight, so only our own hops may send large frames.
+    pub max_frame_bytes: u32,
 }
 
-/// A byte stream: plain TCP or TLS.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl Options {
+    /// The limits of a server whose callers are our own hops.
+    pub const fn between_hops(max_connections: usize) -> Self {
+        Self { max_age: None, max_connections, max_frame_bytes: MAX_FRAME_BYTES }
+    }
+}
 
 /// The handshake of a connection before HTTP/2 begins, such as TLS.
 pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
@@ -110,12 +115,12 @@ pub async fn serve<H, F>(
                 // The age is random, so that connections that were opened together do not end
                 // together.
                 let age = options.max_age.map(|age| spread(age, 0.9..1.1));
-                let activity = Activity::new();
+                let (activity, frame) = (Activity::new(), options.max_frame_bytes);
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
                 let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
                 let served = async move {
                     match admit(stream, accept, drain.clone()).await {
-                        Ok(Some(stream)) => connection(stream, age, watched, handler, drain).await,
+                        Ok(Some(stream)) => connection(stream, frame, age, watched, handler, drain).await,
                         Ok(None) => {}
                         Err(error) => refusals.log_tls(peer, &error),
                     }
@@ -187,6 +192,7 @@ async fn admit(
 
 async fn connection<H, F>(
     stream: Box<dyn Stream>,
+    max_frame_bytes: u32,
     age: Option<Duration>,
     activity: Arc<Activity>,
     handler: H,
@@ -198,7 +204,7 @@ async fn connection<H, F>(
     let mut old = pin!(OptionFuture::from(age.map(sleep)));
     let (cork, corked) = cork(stream);
     let connected = tokio::select! {
-        connected = handshake(&cork, corked) => connected,
+        connected = handshake(&cork, corked, max_frame_bytes) => connected,
         // A connection cannot be drained before its preface, so end it at once.
         () = drain.draining() => return,
         () = sleep(KEEP_ALIVE) => return,
@@ -238,12 +244,16 @@ async fn connection<H, F>(
 }
 
 /// Completes when the peer's preface has arrived.
-async fn handshake(cork: &Cork, corked: Corked) -> Result<Connection<Corked, Outgoing>, h2::Error> {
+async fn handshake(
+    cork: &Cork,
+    corked: Corked,
+    max_frame_bytes: u32,
+) -> Result<Connection<Corked, Outgoing>, h2::Error> {
     let mut handshake = pin!(
         Builder::new()
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
             .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-            .max_frame_size(MAX_FRAME_BYTES)
+            .max_frame_size(max_frame_bytes)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)

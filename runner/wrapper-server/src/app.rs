@@ -67,7 +67,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
         async move { service.handle(request).await }
     };
     let mut tasks = Tasks::new();
-    let listening = serve::Options { max_age: None, max_connections: MAX_CONNECTIONS };
+    let listening = serve::Options::between_hops(MAX_CONNECTIONS);
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
     // No drain delay: only runners send calls here, and they see that the pod terminates.

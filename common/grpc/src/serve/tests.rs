@@ -8,15 +8,15 @@ use futures_util::future::BoxFuture;
 use h2::client::{self, SendRequest};
 use h2::{Ping, Reason, RecvStream};
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex};
 use tokio::time::timeout;
 use tonic::Code;
 
 use super::*;
-use crate::{CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, Reply, Server, message_of};
+use crate::{CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, MIN_FRAME_BYTES, Reply, Server, message_of};
 use porch_fn_lifecycle::health::Health;
 
-const OPTIONS: Options = Options { max_age: None, max_connections: 3 };
+const OPTIONS: Options = Options { max_age: None, max_connections: 3, max_frame_bytes: MIN_FRAME_BYTES };
 /// Size of each part of an answer, in bytes.
 const PART: usize = 16 * 1024;
 
@@ -91,7 +91,14 @@ impl TestServer {
     async fn connect(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
         let activity = Activity::new();
-        self.tasks.spawn(connection(Box::new(served), None, activity, self.handler(), self.drain.clone()));
+        self.tasks.spawn(connection(
+            Box::new(served),
+            MIN_FRAME_BYTES,
+            None,
+            activity,
+            self.handler(),
+            self.drain.clone(),
+        ));
         handshake(stream, window).await
     }
 }
