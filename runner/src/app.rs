@@ -225,24 +225,20 @@ fn config_page(current: &watch::Receiver<CurrentSettings>, prefix: &str) -> Page
 /// `/pods`: what the pool holds. Fields are only ever added.
 fn pods_page(pool: Handle) -> Page {
     let content = move |_: &str| {
-        let pool = pool.clone();
-        async move {
-            let functions = pool.stats().await.into_iter().map(|function| {
-                json!({
-                    "image": function.image.as_str(),
-                    "owned": function.owned,
-                    "ready": function.ready,
-                    "starting": function.starting,
-                    "terminating": function.terminating,
-                    // Pods that served before and no longer answer.
-                    "silent": function.silent,
-                    "in_flight": function.in_flight,
-                    "waiting": function.waiting,
-                })
-            });
-            Ok(format!("{:#}", functions.collect::<serde_json::Value>()))
-        }
-        .boxed()
+        let functions = pool.stats().into_iter().map(|function| {
+            json!({
+                "image": function.image.as_str(),
+                "owned": function.owned,
+                "ready": function.ready,
+                "starting": function.starting,
+                "terminating": function.terminating,
+                // Pods that served before and no longer answer.
+                "silent": function.silent,
+                "in_flight": function.in_flight,
+                "waiting": function.waiting,
+            })
+        });
+        ready(Ok(format!("{:#}", functions.collect::<serde_json::Value>()))).boxed()
     };
     Page { path: "/pods", content_type: JSON, policy: None, content: Box::new(content) }
 }

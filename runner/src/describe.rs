@@ -89,7 +89,7 @@ impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let _permit = self.permit()?;
         let images = match &self.pods {
-            Some((pool, _)) => Images::new(pool.stats().await, pool.last_starts().await),
+            Some((pool, _)) => Images::new(pool.stats(), pool.last_starts()),
             None => Images::default(),
         };
         Ok(Response::new(self.response(images)))
@@ -104,7 +104,7 @@ impl Shard for Describe {
         // The router has already added the default prefix.
         let parsed = Image::parse(&image, "").map_err(|error| Status::invalid_argument(error.to_string()))?;
         let pods = match &self.pods {
-            Some((pool, _)) => pool.pods(image.clone()).await,
+            Some((pool, _)) => pool.pods(&image),
             None => Vec::new(),
         };
         let is_repository = parsed.repository() == image;

@@ -165,7 +165,7 @@ mod tests {
     use crate::metrics::tests::metrics;
     use crate::pods::tests::{call, runtime};
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn dropped_calls_are_counted_and_probes_of_routers_are_not() {
         let (metrics, text) = metrics();
         let runner = Runner {
@@ -177,10 +177,14 @@ mod tests {
             failures: Arc::default(),
             last_errors: Arc::default(),
         };
-        for wait in [Duration::ZERO, Duration::from_mins(1)] {
-            // The pool's task has not started, so calls wait.
-            assert!(runner.evaluate(call("f:v1", "", wait)).now_or_never().is_none());
-        }
+        // The pool knows no pods yet, so calls wait.
+        let calls = [Duration::from_secs(1), Duration::from_mins(1)].map(|wait| {
+            let mut call = Box::pin(runner.evaluate(call("f:v1", "", wait)));
+            assert!(call.as_mut().now_or_never().is_none());
+            call
+        });
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(calls);
         let mut empty = call("f:v1", "", Duration::from_mins(1));
         empty.message = porch_fn_proto::Chunks::default();
         assert_eq!(runner.evaluate(empty).await.code(), Code::InvalidArgument);

@@ -1,21 +1,24 @@
-//! The actor around the pool, because the pool itself has no I/O. One task owns the pool, passes
-//! events and the time to the pool, and executes the pool's actions. Calls reach the task through
-//! [`Handle`]. `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push.
+//! Runs the pool, because the pool itself has no I/O: passes events and the time to the pool, and
+//! executes the pool's actions. A call steps the pool itself, under a lock that is never held across
+//! an await. So a call with a warm pod waits for no other task. One task, [`Driver::run`], passes
+//! the backend's events and the timers. `runner/pool/src/lib.rs` explains the pool's rules and
+//! terms, such as push.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
     Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, Pool, RequestId, ShardKey, Time,
     Uid, Verdict,
 };
 use porch_fn_proto::Chunks;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock::now_ahead;
@@ -24,16 +27,6 @@ use crate::pods::backend::Backend;
 use crate::pods::error::PodError;
 use crate::pods::start_errors::LastStart;
 use crate::pods::starts::Starts;
-
-/// Messages to the driver from calls and from startup code.
-#[derive(Debug)]
-enum Command {
-    Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
-    Event(Event),
-    Stats(oneshot::Sender<Vec<FunctionStats>>),
-    LastStarts(oneshot::Sender<HashMap<ImageKey, LastStart>>),
-    Pods { image: String, answer: oneshot::Sender<Vec<PodReport>> },
-}
 
 /// One pod, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +41,17 @@ pub(crate) struct PodReport {
 
 type Answer = oneshot::Sender<Result<Arc<Connection>, PodError>>;
 
-/// Sends commands to the driver. The channel is unbounded because dropping a call must never wait.
-/// The calls in flight limit its length: each call sends two commands per pod that it tries.
-#[derive(Debug, Clone)]
-pub(crate) struct Handle {
-    commands: mpsc::UnboundedSender<Command>,
-    next_id: Arc<AtomicU64>,
+/// Access to the pool, for calls and reports.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<Shared>);
+
+/// What the driver's task and the handles share.
+struct Shared {
+    /// `None` after the task has ended. Events that a backend sends while it acts go to the task's
+    /// channel, so nothing locks this twice.
+    state: Mutex<Option<State>>,
+    /// Wakes the task if it must wake earlier than it planned.
+    earlier: Notify,
 }
 
 /// A call's request for a pod, waiting or granted. A lease dropped without [`finish`](Self::finish)
@@ -61,7 +59,7 @@ pub(crate) struct Handle {
 #[derive(Debug)]
 pub(crate) struct Lease {
     id: RequestId,
-    commands: mpsc::UnboundedSender<Command>,
+    pool: Handle,
     finished: bool,
     /// The message that the pod runs, and the call's deadline.
     running: Option<(Chunks, Instant)>,
@@ -91,11 +89,10 @@ impl Handle {
         deadline: Instant,
         running: (Chunks, Instant),
     ) -> Result<(Arc<Connection>, Lease), PodError> {
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (answer, granted) = oneshot::channel();
-        let mut lease = Lease { id, commands: self.commands.clone(), finished: false, running: None };
-        let request = Command::Request { id, image, shard_key, deadline, answer };
-        self.commands.send(request).map_err(|_| PodError::Stopped)?;
+        let id = self.with(|state| state.request(image, shard_key, deadline, answer));
+        let id = id.ok_or(PodError::Stopped)?;
+        let mut lease = Lease { id, pool: self.clone(), finished: false, running: None };
         let granted = granted.await.map_err(|_| PodError::Stopped)?;
         // After an error, the lease has nothing to report to the pool. The pool has already removed
         // a rejected call, and the driver has already finished a call whose pod vanished.
@@ -105,25 +102,36 @@ impl Handle {
     }
 
     /// Returns the pool's statistics per function.
-    pub(crate) async fn stats(&self) -> Vec<FunctionStats> {
-        let (answer, stats) = oneshot::channel();
-        let _ = self.commands.send(Command::Stats(answer));
-        stats.await.unwrap_or_default()
+    pub(crate) fn stats(&self) -> Vec<FunctionStats> {
+        self.with(|state| state.pool.stats()).unwrap_or_default()
     }
 
     /// Returns the last start of each image's pods in the last hour.
-    pub(crate) async fn last_starts(&self) -> HashMap<ImageKey, LastStart> {
-        let (answer, starts) = oneshot::channel();
-        let _ = self.commands.send(Command::LastStarts(answer));
-        starts.await.unwrap_or_default()
+    pub(crate) fn last_starts(&self) -> HashMap<ImageKey, LastStart> {
+        self.with(|state| state.starts.last(state.clock.now())).unwrap_or_default()
     }
 
     /// Returns the pods of an image, at most [`MAX_PODS`]. `image` is its canonical reference, or
     /// the shard key of the pods.
-    pub(crate) async fn pods(&self, image: String) -> Vec<PodReport> {
-        let (answer, pods) = oneshot::channel();
-        let _ = self.commands.send(Command::Pods { image, answer });
-        pods.await.unwrap_or_default()
+    pub(crate) fn pods(&self, image: &str) -> Vec<PodReport> {
+        self.with(|state| state.pods(image)).unwrap_or_default()
+    }
+
+    /// Runs `act` on the state. Returns `None` after the task has ended.
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let mut state = self.0.state.lock();
+        let state = state.as_mut()?;
+        let result = act(state);
+        if state.wakes_too_late() {
+            self.0.earlier.notify_one();
+        }
+        Some(result)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Handle").finish_non_exhaustive()
     }
 }
 
@@ -133,7 +141,7 @@ impl Lease {
     /// Returns the pod to the pool, with the call's verdict on the pod.
     pub(crate) fn finish(mut self, verdict: Verdict) {
         self.finished = true;
-        let _ = self.commands.send(Command::Event(Event::Finished { id: self.id, verdict }));
+        self.pool.with(|state| state.step(Event::Finished { id: self.id, verdict }));
     }
 }
 
@@ -143,12 +151,16 @@ impl Drop for Lease {
             return;
         }
         let id = self.id;
-        let _ = self.commands.send(Command::Event(match &self.running {
+        let event = match &self.running {
             Some((message, deadline)) if *deadline <= Instant::now() + EARLY => {
                 Event::Finished { id, verdict: Verdict::Late { package: hash(message) } }
             }
             _ => Event::Cancel(id),
-        }));
+        };
+        self.pool.with(|state| {
+            state.waiting.remove(&id);
+            state.step(event);
+        });
     }
 }
 
@@ -158,13 +170,20 @@ fn hash(message: &Chunks) -> u64 {
     hasher.finish()
 }
 
-/// Owns the pool and runs as one task.
-pub(crate) struct Driver<B> {
-    pool: Pool,
-    backend: B,
+/// The task that passes the backend's events and the timers to the pool.
+pub(crate) struct Driver {
+    handle: Handle,
     events: mpsc::UnboundedReceiver<Event>,
-    commands: mpsc::UnboundedReceiver<Command>,
+}
+
+/// The pool, and what its actions act on.
+struct State {
+    pool: Pool,
+    backend: Box<dyn Backend>,
+    last_id: u64,
     waiting: HashMap<RequestId, (ImageKey, Answer)>,
+    /// When the task plans to wake, if nothing happens.
+    wakes_at: Option<Time>,
     clock: Clock,
     metrics: Arc<Metrics>,
     starts: Starts,
@@ -172,80 +191,88 @@ pub(crate) struct Driver<B> {
 
 // === impl Driver ===
 
-impl<B: Backend> Driver<B> {
+impl Driver {
     /// Creates a driver with an empty pool over `backend`. On Kubernetes, timestamps in pods
     /// follow the API server's clock, which is `clock_ahead` of this machine's clock.
     pub(crate) fn new(
         config: Config,
-        backend: B,
+        backend: impl Backend,
         clock_ahead: SignedDuration,
         events: mpsc::UnboundedReceiver<Event>,
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
-        let (sender, commands) = mpsc::unbounded_channel();
-        let driver = Self {
+        let state = State {
             clock: Clock { origin: Instant::now(), origin_time: now_ahead(clock_ahead) },
             pool: Pool::new(config),
-            backend,
-            events,
-            commands,
+            backend: Box::new(backend),
+            last_id: 0,
             waiting: HashMap::new(),
+            wakes_at: None,
             starts: Starts::new(Arc::clone(&metrics)),
             metrics,
         };
-        (driver, Handle { commands: sender, next_id: Arc::default() })
+        let handle = Handle(Arc::new(Shared { state: Mutex::new(Some(state)), earlier: Notify::new() }));
+        (Self { handle: handle.clone(), events }, handle)
     }
 
-    /// Runs until every handle is gone.
+    /// Runs until the task is dropped. Then waiting calls end, and new calls get no pod.
     pub(crate) async fn run(mut self) {
         let mut ticks = interval(COUNT_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let timer = self.pool.next_timer().map(|due| self.clock.instant(due));
+            let timer = self.handle.with(State::plan).flatten();
             // The sources need no priority: the pool accepts events in any order.
             let event = tokio::select! {
-                command = self.commands.recv() => match command {
-                    Some(command) => self.command(command),
-                    None => return,
-                },
-                Some(event) = self.events.recv() => Some(event),
-                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Some(Event::Tick),
+                Some(event) = self.events.recv() => event,
+                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Event::Tick,
+                () = self.handle.0.earlier.notified() => continue,
                 _ = ticks.tick() => {
-                    self.metrics.pool(&self.pool.stats());
-                    None
+                    self.handle.with(|state| state.metrics.pool(&state.pool.stats()));
+                    continue;
                 }
             };
-            if let Some(event) = event {
-                self.step(event);
-            }
+            self.handle.with(|state| state.step(event));
         }
     }
+}
 
-    fn command(&mut self, command: Command) -> Option<Event> {
-        Some(match command {
-            Command::Request { id, image, shard_key, deadline, answer } => {
-                self.waiting.insert(id, (image.clone(), answer));
-                Event::Request { id, image, shard_key, deadline: self.clock.time(deadline) }
-            }
-            Command::Event(event) => {
-                if let Event::Cancel(id) = &event {
-                    self.waiting.remove(id);
-                }
-                event
-            }
-            Command::Stats(answer) => {
-                let _ = answer.send(self.pool.stats());
-                return None;
-            }
-            Command::LastStarts(answer) => {
-                let _ = answer.send(self.starts.last(self.clock.now()));
-                return None;
-            }
-            Command::Pods { image, answer } => {
-                let _ = answer.send(self.pods(&image));
-                return None;
-            }
-        })
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The state is dropped after the lock is released: its backend may use locks of its own.
+        let state = self.handle.0.state.lock().take();
+        drop(state);
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn request(
+        &mut self,
+        image: ImageKey,
+        shard_key: ShardKey,
+        deadline: Instant,
+        answer: Answer,
+    ) -> RequestId {
+        self.last_id += 1;
+        let id = RequestId(self.last_id);
+        self.waiting.insert(id, (image.clone(), answer));
+        self.step(Event::Request { id, image, shard_key, deadline: self.clock.time(deadline) });
+        id
+    }
+
+    /// Returns when the task must wake if nothing happens.
+    fn plan(&mut self) -> Option<Instant> {
+        self.wakes_at = self.pool.next_timer();
+        self.wakes_at.map(|due| self.clock.instant(due))
+    }
+
+    fn wakes_too_late(&self) -> bool {
+        match (self.pool.next_timer(), self.wakes_at) {
+            (Some(next), Some(planned)) => next < planned,
+            (next, None) => next.is_some(),
+            (None, Some(_)) => false,
+        }
     }
 
     fn pods(&self, image: &str) -> Vec<PodReport> {

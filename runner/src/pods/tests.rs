@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, Uid};
-use porch_fn_proto::encode_request;
+use porch_fn_proto::{Chunks, encode_request};
 use porch_fn_registry::ResolveError;
 use porch_fn_telemetry::span::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,13 +81,8 @@ impl Backend for ReadyPods {
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let (driver, pool) = Driver::new(
-        Config::default(),
-        ReadyPods { events, address },
-        SignedDuration::ZERO,
-        receiver,
-        metrics().0,
-    );
+    let backend = ReadyPods { events, address };
+    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, receiver, metrics().0);
     tokio::spawn(driver.run());
     PodRuntime {
         pool,
@@ -127,6 +122,41 @@ async fn a_call_that_no_pod_has_started_may_go_to_another_runner() {
         let (reply, message) = answer(runtime(address), "").await;
         assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::Unavailable, true), "{message}");
         assert!(message.starts_with("unable to get the grpc client to the pod for f:v1: "), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_with_a_warm_pod_waits_for_no_other_task() {
+    let pool = runtime(Some("127.0.0.1:1".to_owned())).pool;
+    let acquire = || {
+        let running = (Chunks::default(), Instant::now());
+        pool.acquire("f:v1".into(), "f:v1".into(), Instant::now() + Duration::from_mins(1), running)
+    };
+    let (_, cold) = acquire().await.unwrap();
+    for verdict in [Verdict::Served, Verdict::Full] {
+        let (_, warm) = acquire().now_or_never().unwrap().unwrap();
+        assert_eq!(pool.stats()[0].in_flight, 2);
+        warm.finish(verdict);
+        assert_eq!(pool.stats()[0].in_flight, 1);
+    }
+    drop(cold);
+    assert_eq!(pool.stats()[0].in_flight, 0);
+}
+
+#[tokio::test]
+async fn calls_that_wait_end_with_the_driver() {
+    let (_events, receiver) = mpsc::unbounded_channel();
+    let backend = ReadyPods { events: mpsc::unbounded_channel().0, address: None };
+    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, receiver, metrics().0);
+    let acquire = || {
+        let running = (Chunks::default(), Instant::now());
+        pool.acquire("f:v1".into(), "f:v1".into(), Instant::now() + Duration::from_mins(1), running)
+    };
+    let mut waiting = Box::pin(acquire());
+    assert!(waiting.as_mut().now_or_never().is_none());
+    drop(driver);
+    for call in [waiting.await, acquire().await] {
+        assert!(matches!(call, Err(PodError::Stopped)), "{call:?}");
     }
 }
 
