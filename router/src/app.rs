@@ -19,7 +19,6 @@ use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, AtEnd, DrainTimes};
-use porch_fn_ring::Ring;
 use porch_fn_spans::Spans;
 use porch_fn_status_page::{Peers, RouterInfo};
 use porch_fn_tls::{Acceptor, Connector, Files, Gauges, TlsError};
@@ -31,6 +30,7 @@ use crate::config::Flags;
 use crate::members::Members;
 use crate::metrics::Metrics;
 use crate::page::{known, recordings};
+use crate::runner::Shared;
 use crate::service::{Options, Router};
 use crate::view::View;
 
@@ -99,15 +99,20 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
 
     let peers = peers(&flags, &mut tasks).await?;
 
-    let view = Arc::new(ArcSwap::from_pointee(View::new(Ring::new(None::<&str>), Vec::new())));
     let (changed, changes) = watch::channel(());
-    let members = Members {
-        view: Arc::clone(&view),
-        changed: Arc::new(changed),
-        health: health.clone(),
-        metrics: Arc::clone(&metrics),
+    let shared = Shared {
         connections: flags.connections(),
         connector,
+        changed: Arc::new(changed),
+        totals: Arc::default(),
+        routers: flags.router_count,
+    };
+    let view = Arc::new(ArcSwap::from_pointee(View::empty(&shared.totals)));
+    let members = Members {
+        view: Arc::clone(&view),
+        shared,
+        health: health.clone(),
+        metrics: Arc::clone(&metrics),
         membership: LiveMembership::new(snapshots),
         runners: BTreeMap::new(),
         probers: JoinSet::new(),

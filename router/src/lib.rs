@@ -18,6 +18,7 @@ mod page;
 mod prober;
 mod runner;
 mod service;
+mod totals;
 mod view;
 
 pub use app::{AppError, start};

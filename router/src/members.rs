@@ -12,31 +12,26 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use porch_fn_discovery::LiveMembership;
-use porch_fn_grpc_client::conn::{self, AddressError};
+use porch_fn_grpc_client::conn::AddressError;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::{pass_on_panic, test_panic};
 use porch_fn_ring::Ring;
-use porch_fn_tls::Connector;
-use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::Instrument;
 
 use crate::metrics::Metrics;
 use crate::prober::probe;
-use crate::runner::Runner;
+use crate::runner::{Runner, Shared};
 use crate::view::View;
 
 /// The members and their probers.
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) view: Arc<ArcSwap<View>>,
-    /// Notified whenever a runner's health or the set of runners changes.
-    pub(crate) changed: Arc<watch::Sender<()>>,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
-    /// The TLS connector for runners. `None` means plain text.
-    pub(crate) connector: Option<Connector>,
-    pub(crate) connections: conn::Options,
+    /// What each runner gets.
+    pub(crate) shared: Shared,
     pub(crate) membership: LiveMembership,
     pub(crate) runners: BTreeMap<Arc<str>, Member>,
     pub(crate) probers: JoinSet<()>,
@@ -51,7 +46,7 @@ pub(crate) struct Member {
 impl Members {
     /// Follows discovery until the future is dropped.
     pub(crate) async fn run(mut self) {
-        let mut changed = self.changed.subscribe();
+        let mut changed = self.shared.changed.subscribe();
         loop {
             let runners = &self.runners;
             tokio::select! {
@@ -91,6 +86,7 @@ impl Members {
         }
         for (address, member) in self.runners.extract_if(.., |address, _| !names.contains(address)) {
             member.prober.abort();
+            member.runner.leave();
             self.health.remove(&health_name(&address));
             tracing::info!(runner = %address, "runner left");
         }
@@ -108,16 +104,15 @@ impl Members {
         }
         let ring = Ring::new(self.runners.keys().cloned());
         let runners = self.runners.values().map(|member| Arc::clone(&member.runner)).collect();
-        self.view.store(Arc::new(View::new(ring, runners)));
+        self.view.store(Arc::new(View::new(ring, runners, Arc::clone(&self.shared.totals))));
         self.metrics.ring_changes.inc();
-        self.changed.send_replace(());
+        self.shared.changed.send_replace(());
     }
 
     fn start(&mut self, address: Arc<str>) -> Result<Member, AddressError> {
         let span = tracing::info_span!("probe", runner = %address);
         let is_known = self.membership.is_cooling_down(&address);
-        let (connector, changed) = (self.connector.clone(), Arc::clone(&self.changed));
-        let runner = Arc::new(Runner::new(address, is_known, self.connections, connector, changed)?);
+        let runner = Arc::new(Runner::new(address, is_known, self.shared.clone())?);
         let (probed, view) = (Arc::clone(&runner), Arc::clone(&self.view));
         let probing = test_panic::or("probe", async move { probe(&probed, &view).await });
         Ok(Member { runner, prober: self.probers.spawn(probing.instrument(span)) })

@@ -35,7 +35,7 @@ pub(crate) fn known(
             state: runner.state().into_str().to_owned(),
             listed: runner.is_listed(),
             in_flight: runner.in_flight(),
-            load: runner.load(router.options.routers),
+            load: runner.load(),
             calls,
             failures,
             owned: owned.get(&*runner.address).copied().unwrap_or_default(),

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::health::{CallFailure, HealthState, Observation, RunnerHealth};
+use crate::totals::{Part, Totals};
 
 /// If a runner has calls in flight and sends no answer for this long, it is probed. Its functions
 /// may be slow, or the runner may have stalled.
@@ -32,9 +33,12 @@ pub(crate) struct Runner {
     in_flight: AtomicUsize,
     /// Other routers' calls in flight on the runner, from its last answer, or [`UNKNOWN`].
     others: AtomicUsize,
-    /// A copy of the state in `record`. Every call reads the states of all runners, and this read
-    /// takes no lock.
+    /// A copy of the state in `record`. Calls read it without a lock.
     state: AtomicU8,
+    /// The sums over all runners.
+    totals: Arc<Totals>,
+    /// `--router-count`: routers that share the runners.
+    routers: usize,
     record: Mutex<Record>,
     numbers: Mutex<Series>,
     /// Notified when the runner has stalled, so that its calls in flight move to another runner.
@@ -60,34 +64,63 @@ struct Record {
     /// When the runner last answered, or when a call was sent while no other call was in
     /// flight.
     heard_at: Option<Instant>,
+    has_left: bool,
+    /// The runner's part of [`Totals`].
+    part: Option<Part>,
+}
+
+/// What all runners of a router share.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
+    pub(crate) connections: conn::Options,
+    /// The TLS connector for runners. `None` means plain text.
+    pub(crate) connector: Option<Connector>,
+    /// Notified when the state of any runner changes.
+    pub(crate) changed: Arc<watch::Sender<()>>,
+    pub(crate) totals: Arc<Totals>,
+    /// `--router-count`: routers that share the runners.
+    pub(crate) routers: usize,
 }
 
 impl Runner {
     /// A runner before its first health check. A runner that discovery lists again (`is_known`)
-    /// cools down first.
+    /// cools down first. It counts in [`Totals`] until [`leave`](Self::leave).
     ///
     /// # Errors
     /// [`AddressError`] when `address` is not `host:port`.
-    pub(crate) fn new(
-        address: Arc<str>,
-        is_known: bool,
-        options: conn::Options,
-        connector: Option<Connector>,
-        changed: Arc<watch::Sender<()>>,
-    ) -> Result<Self, AddressError> {
+    pub(crate) fn new(address: Arc<str>, is_known: bool, shared: Shared) -> Result<Self, AddressError> {
+        let Shared { connections, connector, changed, totals, routers } = shared;
         let record = Record { health: RunnerHealth::new(is_known), listed: true, ..Record::default() };
-        Ok(Self {
-            connection: Arc::new(Connection::new(Arc::clone(&address), options, connector)?),
+        let runner = Self {
+            connection: Arc::new(Connection::new(Arc::clone(&address), connections, connector)?),
             address,
             in_flight: AtomicUsize::default(),
             others: AtomicUsize::new(UNKNOWN),
             state: AtomicU8::new(HealthState::Starting as u8),
+            totals,
+            routers,
             record: Mutex::new(record),
             numbers: Mutex::default(),
             stalled: Notify::new(),
             changed,
             origin: Instant::now(),
-        })
+        };
+        runner.count(&mut runner.record.lock());
+        Ok(runner)
+    }
+
+    /// The runner is no longer a member of the ring. Its calls continue, but it no longer counts.
+    pub(crate) fn leave(&self) {
+        let mut record = self.record.lock();
+        record.has_left = true;
+        self.count(&mut record);
+    }
+
+    /// Updates the runner's part of the sums after a change.
+    fn count(&self, record: &mut Record) {
+        let load = u32::try_from(self.load()).unwrap_or(u32::MAX);
+        let part = (!record.has_left).then_some(Part { state: record.health.state(), load });
+        self.totals.replace(std::mem::replace(&mut record.part, part), part);
     }
 
     /// Whether discovery lists the runner. An unlisted runner stays for a while if it reports
@@ -107,11 +140,11 @@ impl Runner {
     }
 
     /// All routers' calls in flight on the runner. Without a recent report, this assumes that each
-    /// of the `routers` has as many calls in flight as this router.
-    pub(crate) fn load(&self, routers: usize) -> usize {
+    /// router has as many calls in flight as this router.
+    pub(crate) fn load(&self) -> usize {
         let own = self.in_flight();
         match self.others.load(Ordering::Relaxed) {
-            UNKNOWN => own.saturating_mul(routers.max(1)),
+            UNKNOWN => own.saturating_mul(self.routers.max(1)),
             others => own.saturating_add(others),
         }
     }
@@ -146,9 +179,10 @@ impl Runner {
     /// Ends the cooldown, and drops the reported load, when their time is over.
     pub(crate) fn tick(&self) {
         self.update(RunnerHealth::tick);
-        let record = self.record.lock();
+        let mut record = self.record.lock();
         if record.reported_at.is_none_or(|at| at.elapsed() >= LOAD_HOLDS) {
             self.others.store(UNKNOWN, Ordering::Relaxed);
+            self.count(&mut record);
         }
     }
 
@@ -167,6 +201,7 @@ impl Runner {
             record.reported_at = Some(now);
             let own = self.in_flight().saturating_sub(1);
             self.others.store(load.saturating_sub(own), Ordering::Relaxed);
+            self.count(&mut record);
         }
     }
 
@@ -244,7 +279,13 @@ impl Runner {
         if self.in_flight.fetch_add(1, Ordering::Relaxed) == 0 {
             record.heard_at = Some(Instant::now());
         }
-        guard(&self.in_flight, |in_flight| _ = in_flight.fetch_sub(1, Ordering::Relaxed))
+        self.count(&mut record);
+        drop(record);
+        guard(self, |runner| {
+            let mut record = runner.record.lock();
+            runner.in_flight.fetch_sub(1, Ordering::Relaxed);
+            runner.count(&mut record);
+        })
     }
 
     fn update(&self, step: impl FnOnce(&mut RunnerHealth, Duration) -> Option<HealthState>) {
@@ -260,6 +301,7 @@ impl Runner {
         }
         // Stored while the lock is held, so that the copy always has the last change.
         self.state.store(state as u8, Ordering::Relaxed);
+        self.count(&mut record);
         drop(record);
         let (runner, reason) = (&self.address, state.into_str());
         match state {

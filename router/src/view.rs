@@ -11,6 +11,7 @@ use strum::VariantArray;
 
 use crate::health::HealthState::{self, CoolingDown, Ejected, Healthy};
 use crate::runner::Runner;
+use crate::totals::{States, Totals};
 
 /// The ring and its runners.
 #[derive(Debug)]
@@ -18,13 +19,20 @@ pub(crate) struct View {
     pub(crate) ring: Arc<Ring>,
     /// In the order of the ring's nodes.
     pub(crate) runners: Vec<Arc<Runner>>,
+    totals: Arc<Totals>,
 }
 
 impl View {
-    /// Pairs a ring with its runners, both sorted by address.
-    pub(crate) fn new(ring: Ring, runners: Vec<Arc<Runner>>) -> Self {
+    /// Pairs a ring with its runners, both sorted by address. `totals` are the sums over these
+    /// runners.
+    pub(crate) fn new(ring: Ring, runners: Vec<Arc<Runner>>, totals: Arc<Totals>) -> Self {
         debug_assert!(ring.nodes().iter().eq(runners.iter().map(|runner| &runner.address)));
-        Self { ring: Arc::new(ring), runners }
+        Self { ring: Arc::new(ring), runners, totals }
+    }
+
+    /// The view before discovery's first answer.
+    pub(crate) fn empty(totals: &Arc<Totals>) -> Self {
+        Self::new(Ring::new(None::<&str>), Vec::new(), Arc::clone(totals))
     }
 
     /// The states in which a runner may be picked now, and how many runners have them.
@@ -50,14 +58,14 @@ impl View {
         (ejected + 1) * 2 <= healthy + cooling_down + ejected
     }
 
-    /// The number of runners in each state, in the order of [`HealthState`]. Runs for each
-    /// call.
-    pub(crate) fn counts(&self) -> [usize; HealthState::VARIANTS.len()] {
-        let mut counts = [0; HealthState::VARIANTS.len()];
-        for runner in &self.runners {
-            counts[runner.state() as usize] += 1;
-        }
-        counts
+    /// The number of runners in each state, in the order of [`HealthState`].
+    pub(crate) fn counts(&self) -> States {
+        self.totals.states()
+    }
+
+    /// Requests in flight on all runners, those of other routers included.
+    pub(crate) fn load(&self) -> usize {
+        self.totals.load()
     }
 
     /// A text such as `0 of 3 runners ready: 2 unreachable, 1 draining`. It contains no runner
@@ -87,25 +95,67 @@ mod tests {
 
     use super::*;
     use crate::health::Observation;
+    use crate::runner::Shared;
 
-    fn serving(place: u16, is_known: bool) -> Arc<Runner> {
+    /// What the runners of a test share.
+    fn shared(routers: usize) -> Shared {
         let second = Duration::from_secs(1);
-        let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
-        let address = format!("10.0.0.{place}:9445").into();
-        let runner = Runner::new(address, is_known, options, None, Arc::default()).unwrap();
-        runner.observe(Observation::Serving);
-        Arc::new(runner)
+        let connections =
+            Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
+        let (changed, totals) = Default::default();
+        Shared { connections, connector: None, changed, totals, routers }
+    }
+
+    fn view(shared: &Shared, known: &[bool]) -> View {
+        let runner = |(place, &is_known)| {
+            let address = format!("10.0.0.{place}:9445").into();
+            let runner = Runner::new(address, is_known, shared.clone()).unwrap();
+            runner.observe(Observation::Serving);
+            Arc::new(runner)
+        };
+        let runners: Vec<_> = (1..).zip(known).map(runner).collect();
+        let ring = Ring::new(runners.iter().map(|runner| runner.address.clone()));
+        View::new(ring, runners, Arc::clone(&shared.totals))
     }
 
     #[tokio::test(start_paused = true)]
     async fn cooldowns_after_discovery_and_after_health_checks_count_together() {
-        let runners = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
-        let ring = Ring::new(runners.iter().map(|runner| runner.address.clone()));
-        let view = View::new(ring, runners);
+        let view = view(&shared(1), &[false, false, true, false]);
         assert_eq!(view.usable(), (&[Healthy][..], 3));
         view.runners[3].observe(Observation::Unreachable);
         assert_eq!(view.usable(), (&[Healthy][..], 2));
         view.runners[3].observe(Observation::Serving);
         assert_eq!(view.usable(), (&[Healthy, CoolingDown][..], 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sums_are_those_of_the_members() {
+        let view = view(&shared(3), &[false, false, true]);
+        let assert_sums = |members: &[Arc<Runner>]| {
+            let mut states = States::default();
+            for runner in members {
+                states[runner.state() as usize] += 1;
+            }
+            let load = members.iter().map(|runner| runner.load()).sum::<usize>();
+            assert_eq!((view.counts(), view.load()), (states, load));
+            load
+        };
+        let [first, second, third] = &view.runners[..] else { unreachable!() };
+        let calls = [first.enter(), first.enter(), second.enter(), third.enter()];
+        assert_eq!(assert_sums(&view.runners), 12);
+        first.answered(Some(7));
+        assert_eq!(assert_sums(&view.runners), 14, "the first has 2 own calls and 6 of other routers");
+        second.observe(Observation::Unreachable);
+        assert_sums(&view.runners);
+        tokio::time::advance(Duration::from_secs(40)).await;
+        for runner in &view.runners {
+            runner.tick();
+        }
+        assert_eq!(assert_sums(&view.runners), 12);
+        third.leave();
+        assert_eq!(assert_sums(&view.runners[..2]), 9);
+        third.observe(Observation::Unreachable);
+        drop(calls);
+        assert_eq!(assert_sums(&view.runners[..2]), 0);
     }
 }

@@ -145,10 +145,8 @@ impl<'a> Attempts<'a> {
         let view = self.router.view.load();
         let (states, usable) = view.usable();
         let preference = view.ring.preference(self.key);
-        let (runners, routers) = (&view.runners, self.router.options.routers);
-        let load = |runner: &Arc<Runner>| runner.load(routers);
-        let in_flight = runners.iter().map(load).fold(0, usize::saturating_add);
-        let limits = Limits::new(in_flight, usable, self.demand, routers);
+        let runners = &view.runners;
+        let limits = Limits::new(view.load(), usable, self.demand, self.router.options.routers);
         let runner = |node: u16| runners.get(usize::from(node));
         let first = |states: &[HealthState]| {
             let eligible = |runner: &Arc<Runner>| {
@@ -158,7 +156,7 @@ impl<'a> Attempts<'a> {
                 preference,
                 runners.len(),
                 limits,
-                |node| runner(node).map_or(usize::MAX, load),
+                |node| runner(node).map_or(usize::MAX, |runner| runner.load()),
                 |node| runner(node).is_some_and(eligible),
             )
         };
