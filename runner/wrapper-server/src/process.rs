@@ -11,24 +11,23 @@
 //! keeps stdout open.
 
 mod group;
+mod pipes;
 mod program;
 mod reaper;
 mod stderr;
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::fs::File;
 use std::future::pending;
-use std::io::{self, Read as _};
+use std::io;
 use std::process::ExitStatus;
 
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep_until};
 
 use crate::go_text::go_os_error;
 use group::Group;
+use pipes::{read_rest_of_stderr, read_stderr, read_stdout};
 
 pub use program::{Environment, Program};
 pub use reaper::{adopt_orphans, collect_orphans};
@@ -92,22 +91,30 @@ pub async fn run(
     if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return Err(RunError::Deadline);
     }
-    let (group, mut pipes) = Group::start(program)?;
+    let (group, pipes) = Group::start(program, stdin)?;
     let mut stderr = Stderr::new(*limits);
 
+    // Most functions write about as much as they read.
+    let expected = pipes.stdin.len();
     let finished = async {
-        let exit = async { group.leader_exit().await.map_err(failed("waiting for the function's exit")) };
-        tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
+        let stdout = read_stdout(&pipes.stdout, limits.stdout, expected).await?;
+        group.leader_exit().await.map_err(failed("waiting for the function's exit"))?;
+        Ok(stdout)
     };
     // The call does not wait for the end of stdin and stderr, because a process that it left behind
     // may keep these pipes open.
     let alongside = async {
-        tokio::try_join!(write_stdin(pipes.stdin, stdin), read_stderr(&mut pipes.stderr, &mut stderr))?;
+        let write = async { pipes.stdin.write_all().await.map_err(failed("writing the function's stdin")) };
+        let read = async {
+            let read = read_stderr(&pipes.stderr, &mut stderr).await;
+            read.map_err(failed("reading the function's stderr"))
+        };
+        tokio::try_join!(write, read)?;
         pending::<Result<Infallible, RunError>>().await
     };
     let stdout = tokio::select! {
         biased;
-        finished = finished => finished?.0,
+        finished = finished => finished?,
         Err(failed) = alongside => return Err(failed),
         () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
             return Err(RunError::Deadline);
@@ -117,62 +124,6 @@ pub async fn run(
     let status = group.end().map_err(failed("reaping the function's process"))?;
     read_rest_of_stderr(pipes.stderr, &mut stderr).map_err(failed("reading the function's stderr"))?;
     Ok(Finished { status, stdout, stderr })
-}
-
-async fn write_stdin(
-    mut pipe: pipe::Sender,
-    chunks: impl IntoIterator<Item = Bytes>,
-) -> Result<(), RunError> {
-    for chunk in chunks {
-        match pipe.write_all(&chunk).await {
-            Ok(()) => {}
-            // The function has closed its stdin, because it needs no more input.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
-            {
-                break;
-            }
-            Err(error) => return Err(failed("writing the function's stdin")(error)),
-        }
-    }
-    Ok(())
-}
-
-async fn read_stdout(pipe: &mut pipe::Receiver, limit: usize) -> Result<Bytes, RunError> {
-    // The default capacity of a pipe.
-    let mut stdout = Vec::with_capacity(64 * 1024);
-    // One extra byte distinguishes an output of exactly the limit from a larger output.
-    let mut most = pipe.take((limit as u64).saturating_add(1));
-    most.read_to_end(&mut stdout).await.map_err(failed("reading the function's stdout"))?;
-    if stdout.len() > limit {
-        return Err(RunError::StdoutTooLarge);
-    }
-    Ok(stdout.into())
-}
-
-async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(), RunError> {
-    let mut buffer = Vec::with_capacity(8 * 1024);
-    while pipe.read_buf(&mut buffer).await.map_err(failed("reading the function's stderr"))? > 0 {
-        stderr.push(&buffer);
-        buffer.clear();
-    }
-    Ok(())
-}
-
-/// Reads the current contents of the pipe, without waiting for a process that keeps it open.
-fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<()> {
-    // The largest pipe that a process without privileges can create. The limit is needed because a
-    // process that keeps writing must not delay the end of the call.
-    const MOST: u64 = 1024 * 1024;
-    // Tokio would read only after its driver has reported the pipe as readable.
-    let mut pipe = File::from(pipe.into_nonblocking_fd()?).take(MOST);
-    let mut rest = Vec::new();
-    let read = pipe.read_to_end(&mut rest);
-    stderr.push(&rest);
-    match read {
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn failed(operation: impl Display) -> impl Fn(io::Error) -> RunError {

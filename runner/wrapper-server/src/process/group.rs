@@ -2,18 +2,18 @@
 //!
 //! The leader is reaped only after the group was killed. As long as it is a zombie, no other
 //! process or group gets its number, so the signal reaches no other process. The leader's exit is
-//! read from a pidfd, which does not reap the leader.
+//! read without reaping the leader, from a pidfd if the call must wait for the exit.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd as _;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use bytes::Bytes;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
+use super::pipes::{Pipes, watch};
 use super::reaper::InFlight;
 use super::{Program, RunError, failed};
 
@@ -26,51 +26,37 @@ pub(super) struct Group {
     runtime: Handle,
 }
 
-/// Our ends of the leader's pipes.
-pub(super) struct Pipes {
-    pub(super) stdin: pipe::Sender,
-    pub(super) stdout: pipe::Receiver,
-    pub(super) stderr: pipe::Receiver,
-}
-
 struct Leader {
     child: Child,
     /// The leader's number, which is the group's as well.
     pgid: Pid,
-    /// Readable once the leader has exited.
-    pidfd: AsyncFd<OwnedFd>,
     call: InFlight,
 }
 
 // === impl Group ===
 
 impl Group {
-    /// Starts `program` as the leader of a new group.
-    pub(super) fn start(program: &Program) -> Result<(Self, Pipes), RunError> {
+    /// Starts `program` as the leader of a new group. `input` is for its stdin.
+    pub(super) fn start(
+        program: &Program,
+        input: impl IntoIterator<Item = Bytes>,
+    ) -> Result<(Self, Pipes), RunError> {
         let mut command = program.command()?;
         let call = InFlight::begin(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| failed(format!("fork/exec {}", command.get_program().display()))(error))?;
         let pgid = Pid::from_child(&child);
-        match attach(&mut child, pgid) {
-            Ok((pidfd, pipes)) => {
-                let leader = Leader { child, pgid, pidfd, call };
-                Ok((Self { leader: Some(leader), runtime: Handle::current() }, pipes))
-            }
-            Err(error) => {
-                kill(pgid);
-                // The process was just killed, so this wait is short.
-                let _ = child.wait();
-                Err(failed("watching the function's process (needs Linux 5.3 or newer)")(error))
-            }
-        }
+        // From here on, dropping the group ends the process.
+        let pipes = Pipes::of(&mut child, input);
+        let group = Self { leader: Some(Leader { child, pgid, call }), runtime: Handle::current() };
+        Ok((group, pipes.map_err(failed("opening the function's pipes"))?))
     }
 
     /// Waits until the leader has exited, without reaping it.
     pub(super) async fn leader_exit(&self) -> io::Result<()> {
         match &self.leader {
-            Some(leader) => leader.pidfd.readable().await.map(|_ready| ()),
+            Some(leader) => leader.exited().await,
             None => Ok(()),
         }
     }
@@ -93,7 +79,7 @@ impl Drop for Group {
             kill(leader.pgid);
             // A killed process takes a moment to die. A task waits for its exit and reaps it.
             self.runtime.spawn(async move {
-                if leader.pidfd.readable().await.is_ok() && leader.child.wait().is_ok() {
+                if leader.exited().await.is_ok() && leader.child.wait().is_ok() {
                     leader.call.end(&Handle::current());
                 }
             });
@@ -101,18 +87,21 @@ impl Drop for Group {
     }
 }
 
-fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> {
-    fn piped<T: Into<OwnedFd>>(end: Option<T>) -> io::Result<OwnedFd> {
-        end.map(Into::into).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+// === impl Leader ===
+
+impl Leader {
+    /// Waits until the leader has exited, without reaping it.
+    async fn exited(&self) -> io::Result<()> {
+        // A function usually ends right after it has closed its stdout.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        if waitid(WaitId::Pid(self.pgid), options)?.is_some() {
+            return Ok(());
+        }
+        // Readable once the leader has exited. Needs Linux 5.3.
+        let pidfd = pidfd_open(self.pgid, PidfdFlags::empty())?;
+        let exit = watch(pidfd.as_fd(), Interest::READABLE)?;
+        exit.readable().await.map(drop)
     }
-    #[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
-    let pidfd = AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)?;
-    let pipes = Pipes {
-        stdin: pipe::Sender::from_owned_fd(piped(child.stdin.take())?)?,
-        stdout: pipe::Receiver::from_owned_fd(piped(child.stdout.take())?)?,
-        stderr: pipe::Receiver::from_owned_fd(piped(child.stderr.take())?)?,
-    };
-    Ok((pidfd, pipes))
 }
 
 fn kill(pgid: Pid) {

@@ -20,7 +20,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
@@ -172,7 +173,6 @@ impl Reaper {
     /// process may be left.
     fn sweep(&self) -> bool {
         let Some(children) = self.children.get() else { return false };
-        // The lock also ensures that only one thread at a time moves the file's position.
         let mut calls = self.calls.lock();
         // The children of a reaped orphan become ours. The limit stops the loop if a function keeps
         // creating processes.
@@ -281,11 +281,16 @@ fn ticks_now() -> u64 {
 }
 
 /// Reads the process numbers in a file of `/proc`, from its beginning.
-fn numbers_in(mut list: &File) -> io::Result<Vec<Pid>> {
-    let mut text = String::new();
-    list.rewind()?;
-    // `take` saves the system calls that ask for the file's size, which `/proc` does not know.
-    list.take(u64::MAX).read_to_string(&mut text)?;
+fn numbers_in(list: &File) -> io::Result<Vec<Pid>> {
+    let (mut text, mut buffer) = (Vec::new(), [0; 512]);
+    // Mostly, the list is empty, and one system call tells that.
+    loop {
+        match list.read_at(&mut buffer, text.len() as u64)? {
+            0 => break,
+            read => text.extend_from_slice(&buffer[..read]),
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
     Ok(text.split_ascii_whitespace().filter_map(|number| Pid::from_raw(number.parse().ok()?)).collect())
 }
 

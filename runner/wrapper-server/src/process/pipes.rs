@@ -1,0 +1,188 @@
+//! Our ends of a function's pipes. They never block.
+//!
+//! Tokio's own pipe types ask the kernel about each pipe first, and register it at once. Most calls
+//! are short: their input fits into the pipe, and they write no stderr while somebody waits. So a
+//! pipe is registered only when a call must wait for it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Child;
+
+use bytes::{Buf as _, Bytes};
+use rustix::buffer::spare_capacity;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::fcntl_setpipe_size;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Duration, sleep};
+
+use super::stderr::Stderr;
+use super::{RunError, failed};
+
+/// The default capacity of a pipe.
+const CAPACITY: usize = 64 * 1024;
+/// The capacity of the pipes of a call with a larger input. The kernel counts it as memory of the
+/// pod while data waits in the pipe.
+const LARGE_CAPACITY: usize = 256 * 1024;
+/// The most chunks of one write.
+const SLICES: usize = 64;
+/// How long nobody reads stderr, while the function can write 64 KiB of it.
+const STDERR_WAITS: Duration = Duration::from_millis(5);
+
+/// The three pipes.
+pub(super) struct Pipes {
+    pub(super) stdin: Stdin,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}
+
+/// The function's stdin, and the part of the input that is not written yet.
+pub(super) struct Stdin {
+    pipe: OwnedFd,
+    unwritten: VecDeque<Bytes>,
+}
+
+impl Pipes {
+    /// Takes the pipes of a process for an input of these chunks.
+    pub(super) fn of(child: &mut Child, input: impl IntoIterator<Item = Bytes>) -> io::Result<Self> {
+        let stdin = non_blocking(child.stdin.take(), OFlags::WRONLY)?;
+        let stdout = non_blocking(child.stdout.take(), OFlags::RDONLY)?;
+        let stderr = non_blocking(child.stderr.take(), OFlags::RDONLY)?;
+        let stdin = Stdin { pipe: stdin, unwritten: input.into_iter().collect() };
+        if stdin.len() > CAPACITY {
+            for pipe in [&stdin.pipe, &stdout] {
+                // The kernel limits the capacity of all pipes of a user. A smaller pipe works, too.
+                let _ = fcntl_setpipe_size(pipe, LARGE_CAPACITY);
+            }
+        }
+        Ok(Self { stdin, stdout, stderr })
+    }
+}
+
+impl Stdin {
+    /// The number of bytes that are not written yet.
+    pub(super) fn len(&self) -> usize {
+        self.unwritten.iter().map(Bytes::len).sum()
+    }
+
+    /// Writes everything, and closes the pipe.
+    pub(super) async fn write_all(self) -> io::Result<()> {
+        let Self { pipe, mut unwritten } = self;
+        if write(&pipe, &mut unwritten)? {
+            return Ok(());
+        }
+        let watched = watch(pipe.as_fd(), Interest::WRITABLE)?;
+        loop {
+            let mut ready = watched.writable().await?;
+            if write(&pipe, &mut unwritten)? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Writes what fits into the pipe now, and removes it from `chunks`. Returns whether nothing more
+/// is to be written.
+fn write(pipe: &OwnedFd, chunks: &mut VecDeque<Bytes>) -> io::Result<bool> {
+    while !chunks.is_empty() {
+        let slices: Vec<_> = chunks.iter().take(SLICES).map(|chunk| IoSlice::new(chunk)).collect();
+        match rustix::io::writev(pipe, &slices) {
+            Ok(written) => advance(chunks, written),
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::INTR) => {}
+            // The function has closed its stdin, because it needs no more input.
+            Err(Errno::PIPE) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+fn advance(chunks: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(chunk) = chunks.front_mut() {
+        if chunk.len() > written {
+            return chunk.advance(written);
+        }
+        written -= chunk.len();
+        // Frees the memory of the chunk, if no other chunk shares it.
+        chunks.pop_front();
+    }
+}
+
+/// Reads stdout to its end. `expected` is a guess of its length.
+pub(super) async fn read_stdout(pipe: &OwnedFd, limit: usize, expected: usize) -> Result<Bytes, RunError> {
+    let failed = failed("reading the function's stdout");
+    let pipe = watch(pipe.as_fd(), Interest::READABLE).map_err(&failed)?;
+    let mut stdout = Vec::with_capacity(expected.min(limit).saturating_add(CAPACITY));
+    loop {
+        let mut ready = pipe.readable().await.map_err(&failed)?;
+        loop {
+            if stdout.len() == stdout.capacity() {
+                stdout.reserve(CAPACITY);
+            }
+            let room = stdout.capacity() - stdout.len();
+            match rustix::io::read(pipe.get_ref(), spare_capacity(&mut stdout)) {
+                Ok(0) => return Ok(stdout.into()),
+                Ok(_) if stdout.len() > limit => return Err(RunError::StdoutTooLarge),
+                // The pipe was full, so there may be more.
+                Ok(read) if read == room => {}
+                Ok(_) | Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        ready.clear_ready();
+    }
+}
+
+/// Reads stderr while the function runs, so that a full pipe does not stop the function.
+pub(super) async fn read_stderr(pipe: &OwnedFd, stderr: &mut Stderr) -> io::Result<()> {
+    sleep(STDERR_WAITS).await;
+    let pipe = watch(pipe.as_fd(), Interest::READABLE)?;
+    let mut buffer = Vec::with_capacity(8 * 1024);
+    loop {
+        let mut ready = pipe.readable().await?;
+        match rustix::io::read(pipe.get_ref(), spare_capacity(&mut buffer)) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {
+                stderr.push(&buffer);
+                buffer.clear();
+            }
+            Err(Errno::AGAIN) => ready.clear_ready(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Reads the current contents of the pipe, without waiting for a process that keeps it open.
+pub(super) fn read_rest_of_stderr(pipe: OwnedFd, stderr: &mut Stderr) -> io::Result<()> {
+    // The largest pipe that a process without privileges can create. The limit is needed because a
+    // process that keeps writing must not delay the end of the call.
+    const MOST: u64 = 1024 * 1024;
+    let mut rest = Vec::new();
+    // `take` saves the system calls that ask for the size of a file.
+    let read = File::from(pipe).take(MOST).read_to_end(&mut rest);
+    stderr.push(&rest);
+    match read {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Registers a descriptor with the runtime.
+pub(super) fn watch(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<AsyncFd<BorrowedFd<'_>>> {
+    #[expect(deprecated, reason = "the successor is unsafe; a borrowed descriptor meets its conditions")]
+    AsyncFd::with_interest(fd, interest)
+}
+
+/// `access` is the pipe's own mode: setting the flags without it would need a further system call.
+fn non_blocking<T: Into<OwnedFd>>(pipe: Option<T>, access: OFlags) -> io::Result<OwnedFd> {
+    let pipe: OwnedFd = pipe.ok_or(io::ErrorKind::BrokenPipe)?.into();
+    fcntl_setfl(&pipe, access | OFlags::NONBLOCK)?;
+    Ok(pipe)
+}
