@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::config::{self, Flags};
 use crate::health_probe;
 use crate::install::{self, copy_to, idle};
+use crate::prestart::Prestart;
 use crate::process::{Environment, Program, adopt_orphans};
 use crate::service::Wrapper;
 
@@ -42,8 +43,17 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
     }
-    let wrapper =
-        Wrapper { program, max_message: flags.max_request_body_size, flatten_log: flags.flatten_log };
+    let mut tasks = Tasks::new();
+    let prestart = flags.prestart.then(|| Arc::new(Prestart::new(program.clone())));
+    if let Some(prestart) = prestart.clone() {
+        tasks.keep(tracing::info_span!("prestart"), async move { prestart.keep().await });
+    }
+    let wrapper = Wrapper {
+        program,
+        prestart,
+        max_message: flags.max_request_body_size,
+        flatten_log: flags.flatten_log,
+    };
     let max_calls = flags.max_concurrent_calls;
     let refusal = format!(
         "{max_calls} calls already run in this function's pod: retry later, raise \
@@ -66,7 +76,6 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
         let service = Arc::clone(&service);
         async move { service.handle(request).await }
     };
-    let mut tasks = Tasks::new();
     let listening = serve::Options::between_hops(MAX_CONNECTIONS);
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);

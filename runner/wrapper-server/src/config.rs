@@ -51,6 +51,10 @@ pub struct Flags {
     /// Join the lines of the function's standard error with " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]
     pub flatten_log: bool,
+    /// Start the function before its request, and let it wait on its standard input. This helps
+    /// functions that start slowly
+    #[arg(long, env = "PORCH_FN_PRESTART", default_value_t = false)]
+    pub prestart: bool,
     /// Exit when standard input is closed, also while calls are in flight. This is for a parent
     /// process that starts the program as its child
     #[arg(long, default_value_t = false)]

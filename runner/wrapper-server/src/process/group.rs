@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::process::{Child, ExitStatus};
 
-use bytes::Bytes;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use tokio::io::Interest;
 use tokio::runtime::Handle;
@@ -36,11 +35,8 @@ struct Leader {
 // === impl Group ===
 
 impl Group {
-    /// Starts `program` as the leader of a new group. `input` is for its stdin.
-    pub(super) fn start(
-        program: &Program,
-        input: impl IntoIterator<Item = Bytes>,
-    ) -> Result<(Self, Pipes), RunError> {
+    /// Starts `program` as the leader of a new group.
+    pub(super) fn start(program: &Program) -> Result<(Self, Pipes), RunError> {
         let mut command = program.command()?;
         let call = InFlight::begin(&mut command);
         let mut child = command
@@ -48,7 +44,7 @@ impl Group {
             .map_err(|error| failed(format!("fork/exec {}", command.get_program().display()))(error))?;
         let pgid = Pid::from_child(&child);
         // From here on, dropping the group ends the process.
-        let pipes = Pipes::of(&mut child, input);
+        let pipes = Pipes::of(&mut child);
         let group = Self { leader: Some(Leader { child, pgid, call }), runtime: Handle::current() };
         Ok((group, pipes.map_err(failed("opening the function's pipes"))?))
     }

@@ -12,6 +12,7 @@ use std::process::Child;
 
 use bytes::{Buf as _, Bytes};
 use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::fcntl_setpipe_size;
@@ -34,54 +35,55 @@ const STDERR_WAITS: Duration = Duration::from_millis(5);
 
 /// The three pipes.
 pub(super) struct Pipes {
-    pub(super) stdin: Stdin,
+    pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
 }
 
-/// The function's stdin, and the part of the input that is not written yet.
-pub(super) struct Stdin {
-    pipe: OwnedFd,
-    unwritten: VecDeque<Bytes>,
-}
-
 impl Pipes {
-    /// Takes the pipes of a process for an input of these chunks.
-    pub(super) fn of(child: &mut Child, input: impl IntoIterator<Item = Bytes>) -> io::Result<Self> {
-        let stdin = non_blocking(child.stdin.take(), OFlags::WRONLY)?;
-        let stdout = non_blocking(child.stdout.take(), OFlags::RDONLY)?;
-        let stderr = non_blocking(child.stderr.take(), OFlags::RDONLY)?;
-        let stdin = Stdin { pipe: stdin, unwritten: input.into_iter().collect() };
-        if stdin.len() > CAPACITY {
-            for pipe in [&stdin.pipe, &stdout] {
+    /// Takes the pipes of a process.
+    pub(super) fn of(child: &mut Child) -> io::Result<Self> {
+        Ok(Self {
+            stdin: non_blocking(child.stdin.take(), OFlags::WRONLY)?,
+            stdout: non_blocking(child.stdout.take(), OFlags::RDONLY)?,
+            stderr: non_blocking(child.stderr.take(), OFlags::RDONLY)?,
+        })
+    }
+
+    /// Prepares the pipes for an input of `len` bytes.
+    pub(super) fn expect(&self, len: usize) {
+        if len > CAPACITY {
+            for pipe in [&self.stdin, &self.stdout] {
                 // The kernel limits the capacity of all pipes of a user. A smaller pipe works, too.
                 let _ = fcntl_setpipe_size(pipe, LARGE_CAPACITY);
             }
         }
-        Ok(Self { stdin, stdout, stderr })
+    }
+
+    /// Whether the process has written nothing and closed nothing.
+    pub(super) fn are_untouched(&self) -> bool {
+        let mut polled = [
+            // A pipe without a reader reports an error.
+            PollFd::new(&self.stdin, PollFlags::empty()),
+            PollFd::new(&self.stdout, PollFlags::IN),
+            PollFd::new(&self.stderr, PollFlags::IN),
+        ];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
 }
 
-impl Stdin {
-    /// The number of bytes that are not written yet.
-    pub(super) fn len(&self) -> usize {
-        self.unwritten.iter().map(Bytes::len).sum()
+/// Writes all of `chunks` to the function's stdin, and closes it.
+pub(super) async fn write_stdin(pipe: OwnedFd, mut chunks: VecDeque<Bytes>) -> io::Result<()> {
+    if write(&pipe, &mut chunks)? {
+        return Ok(());
     }
-
-    /// Writes everything, and closes the pipe.
-    pub(super) async fn write_all(self) -> io::Result<()> {
-        let Self { pipe, mut unwritten } = self;
-        if write(&pipe, &mut unwritten)? {
+    let watched = watch(pipe.as_fd(), Interest::WRITABLE)?;
+    loop {
+        let mut ready = watched.writable().await?;
+        if write(&pipe, &mut chunks)? {
             return Ok(());
         }
-        let watched = watch(pipe.as_fd(), Interest::WRITABLE)?;
-        loop {
-            let mut ready = watched.writable().await?;
-            if write(&pipe, &mut unwritten)? {
-                return Ok(());
-            }
-            ready.clear_ready();
-        }
+        ready.clear_ready();
     }
 }
 
