@@ -76,6 +76,11 @@ pub struct Flags {
     /// With --pod-backend=local: the wrapper-server executable
     #[arg(long, value_name = "FILE", default_value = "wrapper-server", help_heading = "Pod runtime")]
     pub wrapper_server: PathBuf,
+    /// Start each function before its request: one process per pod waits on its standard input. This
+    /// helps functions that start slowly. The annotation fn.kpt.dev/prestart of a FunctionConfig
+    /// overrides it
+    #[arg(long, default_value_t = false, help_heading = "Pod runtime")]
+    pub prestart: bool,
     /// File with limits of images, and with the images to warm up
     // Where Porch's manifests mount the ConfigMap.
     #[arg(

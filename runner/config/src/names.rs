@@ -47,6 +47,8 @@ pub const CONTAINER: &str = "function";
 pub const WRAPPER_CONTAINER: &str = "wrapper-server";
 /// The port of the wrapper-server.
 pub const PORT: u16 = 9446;
+/// The environment variable for the wrapper-server's `--prestart`.
+pub const PRESTART: &str = "PORCH_FN_PRESTART";
 
 /// Whether the object carries our label.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {

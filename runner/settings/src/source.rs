@@ -34,7 +34,7 @@ pub enum Source {
     FunctionConfig(String),
 }
 
-/// Limits for an image's pods, from one source. `None`: a lower source decides.
+/// Settings of an image's pods, from one source. `None`: a lower source decides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// How long an unused pod stays.
@@ -45,6 +45,8 @@ pub struct Limits {
     pub min_pods: Option<u32>,
     /// Load of the least loaded pod at which one more pod is started.
     pub waitlist: Option<u32>,
+    /// Whether one process of the function waits for its request.
+    pub prestart: Option<bool>,
 }
 
 // === impl Setting ===

@@ -174,6 +174,7 @@ fn local_cluster(flags: &Flags) -> Result<LocalCluster, String> {
         max_message: flags.server.max_request_body_size,
         log_level: flags.server.log_level,
         log_format: flags.server.log_format,
+        prestart: flags.prestart,
         functions: ImageCommands::local(path, &flags.server.default_image_prefix)?,
     }))
 }

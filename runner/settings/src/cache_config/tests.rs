@@ -19,8 +19,12 @@ fn both_forms_are_read() {
     let entries = parse(list).unwrap();
     assert_eq!(entries[0].name, "set-namespace:v0.4.1");
     assert_eq!(entries[0].image.as_str(), "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1");
-    let expected =
-        Limits { ttl: Some(Duration::from_hours(1)), max_pods: Some(4), min_pods: None, waitlist: Some(3) };
+    let expected = Limits {
+        ttl: Some(Duration::from_hours(1)),
+        max_pods: Some(4),
+        waitlist: Some(3),
+        ..Limits::default()
+    };
     assert_eq!(entries[0].limits, expected);
     assert_eq!(entries[1].limits, Limits::default(), "a field that is not set keeps the flag's value");
 

@@ -18,6 +18,7 @@ pub(crate) fn flags() -> Flags {
         waitlist: Setting::new(2, Source::Default("max-waitlist-length")),
         per_pod: Setting::new(16, Source::Default("max-concurrent-per-pod")),
         queue: Setting::new(1000, Source::Default("max-queue-per-function")),
+        prestart: Setting::new(false, Source::Default("prestart")),
         functions: PathBuf::from("/functions"),
         allowed_images: Arc::default(),
     }
@@ -167,8 +168,11 @@ fn each_field_is_taken_from_the_highest_source() {
                  minReplicas: 2, resources: {limits: {cpu: 1}}}";
     let pod = json!({"timeToLive": "3m", "maxParallelExecutions": 11, "preferredMaxQueueLength": 12,
         "templateOverrides": {"container": {"resources": {"limits": {"cpu": 2}}}}});
-    let object =
-        |min: Value, pod| FunctionConfig { min_replicas: serde_json::from_value(min).unwrap(), ..pods(pod) };
+    let object = |min: Option<u32>, pod| FunctionConfig {
+        min_replicas: min,
+        prestart: min.map(|_| true),
+        ..pods(pod)
+    };
     let exec = "functions: [{function: e, images: ['f:v1']}]";
     let silent = json!({"templateOverrides": {"serviceAccountName": "s"}});
     let (default, flag, minutes) = (Source::Default, Source::Flag, Duration::from_mins);
@@ -179,6 +183,7 @@ fn each_field_is_taken_from_the_highest_source() {
         max_pods: Setting::new(1, default("max-parallel-pods-per-function")),
         min_pods: Setting::new(0, Source::BuiltIn),
         waitlist: Setting::new(2, default("max-waitlist-length")),
+        prestart: Setting::new(false, default("prestart")),
         overrides: PodOverrides::default(),
         overrides_from: None,
         resources_from: None,
@@ -209,7 +214,7 @@ fn each_field_is_taken_from_the_highest_source() {
     assert_eq!(found, with_files);
 
     // This object sets only one field.
-    let found = of(flags_set(), cache, exec, vec![object(Value::Null, &silent)]);
+    let found = of(flags_set(), cache, exec, vec![object(None, &silent)]);
     assert_eq!((cpu(&found).as_deref(), found.overrides.service_account.as_deref()), (Some("1"), Some("s")));
     let expected = Effective {
         overrides: found.overrides.clone(),
@@ -218,13 +223,14 @@ fn each_field_is_taken_from_the_highest_source() {
     };
     assert_eq!(found, expected);
 
-    let found = of(flags_set(), cache, exec, vec![object(json!(3), &pod)]);
+    let found = of(flags_set(), cache, exec, vec![object(Some(3), &pod)]);
     assert_eq!(cpu(&found).as_deref(), Some("2"));
     let expected = Effective {
         ttl: Setting::new(minutes(3), of_function()),
         max_pods: Setting::new(11, of_function()),
         min_pods: Setting::new(3, of_function()),
         waitlist: Setting::new(12, of_function()),
+        prestart: Setting::new(true, of_function()),
         overrides: found.overrides.clone(),
         overrides_from: Some(of_function()),
         resources_from: Some(of_function()),

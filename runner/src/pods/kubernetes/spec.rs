@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, LocalObjectReference, Pod, PodSecurityContext, PodSpec, Service,
+    Container, EnvVar, LocalObjectReference, Pod, PodSecurityContext, PodSpec, Service,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use porch_fn_image::{Image, pod_name, pod_name_past};
@@ -45,6 +45,8 @@ pub(super) struct Extras<'a> {
     pub(super) pull_secret: Option<&'a str>,
     /// Whether the wrapper-server gets `--log-format=json`.
     pub(super) json_log: bool,
+    /// Whether the wrapper-server gets the variable for `--prestart`.
+    pub(super) prestart: bool,
 }
 
 /// Builds the pod of `order`.
@@ -173,6 +175,12 @@ fn patch_function(container: &mut Container, order: &PodOrder<'_>, extras: &Extr
         // For the tag `latest` the API server's default policy is Always, even with a digest. The
         // content of a digest never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
+    }
+    if extras.prestart {
+        // Other wrappers, such as Porch's, would refuse a flag.
+        let value = Some("true".to_owned());
+        let variable = EnvVar { name: names::PRESTART.to_owned(), value, value_from: None };
+        container.env.get_or_insert_default().push(variable);
     }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);

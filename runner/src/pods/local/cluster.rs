@@ -297,6 +297,7 @@ mod tests {
             max_message: 1 << 20,
             log_level: 0,
             log_format: LogFormat::Text,
+            prestart: false,
             functions,
         })
     }

@@ -31,6 +31,8 @@ pub struct LocalOptions {
     pub log_level: u8,
     /// `--log-format` for the wrapper.
     pub log_format: LogFormat,
+    /// `--prestart` for the wrapper.
+    pub prestart: bool,
     /// The command of each image.
     pub functions: ImageCommands,
 }
@@ -96,6 +98,7 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .arg(format!("--verbosity={}", options.log_level))
         // Other wrappers, such as Porch's, do not have this flag and refuse it.
         .args((options.log_format == LogFormat::Json).then_some("--log-format=json"))
+        .args(options.prestart.then_some("--prestart"))
         .arg(format!("--drain-timeout={}s", GRACE.as_secs()))
         .arg("--exit-with-stdin")
         .arg("--")

@@ -28,6 +28,7 @@ fn extras(overrides: &PodOverrides) -> Extras<'static> {
         overrides: overrides.clone(),
         pull_secret: None,
         json_log: false,
+        prestart: false,
     }
 }
 
