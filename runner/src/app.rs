@@ -127,7 +127,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     // Join the peers before the pods are read: with `--peers`, the runner owns no image until it
     // knows its peers.
     let (owned, ring) = wiring.join_peers(drain.clone()).await?;
-    let PodParts { current, runtime: pods, scope, synced } = wiring.pods(shared, sources, owned).await?;
+    let PodParts { current, runtime: pods, scope, synced, store } =
+        wiring.pods(shared, sources, owned).await?;
     let exec = flags.is_enabled("exec").then(|| wiring.exec_runtime(&current)).transpose()?;
     if pods.is_none() && (exec.is_none() || !flags.config.exists()) {
         tracing::warn!(
@@ -147,6 +148,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         name: flags.name.clone().unwrap_or_else(server_name),
         started_ms,
         pods: pool,
+        store,
         has_exec: exec.is_some(),
         current,
         ring,

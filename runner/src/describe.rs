@@ -10,7 +10,8 @@ use porch_fn_image::Image;
 use porch_fn_numbers::Recorded;
 use porch_fn_proto::shard::shard_server::Shard;
 use porch_fn_proto::shard::{
-    DescribeImageRequest, DescribeImageResponse, DescribeRequest, DescribeResponse, Failure, QueueWaits,
+    AnnounceRequest, AnnounceResponse, DescribeImageRequest, DescribeImageResponse, DescribeRequest,
+    DescribeResponse, Failure, QueueWaits,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tonic::{Request, Response, Status};
@@ -19,6 +20,7 @@ use self::images::{Images, image_pod};
 use crate::last_errors::LastErrors;
 use crate::metrics::Metrics;
 use crate::pods::Handle;
+use crate::pods::kubernetes::store::Store;
 use crate::settings::CurrentSettings;
 
 /// The most members of the ring in one answer.
@@ -35,6 +37,8 @@ pub(crate) struct Describe {
     pub(crate) started_ms: u64,
     /// The pod runtime's pool, and the scope of its pods.
     pub(crate) pods: Option<(Handle, String)>,
+    /// The pods of a cluster. They may announce themselves.
+    pub(crate) store: Option<Arc<Store>>,
     /// Whether the exec runtime is enabled.
     pub(crate) has_exec: bool,
     pub(crate) current: watch::Receiver<CurrentSettings>,
@@ -116,6 +120,22 @@ impl Shard for Describe {
             config: config.into(),
         }))
     }
+
+    async fn announce(
+        &self,
+        request: Request<AnnounceRequest>,
+    ) -> Result<Response<AnnounceResponse>, Status> {
+        let _permit = self.permit()?;
+        let AnnounceRequest { token, address } = request.into_inner();
+        let address = address.parse();
+        let address = address.map_err(|_| Status::invalid_argument("address: write an IP address"))?;
+        if self.store.as_ref().is_some_and(|store| store.announce(&token, address)) {
+            return Ok(Response::new(AnnounceResponse {}));
+        }
+        let text = "no pod that starts has this token, or --pod-announce is off: the pod is used when the API \
+                    server reports its address";
+        Err(Status::not_found(text))
+    }
 }
 
 /// The content of the page `/config?image=`: the settings of an image, each with its source.
@@ -151,6 +171,7 @@ mod tests {
             name: "function-runner-0".to_owned(),
             started_ms: 7,
             pods: None,
+            store: None,
             has_exec: false,
             current: watch::channel(current(CacheConfig::default(), true)).1,
             ring: None,

@@ -148,7 +148,11 @@ impl Metrics {
             pods: add(r, "pods", "Function pods of the images that this runner owns, by state"),
             functions: add(r, "functions", "Functions that have pods or waiting calls"),
             pod_start: in_seconds(r, "pod_start", "Time that pods took to become ready", histogram()),
-            pod_start_phases: seconds(r, "pod_start_phase", "Time of each phase: create, address, serve"),
+            pod_start_phases: seconds(
+                r,
+                "pod_start_phase",
+                "Time of each phase: create, address, serve; or create, announce",
+            ),
             pod_start_failures: add(r, "pod_start_failures", "Pods that never became ready, by reason"),
             pods_hung: add(r, "pods_hung", "How often a pod with calls became unresponsive"),
             config_valid: add(r, "config_valid", "1 if the runner can use a source of its configuration"),

@@ -76,6 +76,13 @@ pub struct Flags {
     /// With --pod-backend=local: the wrapper-server executable
     #[arg(long, value_name = "FILE", default_value = "wrapper-server", help_heading = "Pod runtime")]
     pub wrapper_server: PathBuf,
+    /// Let new function pods report to this runner that they serve, before the API server reports
+    /// their address.
+    ///
+    /// Needs --shard-address and a listener without TLS. A network policy must let function pods
+    /// reach the runners
+    #[arg(long, default_value_t = false, help_heading = "Pod runtime")]
+    pub pod_announce: bool,
     /// Start each function before its request: one process per pod waits on its standard input. This
     /// helps functions that start slowly. The annotation fn.kpt.dev/prestart of a FunctionConfig
     /// overrides it

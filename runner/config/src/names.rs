@@ -47,6 +47,13 @@ pub const CONTAINER: &str = "function";
 pub const WRAPPER_CONTAINER: &str = "wrapper-server";
 /// The port of the wrapper-server.
 pub const PORT: u16 = 9446;
+/// The environment variables with which the wrapper-server of a new pod announces its address: the
+/// runner's address, a one-time token, and the pod's own address.
+pub const ANNOUNCE_TO: &str = "PORCH_FN_ANNOUNCE_TO";
+/// See [`ANNOUNCE_TO`].
+pub const ANNOUNCE_TOKEN: &str = "PORCH_FN_ANNOUNCE_TOKEN";
+/// See [`ANNOUNCE_TO`].
+pub const ANNOUNCE_ADDRESS: &str = "PORCH_FN_ANNOUNCE_ADDRESS";
 /// The environment variable for the wrapper-server's `--prestart`.
 pub const PRESTART: &str = "PORCH_FN_PRESTART";
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::pods::{Owned, PodParts, desired, events};
 use super::{AppError, Wiring};
 use crate::clock::now_ahead;
+use crate::pods::kubernetes::announce::Announcements;
 use crate::pods::kubernetes::backend::{KubernetesBackend, Shared};
 use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
 use crate::pods::kubernetes::client::Cluster;
@@ -36,6 +37,7 @@ impl Wiring<'_> {
     ) -> Result<PodParts, AppError> {
         let flags = self.flags;
         let (templates, connect_pods) = (templates(flags)?, connect_pods(flags)?);
+        let announcements = announcements(flags)?;
         let (images, credentials) = self.registries()?;
         let client = connect(flags.server.kubeconfig.as_deref(), "porch-fn-runner").await.map_err(|error| {
             format!("--pod-backend=kubernetes needs the API server: {error}; --disable-runtimes=pod runs without pods")
@@ -98,9 +100,10 @@ impl Wiring<'_> {
         let (current, blueprint) = watch::channel(Arc::new(first));
         let events = events();
         let by_service = connect_pods != Connect::PodIp;
+        let store = Arc::new(Store::new(connect_pods, announcements, Arc::clone(&images), events.0.clone()));
         let shared = Arc::new(Shared {
             cluster: Cluster::new(client, &flags.pod_namespace),
-            store: Store::new(connect_pods, Arc::clone(&images), events.0.clone()),
+            store: Arc::clone(&store),
             blueprint,
             images: Arc::clone(&images),
             pull_secret: secret_written,
@@ -135,7 +138,7 @@ impl Wiring<'_> {
         let desired = desired(flags, blueprints, images, owned);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
         let parts = self.runtime(desired, KubernetesBackend::new(shared), ahead, events, sources, scope);
-        Ok(PodParts { synced: Some(synced), ..parts })
+        Ok(PodParts { synced: Some(synced), store: Some(store), ..parts })
     }
 }
 
@@ -170,6 +173,30 @@ fn connect_pods(flags: &Flags) -> Result<Connect, String> {
         return Ok(Connect::Service { suffix });
     }
     Err(format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name"))
+}
+
+/// With `--pod-announce`: the address at which pods reach this runner.
+fn announcements(flags: &Flags) -> Result<Option<Announcements>, String> {
+    if !flags.pod_announce {
+        return Ok(None);
+    }
+    let server = &flags.server;
+    let has_tls = server.tls_cert.is_some() || server.listen_tls_cert.is_some();
+    if has_tls {
+        return Err(
+            "--pod-announce needs a listener without TLS, because function pods have no certificate: \
+                    remove --pod-announce, --tls-* or --listen-tls-*"
+                .to_owned(),
+        );
+    }
+    if flags.shard_address.is_empty() {
+        return Err(
+            "--pod-announce needs --shard-address, this runner's own address (POD_IP in a pod)".to_owned()
+        );
+    }
+    let own = HostPort::parse(&flags.shard_address, server.port);
+    let own = own.map_err(|error| format!("--shard-address: {error}"))?;
+    Ok(Some(Announcements::new(own.to_string())))
 }
 
 fn non_empty(text: &str) -> Option<String> {

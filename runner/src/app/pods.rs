@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
+use crate::pods::kubernetes::store::Store;
 use crate::pods::local::{LocalBackend, LocalCluster, LocalOptions};
 use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
@@ -34,6 +35,8 @@ pub(super) struct PodParts {
     /// Becomes true when the runtime knows the existing pods; `None` if it knows them from the
     /// start.
     pub(super) synced: Option<watch::Receiver<bool>>,
+    /// The pods of a cluster.
+    pub(super) store: Option<Arc<Store>>,
 }
 
 /// The two ends of the channel to a pool.
@@ -85,7 +88,7 @@ impl Wiring<'_> {
         match (shared, backend(self.flags)) {
             (_, PodBackend::None) | (None, PodBackend::Auto) => {
                 let current = self.follow_settings(sources);
-                Ok(PodParts { current, runtime: None, scope: String::new(), synced: None })
+                Ok(PodParts { current, runtime: None, scope: String::new(), synced: None, store: None })
             }
             (Some(cluster), _) => Ok(self.local_pods(&cluster, sources, owned)),
             (None, PodBackend::Local) => {
@@ -137,7 +140,7 @@ impl Wiring<'_> {
             max_retries: flags.max_grpc_retries,
             metrics: Arc::clone(&self.metrics),
         };
-        PodParts { current, runtime: Some(runtime), scope, synced: None }
+        PodParts { current, runtime: Some(runtime), scope, synced: None, store: None }
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {

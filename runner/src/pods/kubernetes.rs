@@ -15,6 +15,7 @@
 //! into values. `function_configs` follows one source of the settings. `pull_secret` writes a
 //! Secret for the kubelet.
 
+pub(crate) mod announce;
 mod answers;
 pub(crate) mod backend;
 pub(crate) mod blueprint;

@@ -101,7 +101,10 @@ impl Starts {
             }
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
-                    self.metrics.pod_start_phase("serve", now.since(start.since));
+                    // A pod that announced its address may serve before the API server reports the
+                    // address.
+                    let phase = if start.has_address { "serve" } else { "announce" };
+                    self.metrics.pod_start_phase(phase, now.since(start.since));
                     self.metrics.pod_start.observe(now.since(start.requested).as_secs_f64());
                     self.errors.record_success(&start.image, now);
                 }
@@ -254,6 +257,8 @@ mod tests {
         // The last event is a probe of a pod that served before.
         let events = [ok(), running.clone(), running.clone(), ready.clone(), ready.clone()];
         assert_eq!(after(&events, Some(DeleteReason::Failed)), (all.to_owned(), true));
+        let early = "phase_seconds_sum{phase=\"announce\"} 1.0\nphase_seconds_sum{phase=\"create\"} 1.0\nseconds_sum 2.0";
+        assert_eq!(after(&[ok(), ready.clone(), running.clone()], None), (early.to_owned(), true));
         let others = [created(Creation::Exists), running.clone(), ready];
         assert_eq!(after(&others, None), (String::new(), true), "another runner's pod");
         let create = "phase_seconds_sum{phase=\"create\"} 1.0";

@@ -19,6 +19,7 @@ use porch_fn_lifecycle::{App, DrainTimes};
 use porch_fn_telemetry::Log;
 use tokio::sync::oneshot;
 
+use crate::announce::{Announcement, without_announcement};
 use crate::config::{self, Flags};
 use crate::health_probe;
 use crate::install::{self, copy_to, idle};
@@ -39,7 +40,12 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let (signal, drain) = drain::channel();
     let health = Health::new();
     let mut words = flags.entrypoint.iter().cloned();
-    let program = Program::new(words.next().unwrap_or_default(), words, Environment::Inherit);
+    let announcement = Announcement::of(|name| std::env::var_os(name));
+    let environment = match announcement {
+        Some(_) => Environment::Only(without_announcement(std::env::vars_os())),
+        None => Environment::Inherit,
+    };
+    let program = Program::new(words.next().unwrap_or_default(), words, environment);
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
     }
@@ -79,6 +85,9 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let listening = serve::Options::between_hops(MAX_CONNECTIONS);
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
+    if let Some(announcement) = announcement {
+        tasks.spawn(tracing::info_span!("announce"), announcement.send());
+    }
     // No drain delay: only runners send calls here, and they see that the pod terminates.
     let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
     Ok(App { address, admin_address: None, health, signal, drain_times, tasks, at_end: Vec::new() })

@@ -8,17 +8,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use porch_fn_flags::GoDuration;
-use porch_fn_proto::{PREFIX_LEN, frame};
 use prost::Message;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tonic::codegen::Bytes;
-use tonic::codegen::http::{HeaderValue, Method, Request, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use crate::client::call;
+
 /// The binary acts as the probe if it is started under this name.
 pub(crate) const NAME: &str = "grpc-health-probe";
+const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// Asks a gRPC server for its health.
 ///
@@ -72,10 +72,13 @@ async fn check(flags: Flags) -> Result<(), Failure> {
     let connected = timeout(flags.connect_timeout.into(), connect(&flags.addr)).await;
     let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connected.map_err(|error| no_connection(&error))?;
-    let answered = timeout(flags.rpc_timeout.into(), call(stream, flags.service)).await;
+    let request = HealthCheckRequest { service: flags.service }.encode_to_vec();
+    let answered = timeout(flags.rpc_timeout.into(), call(stream, CHECK, request)).await;
     let answered = answered.map_err(|_| (3, "no answer within -rpc-timeout".to_owned()))?;
     let interrupted = "the call was interrupted, or the server does not speak HTTP/2";
-    match answered.map_err(|error| (3, format!("{interrupted}: {error}")))? {
+    let answer = answered.map_err(|error| (3, format!("{interrupted}: {error}")))?;
+    let answer = answer.and_then(|answer| HealthCheckResponse::decode(&*answer).ok());
+    match answer.map(|answer| answer.status()) {
         Some(ServingStatus::Serving) => Ok(()),
         Some(status) => Err((4, format!("the server is not healthy: {}", status.as_str_name()))),
         None => {
@@ -97,28 +100,4 @@ async fn connect(addr: &str) -> io::Result<TcpStream> {
 
 fn no_connection(error: &io::Error) -> Failure {
     (2, format!("no connection: {error}"))
-}
-
-async fn call(stream: TcpStream, service: String) -> Result<Option<ServingStatus>, h2::Error> {
-    let mut request = Request::new(());
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = Uri::from_static("http://localhost/grpc.health.v1.Health/Check");
-    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
-    request.headers_mut().insert("te", HeaderValue::from_static("trailers"));
-    let message = Bytes::from(HealthCheckRequest { service }.encode_to_vec());
-
-    let (client, connection) = h2::client::handshake(stream).await?;
-    tokio::spawn(connection);
-    let (response, mut body) = client.ready().await?.send_request(request, false)?;
-    body.send_data(frame(message.into()).contiguous(), true)?;
-    let mut body = response.await?.into_body();
-    let mut answer = Vec::new();
-    // This code releases no flow-control capacity, so the answer cannot exceed 64 KiB.
-    while let Some(data) = body.data().await {
-        answer.extend_from_slice(&data?);
-    }
-    // A call that failed has a gRPC status and no message. The status is not read: without a
-    // message the result is `None`.
-    let answer = answer.get(PREFIX_LEN..).and_then(|answer| HealthCheckResponse::decode(answer).ok());
-    Ok(answer.map(|answer| answer.status()))
 }

@@ -8,7 +8,9 @@
 //! copies the binary into a function's container, and `health_probe.rs` checks the health of a
 //! server there.
 
+mod announce;
 mod app;
+mod client;
 mod config;
 mod go_text;
 mod health_probe;

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
+use super::announce::Announcements;
 use super::answers::{creation, deletion, pushing, retry_after};
 use super::blueprint::Blueprint;
 use super::client::{Causes, Cluster, RequestError};
@@ -66,7 +67,7 @@ pub(crate) struct KubernetesBackend {
 /// State that the tasks of all actions share.
 pub(crate) struct Shared {
     pub(crate) cluster: Cluster,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
     pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
     pub(crate) images: Arc<ImageSource>,
     /// False while new pods should wait for new credentials; `None` if there is no pull secret.
@@ -164,8 +165,16 @@ impl Shared {
                 return refused(kind, error.to_string());
             }
         };
-        let order =
-            PodOrder { object_name: &object_name, name, shard_key, reclaim_after, metadata: &metadata };
+        let token =
+            self.store.announcements.as_ref().and_then(|known| Some((known, Announcements::token()?)));
+        let order = PodOrder {
+            object_name: &object_name,
+            name,
+            shard_key,
+            reclaim_after,
+            metadata: &metadata,
+            announce: token.as_ref().map(|(known, token)| (&*known.address, &**token)),
+        };
         let _ = timeout_at(deadline, self.pull_secret_written()).await;
         let blueprint = timeout_at(deadline, self.current_blueprint()).await;
         let blueprint = blueprint.unwrap_or_else(|_| Arc::clone(&self.blueprint.borrow()));
@@ -173,7 +182,11 @@ impl Shared {
             Ok(pod) => pod,
             Err(error) => return refused("template", error.to_string()),
         };
-        timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
+        let created = timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await;
+        if let (Some((known, token)), Ok(Creation::Ok(uid))) = (token, &created) {
+            known.expect(token, uid.clone());
+        }
+        created.unwrap_or(Creation::Unknown)
     }
 
     /// Waits up to [`PULL_SECRET_TIMEOUT`] for new credentials in the pull secret. After that, the

@@ -48,7 +48,21 @@ impl Shared {
         if self.store.connect == Connect::PodIp && self.store.has_served(uid) {
             let _ = timeout(CONFIRM_WITHIN, self.is_gone(object_name, uid)).await;
         }
-        until_serving(|| self.store.locate(uid)).await;
+        let direct = async {
+            loop {
+                until_serving(|| self.store.locate_directly(uid)).await;
+                if self.store.use_direct(uid) {
+                    return;
+                }
+            }
+        };
+        // A pod that has served may be gone, and another pod may have its address. Its Service
+        // leads only to the pod itself.
+        let may_race = self.store.connect != Connect::PodIp && !self.store.has_served(uid);
+        tokio::select! {
+            () = until_serving(|| self.store.locate(uid)) => {}
+            () = direct, if may_race => {}
+        }
     }
 
     /// Asks the API server for the pod repeatedly, and returns when the pod is gone.

@@ -10,7 +10,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, LocalObjectReference, Pod, PodSecurityContext, PodSpec, Service,
+    Container, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector, Pod, PodSecurityContext,
+    PodSpec, Service,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use porch_fn_image::{Image, pod_name, pod_name_past};
@@ -31,6 +32,8 @@ pub(super) struct PodOrder<'a> {
     pub(super) shard_key: &'a ShardKey,
     pub(super) reclaim_after: Time,
     pub(super) metadata: &'a ImageMetadata,
+    /// With `--pod-announce`: the runner's address, and the pod's token.
+    pub(super) announce: Option<(&'a str, &'a str)>,
 }
 
 /// What flags and settings add to the template's pod.
@@ -181,6 +184,21 @@ fn patch_function(container: &mut Container, order: &PodOrder<'_>, extras: &Extr
         let value = Some("true".to_owned());
         let variable = EnvVar { name: names::PRESTART.to_owned(), value, value_from: None };
         container.env.get_or_insert_default().push(variable);
+    }
+    if let Some((runner, token)) = order.announce {
+        let variables = [(names::ANNOUNCE_TO, runner), (names::ANNOUNCE_TOKEN, token)];
+        let variables = variables.map(|(name, value)| EnvVar {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            value_from: None,
+        });
+        let field = ObjectFieldSelector { api_version: None, field_path: "status.podIP".to_owned() };
+        let address = EnvVar {
+            name: names::ANNOUNCE_ADDRESS.to_owned(),
+            value: None,
+            value_from: Some(EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() }),
+        };
+        container.env.get_or_insert_default().extend(variables.into_iter().chain([address]));
     }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);

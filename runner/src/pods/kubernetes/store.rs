@@ -11,6 +11,7 @@ mod services;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
+use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::announce::Announcements;
 use super::crash::{History, Logged, phase};
 use super::metadata::ImageSource;
 use super::observe::{Observed, observe};
@@ -51,6 +54,8 @@ pub(crate) struct Store {
     pub(super) connect: Connect,
     /// Sends events to the pool.
     events: mpsc::UnboundedSender<Event>,
+    /// With `--pod-announce`.
+    pub(super) announcements: Option<Announcements>,
     /// Learns from pods the entrypoints of images, and which images a registry lacks or denies.
     images: Arc<ImageSource>,
     /// Lock this before `state`, and hold it until the pool is notified.
@@ -92,6 +97,10 @@ struct KnownPod {
     /// When the pod's termination was first reported.
     ending: Option<Instant>,
     link: Option<Link>,
+    /// The address that the pod announced, until the API server reports its address.
+    announced: Option<IpAddr>,
+    /// With [`Connect::Service`]: the connection to the pod's own address, while the pod starts.
+    direct: Option<(IpAddr, Arc<Connection>)>,
     /// The cluster's last message about why the pod waits or failed. `None` if it runs.
     cause: Option<String>,
 }
@@ -101,12 +110,13 @@ struct KnownPod {
 impl Store {
     pub(crate) fn new(
         connect: Connect,
+        announcements: Option<Announcements>,
         images: Arc<ImageSource>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Self {
         let reports = Mutex::new(Reports { pods: HashMap::new(), gone: LruCache::new(MAX_GONE) });
         let services_listed = watch::Sender::new(false);
-        Self { connect, events, images, reports, state: Mutex::default(), services_listed }
+        Self { connect, announcements, events, images, reports, state: Mutex::default(), services_listed }
     }
 
     /// Notifies the pool. If the driver has stopped, the event is dropped.
@@ -199,6 +209,21 @@ impl Store {
             known.ending.get_or_insert_with(Instant::now);
         }
         Some((pod, true))
+    }
+
+    /// Records the address that a starting pod announced. Returns whether the token is valid and
+    /// the pod still starts.
+    pub(crate) fn announce(&self, token: &str, address: IpAddr) -> bool {
+        let Some(uid) = self.announcements.as_ref().and_then(|known| known.redeem(token)) else {
+            return false;
+        };
+        match self.state.lock().pods.get_mut(&uid) {
+            Some(pod) if !pod.served => {
+                pod.announced = Some(address);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Records that the pod's wrapper serves.

@@ -23,7 +23,7 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
     let (_blueprints, blueprint) = watch::channel(Arc::new(blueprint));
     let shared = Shared {
         cluster: Cluster::new(fake::client(|_, _, _| None), "functions"),
-        store: Store::new(Connect::PodIp, Arc::clone(&images), events),
+        store: Arc::new(Store::new(Connect::PodIp, None, Arc::clone(&images), events)),
         blueprint,
         images,
         pull_secret: None,

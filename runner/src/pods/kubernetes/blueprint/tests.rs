@@ -81,6 +81,7 @@ fn only_pods_of_the_built_in_template_log_json() {
             shard_key: &"f".into(),
             reclaim_after: millis(0),
             metadata: &metadata,
+            announce: None,
         };
         let args = |blueprint: &Blueprint| {
             let containers = blueprint.pod(&order).unwrap().spec.unwrap().containers;
@@ -112,6 +113,7 @@ fn prestart_is_part_of_the_configuration() {
         shard_key: &"f".into(),
         reclaim_after: millis(0),
         metadata: &metadata,
+        announce: None,
     };
     let has_variable = |blueprint: &Blueprint| {
         let containers = blueprint.pod(&order).unwrap().spec.unwrap().containers;

@@ -39,6 +39,7 @@ fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, extras: &
         shard_key: &"ghcr.io/kptdev/krm-functions-catalog/set-namespace".into(),
         reclaim_after: Time::from_millis(1_700_000_060_500),
         metadata,
+        announce: None,
     };
     pod(template, &order, extras)
 }

@@ -56,6 +56,36 @@ impl Store {
         self.link(&mut state, uid).map(|link| Arc::clone(&link.connection))
     }
 
+    /// With [`Connect::Service`]: the connection for a probe of the pod's own address. A new pod
+    /// answers there before its Service has an endpoint.
+    pub(in crate::pods::kubernetes) fn locate_directly(&self, uid: &Uid) -> Option<Arc<Connection>> {
+        let mut state = self.state.lock();
+        let pod = state.pods.get_mut(uid)?;
+        let ip = pod.seen.ip.or(pod.announced)?;
+        if pod.direct.as_ref().is_none_or(|(known, _)| *known != ip) {
+            pod.direct = self.make(&pod.seen.object_name, ip).map(|connection| (ip, connection));
+        }
+        pod.direct.as_ref().map(|(_, connection)| Arc::clone(connection))
+    }
+
+    /// Calls use the direct connection until it is lost or idle. Returns whether they can: the
+    /// pod's address has not changed, and its Service is known.
+    pub(in crate::pods::kubernetes) fn use_direct(&self, uid: &Uid) -> bool {
+        let mut state = self.state.lock();
+        let direct = state.pods.get_mut(uid).and_then(|pod| pod.direct.take());
+        let Some((ip, connection)) = direct else { return false };
+        if self.link(&mut state, uid).is_none() {
+            return false;
+        }
+        match state.pods.get_mut(uid).and_then(|pod| pod.link.as_mut()) {
+            Some(link) if link.to.1 == ip => {
+                link.connection = connection;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Closes the connection to the pod. The next use dials a new one.
     pub(in crate::pods::kubernetes) fn cut(&self, uid: &Uid) {
         let link = self.state.lock().pods.get_mut(uid).and_then(|pod| pod.link.take());
@@ -100,7 +130,7 @@ impl Store {
         let State { pods, services, .. } = state;
         let pod = pods.get_mut(uid)?;
         // A pod without its own IP is not reachable through its Service either.
-        let pod_ip = pod.seen.ip?;
+        let pod_ip = pod.seen.ip.or(pod.announced)?;
         let ip = match &self.connect {
             Connect::PodIp => pod_ip,
             Connect::Service { .. } => {

@@ -18,7 +18,7 @@ impl Setup {
     async fn new() -> Self {
         let (images, registry) = fake::images(FakeRegistry::default());
         let (sender, events) = mpsc::unbounded_channel();
-        let setup = Self { registry, store: Store::new(Connect::PodIp, images, sender), events };
+        let setup = Self { registry, store: Store::new(Connect::PodIp, None, images, sender), events };
         assert_eq!(setup.requests().await, 1);
         setup
     }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{self, pause, resume, timeout};
 
 use super::*;
+use crate::pods::kubernetes::announce::Announcements;
 use crate::pods::kubernetes::fake::{self, FakeRegistry};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,7 +25,7 @@ impl Setup {
         let ip = IpAddr::from([127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255)]);
         let listener = TcpListener::bind((ip, names::PORT)).await.unwrap();
         let (events, _) = mpsc::unbounded_channel();
-        let store = Store::new(connect, fake::images(FakeRegistry::default()).0, events);
+        let store = Store::new(connect, None, fake::images(FakeRegistry::default()).0, events);
         store.record_pod(&fake::pod("pod", 1, &json!({ "phase": "Running", "podIP": ip.to_string() })));
         let setup = Self { store, listener, uid: "pod".into(), ip };
         setup.put_service(ip);
@@ -137,4 +138,52 @@ async fn calls_get_no_closed_connection_to_a_pods_own_address_before_a_probe() {
     it.advance(IDLE).await;
     wait_until_closed(stream).await;
     assert!(it.store.connection(&it.uid).is_none());
+}
+
+/// A new pod answers at its own address before its Service has an endpoint.
+#[tokio::test]
+async fn calls_use_the_direct_connection_until_it_is_idle() {
+    let it = Setup::new(by_service()).await;
+    it.put_service("192.0.2.1".parse().unwrap());
+    let direct = it.store.locate_directly(&it.uid).unwrap();
+    direct.sender().await.unwrap();
+    let stream = it.accepted().await;
+    assert!(it.store.connection(&it.uid).is_none(), "no probe has succeeded");
+    assert!(it.store.use_direct(&it.uid));
+    assert!(Arc::ptr_eq(&direct, &it.store.connection(&it.uid).unwrap()));
+    assert!(direct.origin().to_string().starts_with("http://fn.functions.svc.cluster.local:"));
+    drop(direct);
+    it.advance(IDLE).await;
+    wait_until_closed(stream).await;
+    let reopened = it.store.connection(&it.uid).expect("calls may dial the Service");
+    assert!(!reopened.is_up());
+
+    let it = Setup::new(by_service()).await;
+    assert!(it.store.locate_directly(&it.uid).is_some());
+    it.store.replace_services(&[]);
+    assert!(!it.store.use_direct(&it.uid), "without a Service, calls could not dial again");
+}
+
+#[tokio::test]
+async fn a_pod_is_reached_at_the_address_that_it_announced() {
+    let (events, _) = mpsc::unbounded_channel();
+    let announcements = Announcements::new("10.0.0.1:9445".to_owned());
+    announcements.expect("token".to_owned(), "pod".into());
+    announcements.expect("other".to_owned(), "pod".into());
+    let images = fake::images(FakeRegistry::default()).0;
+    let store = Store::new(Connect::PodIp, Some(announcements), images, events);
+    let address: IpAddr = "127.0.0.9".parse().unwrap();
+    let uid = Uid::from("pod");
+    let pending = |version| fake::pod("pod", version, &json!({ "phase": "Pending" }));
+    store.record_pod(&pending(1));
+    assert!(!store.announce("wrong", address) && store.locate(&uid).is_none());
+    assert!(store.announce("token", address) && !store.announce("token", address));
+    store.record_pod(&pending(2));
+    let announced = store.locate(&uid).unwrap();
+    assert_eq!(announced.origin().to_string(), format!("http://127.0.0.9:{}/", names::PORT));
+    store.record_pod(&fake::pod("pod", 3, &json!({ "phase": "Running", "podIP": "127.0.0.8" })));
+    let reported = store.locate(&uid).unwrap();
+    assert_eq!(reported.origin().to_string(), format!("http://127.0.0.8:{}/", names::PORT));
+    store.record_served(&uid);
+    assert!(!store.announce("other", address), "the pod has served");
 }
