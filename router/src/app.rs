@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::Flags;
+use crate::hints::{Hints, hints};
 use crate::members::Members;
 use crate::metrics::Metrics;
 use crate::page::{known, recordings};
@@ -86,8 +87,8 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let metrics = Arc::new(Metrics::new(&mut registry, &inflight, flags.server.metrics_per_function.into()));
     let served = Arc::new(RpcMetrics::new(&mut registry, "rpc_server"));
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
-    let connector = connector(&flags, &gauges, &mut tasks)?;
-    let acceptor = acceptor(&flags, &gauges, &mut tasks)?;
+    let (connector, acceptor) =
+        (connector(&flags, &gauges, &mut tasks)?, acceptor(&flags, &gauges, &mut tasks)?);
     let health = Health::new();
     let (signal, drain) = drain::channel();
 
@@ -119,12 +120,12 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     };
     tasks.keep(tracing::info_span!("members"), members.run());
 
-    let name = porch_fn_lifecycle::server_name();
     let options = Options {
         default_prefix: flags.server.default_image_prefix,
         allowed_images,
         max_message: flags.server.max_request_body_size,
         routers: flags.router_count,
+        hints: flags.predict.then(|| send_hints(&view, &metrics, &mut tasks)),
     };
     let router = Arc::new(Router::new(options, Arc::clone(&view), changes, metrics));
     let shown = Arc::clone(&router);
@@ -135,7 +136,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     };
     let known = move || {
         let info = RouterInfo {
-            name: name.clone(),
+            name: porch_fn_lifecycle::server_name(),
             address: admin_address.to_string(),
             count: flags.router_count,
             peers: peers.as_ref().map(|peers| {
@@ -186,6 +187,13 @@ async fn peers(flags: &Flags, tasks: &mut Tasks) -> Result<Option<watch::Receive
     let (discover, snapshots) = watched.map_err(AppError::Peers)?;
     tasks.keep(tracing::info_span!("router peers"), discover);
     Ok(Some(snapshots))
+}
+
+/// Starts the task that sends hints.
+fn send_hints(view: &Arc<ArcSwap<View>>, metrics: &Arc<Metrics>, tasks: &mut Tasks) -> Hints {
+    let (hints, send) = hints(Arc::clone(view), Arc::clone(metrics));
+    tasks.keep(tracing::info_span!("hints"), send.run());
+    hints
 }
 
 fn error_of(snapshot: &Snapshot) -> Option<String> {

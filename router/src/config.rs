@@ -64,6 +64,10 @@ pub struct Flags {
     /// 0 means never
     #[arg(long, value_name = "DURATION", default_value = "10m", help_heading = "Limits")]
     pub max_connection_age: GoDuration,
+    /// Learn which function follows which, and let the runners start pods for the functions that
+    /// will probably follow a call
+    #[arg(long, default_value_t = true, help_heading = "Runners")]
+    pub predict: bool,
     /// Number of routers that use the same runners; each one sees only its part of an image's calls
     #[arg(long, value_name = "COUNT", default_value_t = 1, help_heading = "Runners")]
     pub router_count: usize,

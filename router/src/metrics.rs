@@ -58,6 +58,7 @@ pub(crate) struct Metrics {
     off_owner: Counter,
     spills: Family<Label, Counter>,
     retries: Family<Label, Counter>,
+    hints: Family<Label, Counter>,
     /// Seconds that calls waited for a runner.
     pub(crate) waited: Histogram,
     ring_members: Gauge,
@@ -95,6 +96,11 @@ impl Metrics {
                 registry,
                 "retries",
                 "Calls sent to another runner, by the outcome of the attempt before",
+            ),
+            hints: add(
+                registry,
+                "hints",
+                "Hints to owners about images that will probably be called (--predict), by outcome",
             ),
             waited: in_seconds(
                 registry,
@@ -154,6 +160,11 @@ impl Metrics {
     pub(crate) fn record_spill(&self, why: Spill) {
         self.off_owner.inc();
         self.spills.get_or_create(&[("reason", why.into_str())]).inc();
+    }
+
+    /// Counts a hint about an image that will probably be called.
+    pub(crate) fn record_hint(&self, outcome: &'static str) {
+        self.hints.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a call that is sent again. `before` is the outcome of the previous attempt.

@@ -26,7 +26,9 @@ use tonic::Code;
 use self::attempts::Attempts;
 use crate::budget::RetryBudget;
 use crate::error::RouteError;
+use crate::hints::Hints;
 use crate::metrics::Metrics;
+use crate::predict::{Predictor, Target};
 use crate::view::View;
 
 /// Maximum number of images whose demand is recorded. Callers choose the images, so the number is
@@ -51,6 +53,8 @@ pub(crate) struct Options {
     pub(crate) max_message: usize,
     /// `--router-count`: routers that share the runners.
     pub(crate) routers: usize,
+    /// With `--predict`.
+    pub(crate) hints: Option<Hints>,
 }
 
 /// The router's evaluator. Its state is in memory only. After a restart, calls may reach other
@@ -70,6 +74,7 @@ pub(crate) struct Router {
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
     numbers: Mutex<Recorder>,
+    predictor: Mutex<Predictor>,
     origin: Instant,
 }
 
@@ -104,6 +109,7 @@ impl Router {
             budget: Mutex::default(),
             metrics,
             numbers: Mutex::default(),
+            predictor: Mutex::new(Predictor::new()),
             origin: Instant::now(),
         }
     }
@@ -127,9 +133,31 @@ impl Router {
     /// Routes a call, and stores its shard key in `key`.
     async fn route(&self, mut call: Call, key: &mut Arc<str>) -> Result<Reply, RouteError> {
         // Takes the message out of the call, so that the memory of a decompressed message is freed.
-        *key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
+        let (found, peeked) = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
+        *key = found;
         call.span.text(span::IMAGE, key);
-        self.route_to(key, call).await.inspect_err(|error| self.note(key, error))
+        let size = peeked.resource_list.len();
+        self.predict(key, peeked);
+        let routed = self.route_to(key, call).await.inspect_err(|error| self.note(key, error));
+        if let (Some(_), Ok(reply)) = (&self.options.hints, &routed)
+            && reply.code() == Code::Ok
+        {
+            self.predictor.lock().answered(key, size, reply.framed.len(), self.origin.elapsed());
+        }
+        routed
+    }
+
+    /// Sends hints to the owners of the images that will probably follow this call.
+    fn predict(&self, key: &Arc<str>, Peek { image, tag, resource_list }: Peek) {
+        let Some(hints) = &self.options.hints else { return };
+        if image.len() + tag.len() > MAX_IMAGE_BYTES {
+            return;
+        }
+        let target = Target { key: Arc::clone(key), image, tag };
+        let likely = self.predictor.lock().call(target, resource_list.len(), self.origin.elapsed());
+        for target in likely {
+            hints.send(target);
+        }
     }
 
     fn record_call(&self, image: &str, code: Code, took: Duration) {
@@ -178,23 +206,25 @@ impl Router {
         }
     }
 
-    /// Returns the shard key of the request's image, if the image is allowed.
-    fn key(&self, message: &Chunks) -> Result<Arc<str>, RouteError> {
-        let Peek { image, tag, .. } = peek(message)?;
+    /// Returns the shard key of the request's image, if the image is allowed, and the request's
+    /// fields.
+    fn key(&self, message: &Chunks) -> Result<(Arc<str>, Peek), RouteError> {
+        let peeked = peek(message)?;
+        let Peek { image, tag, .. } = &peeked;
         if image.is_empty() {
             return Err(RouteError::NoImage);
         }
         if tag.is_empty()
-            && let Some(key) = self.keys.lock().get(&image)
+            && let Some(key) = self.keys.lock().get(image)
         {
-            return Ok(Arc::clone(key));
+            return Ok((Arc::clone(key), peeked));
         }
-        self.options.allowed_images.check(&image, &tag)?;
-        let key = Arc::<str>::from(shard_key(&image, &tag, &self.options.default_prefix));
+        self.options.allowed_images.check(image, tag)?;
+        let key = Arc::<str>::from(shard_key(image, tag, &self.options.default_prefix));
         if tag.is_empty() && image.len() <= MAX_IMAGE_BYTES {
-            self.keys.lock().put(image, Arc::clone(&key));
+            self.keys.lock().put(image.clone(), Arc::clone(&key));
         }
-        Ok(key)
+        Ok((key, peeked))
     }
 
     fn demand_of(&self, key: &Arc<str>) -> Arc<Mutex<Demand>> {

@@ -137,9 +137,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         );
     }
 
-    let pool = pods.as_ref().map(|runtime| (runtime.pool.clone(), scope));
     let mut pages = vec![config_page(&current, &flags.server.default_image_prefix)];
-    pages.extend(pool.as_ref().map(|(pool, _)| pods_page(pool.clone())));
+    pages.extend(pods.as_ref().map(|runtime| pods_page(runtime.pool.clone())));
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     wiring.tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
@@ -147,7 +146,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let describe = ShardServer::new(Describe {
         name: flags.name.clone().unwrap_or_else(server_name),
         started_ms,
-        pods: pool,
+        pods: pods.clone().map(|runtime| (runtime, scope)),
+        allowed_images: Arc::clone(&allowed_images),
         store,
         has_exec: exec.is_some(),
         current,

@@ -6,12 +6,12 @@ mod images;
 use std::sync::Arc;
 
 use porch_fn_admin::failures::{self, Failures};
-use porch_fn_image::Image;
+use porch_fn_image::{AllowedImages, Image};
 use porch_fn_numbers::Recorded;
 use porch_fn_proto::shard::shard_server::Shard;
 use porch_fn_proto::shard::{
     AnnounceRequest, AnnounceResponse, DescribeImageRequest, DescribeImageResponse, DescribeRequest,
-    DescribeResponse, Failure, QueueWaits,
+    DescribeResponse, Failure, PrepareRequest, PrepareResponse, QueueWaits,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tonic::{Request, Response, Status};
@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use self::images::{Images, image_pod};
 use crate::last_errors::LastErrors;
 use crate::metrics::Metrics;
-use crate::pods::Handle;
+use crate::pods::PodRuntime;
 use crate::pods::kubernetes::store::Store;
 use crate::settings::CurrentSettings;
 
@@ -36,7 +36,9 @@ pub(crate) struct Describe {
     /// When it started, in milliseconds since 1970.
     pub(crate) started_ms: u64,
     /// The pod runtime's pool, and the scope of its pods.
-    pub(crate) pods: Option<(Handle, String)>,
+    pub(crate) pods: Option<(Arc<PodRuntime>, String)>,
+    /// `--allowed-images`.
+    pub(crate) allowed_images: Arc<AllowedImages>,
     /// The pods of a cluster. They may announce themselves.
     pub(crate) store: Option<Arc<Store>>,
     /// Whether the exec runtime is enabled.
@@ -93,7 +95,7 @@ impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let _permit = self.permit()?;
         let images = match &self.pods {
-            Some((pool, _)) => Images::new(pool.stats(), pool.last_starts()),
+            Some((runtime, _)) => Images::new(runtime.pool.stats(), runtime.pool.last_starts()),
             None => Images::default(),
         };
         Ok(Response::new(self.response(images)))
@@ -108,7 +110,7 @@ impl Shard for Describe {
         // The router has already added the default prefix.
         let parsed = Image::parse(&image, "").map_err(|error| Status::invalid_argument(error.to_string()))?;
         let pods = match &self.pods {
-            Some((pool, _)) => pool.pods(&image),
+            Some((runtime, _)) => runtime.pool.pods(&image),
             None => Vec::new(),
         };
         let is_repository = parsed.repository() == image;
@@ -119,6 +121,19 @@ impl Shard for Describe {
             last_error: self.last_errors.of(&image),
             config: config.into(),
         }))
+    }
+
+    async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
+        let _permit = self.permit()?;
+        let PrepareRequest { image, tag } = request.into_inner();
+        let allowed = self.allowed_images.check(&image, &tag);
+        allowed.map_err(|error| Status::permission_denied(error.to_string()))?;
+        match &self.pods {
+            Some((runtime, _)) if runtime.prepare(&image, &tag).await => {
+                Ok(Response::new(PrepareResponse {}))
+            }
+            _ => Err(Status::not_found("the image can have no pods here")),
+        }
     }
 
     async fn announce(
@@ -171,6 +186,7 @@ mod tests {
             name: "function-runner-0".to_owned(),
             started_ms: 7,
             pods: None,
+            allowed_images: Arc::default(),
             store: None,
             has_exec: false,
             current: watch::channel(current(CacheConfig::default(), true)).1,
@@ -231,7 +247,7 @@ mod tests {
         // This call starts a pod, which then vanishes.
         let parsed = Image::parse("f:v1", "example.com");
         runtime.evaluate("f:v1", parsed, "", &call("f:v1", "", std::time::Duration::from_mins(1))).await;
-        let describe = Describe { pods: Some((runtime.pool.clone(), String::new())), ..describe() };
+        let describe = Describe { pods: Some((Arc::new(runtime), String::new())), ..describe() };
         describe.last_errors.note("example.com/f:v1", "INTERNAL", "boom\nmore");
         let answer = image(&describe, "example.com/f:v1").await.unwrap();
         assert_eq!(answer.name, "function-runner-0");

@@ -26,7 +26,7 @@ const NO_IMAGE: &str = "the request names no function image";
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) exec: Option<ExecRuntime>,
-    pub(crate) pods: Option<PodRuntime>,
+    pub(crate) pods: Option<Arc<PodRuntime>>,
     /// The prefix of images without a registry.
     pub(crate) default_prefix: String,
     /// The images that calls may use (`--allowed-images`). Calls of other images are refused.
@@ -170,7 +170,7 @@ mod tests {
         let (metrics, text) = metrics();
         let runner = Runner {
             exec: None,
-            pods: Some(runtime(None)),
+            pods: Some(Arc::new(runtime(None))),
             default_prefix: "example.com".to_owned(),
             allowed_images: Arc::default(),
             metrics,

@@ -82,6 +82,19 @@ impl PodRuntime {
         })
     }
 
+    /// Starts a pod for the calls of `image` that will probably come. Returns whether the image can
+    /// have pods.
+    pub(crate) async fn prepare(&self, image: &str, tag: &str) -> bool {
+        let Ok(parsed) = Image::parse(image, &self.default_prefix) else { return false };
+        let Ok(chosen) = self.choose(parsed, tag).await else { return false };
+        if !self.catalog.knows(&chosen) {
+            return false;
+        }
+        let shard_key = ShardKey::from(shard_key(image, tag, &self.default_prefix));
+        self.pool.warm_up(ImageKey::from(chosen.as_str()), shard_key);
+        true
+    }
+
     /// Returns the image to run. As in kpt, a version is a literal tag, and a constraint selects
     /// the highest tag that it allows. Any other `tag` is ignored, and so is every `tag` if the
     /// image has a digest.

@@ -101,6 +101,11 @@ impl Handle {
         Ok((granted?, lease))
     }
 
+    /// Starts a pod of `image`, if this runner owns the image and the image has no pod.
+    pub(crate) fn warm_up(&self, image: ImageKey, shard_key: ShardKey) {
+        self.with(|state| state.step(Event::Warm { image, shard_key }));
+    }
+
     /// Returns the pool's statistics per function.
     pub(crate) fn stats(&self) -> Vec<FunctionStats> {
         self.with(|state| state.pool.stats()).unwrap_or_default()

@@ -12,6 +12,7 @@ mod logs;
 mod nightly;
 mod pod_faults;
 mod pods;
+mod predict;
 mod runner;
 mod shells;
 mod status;
