@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
 
 use bytes::{Buf as _, Bytes};
+use memmap2::MmapMut;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -115,25 +116,76 @@ fn advance(chunks: &mut VecDeque<Bytes>, mut written: usize) {
     }
 }
 
+/// Memory for a function's stdout.
+enum Buffer {
+    /// Grows as needed.
+    Heap(Vec<u8>),
+    /// Pages of the kernel, with room for the largest output, and the number of bytes read. The
+    /// kernel provides a page when it is written, and takes all back after the call. The heap would
+    /// keep most of the memory of large outputs, in pieces.
+    Pages(MmapMut, usize),
+}
+
+impl Buffer {
+    /// A buffer for an output of about `expected` bytes, of which at most `limit` are read.
+    fn new(expected: usize, limit: usize) -> Self {
+        let pages = (expected > CAPACITY).then(|| MmapMut::map_anon(limit.saturating_add(1)).ok());
+        match pages.flatten() {
+            Some(pages) => Self::Pages(pages, 0),
+            None => Self::Heap(Vec::with_capacity(CAPACITY)),
+        }
+    }
+
+    /// Reads once. Returns the number of bytes, and whether there may be more now.
+    fn read(&mut self, pipe: BorrowedFd<'_>) -> Result<(usize, bool), Errno> {
+        let room = match self {
+            Self::Heap(bytes) if bytes.len() == bytes.capacity() => {
+                bytes.reserve(CAPACITY);
+                bytes.capacity() - bytes.len()
+            }
+            Self::Heap(bytes) => bytes.capacity() - bytes.len(),
+            Self::Pages(pages, len) => pages.len() - *len,
+        };
+        let read = match self {
+            Self::Heap(bytes) => rustix::io::read(pipe, spare_capacity(bytes))?,
+            Self::Pages(pages, len) => {
+                let read = rustix::io::read(pipe, &mut pages[*len..])?;
+                *len += read;
+                read
+            }
+        };
+        // After a shorter read, the pipe is empty.
+        Ok((read, read == room))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Heap(bytes) => bytes.len(),
+            Self::Pages(_, len) => *len,
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Heap(bytes) => bytes.into(),
+            Self::Pages(pages, len) => Bytes::from_owner(pages).slice(..len),
+        }
+    }
+}
+
 /// Reads stdout to its end. `expected` is a guess of its length.
 pub(super) async fn read_stdout(pipe: &OwnedFd, limit: usize, expected: usize) -> Result<Bytes, RunError> {
     let failed = failed("reading the function's stdout");
     let pipe = watch(pipe.as_fd(), Interest::READABLE).map_err(&failed)?;
-    let mut stdout = Vec::with_capacity(expected.min(limit).saturating_add(CAPACITY));
+    let mut stdout = Buffer::new(expected, limit);
     loop {
         let mut ready = pipe.readable().await.map_err(&failed)?;
         loop {
-            if stdout.len() == stdout.capacity() {
-                stdout.reserve(CAPACITY);
-            }
-            let room = stdout.capacity() - stdout.len();
-            match rustix::io::read(pipe.get_ref(), spare_capacity(&mut stdout)) {
-                Ok(0) => return Ok(stdout.into()),
+            match stdout.read(*pipe.get_ref()) {
+                Ok((0, _)) => return Ok(stdout.into_bytes()),
                 Ok(_) if stdout.len() > limit => return Err(RunError::StdoutTooLarge),
-                // The pipe was full, so there may be more.
-                Ok(read) if read == room => {}
-                Ok(_) | Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
+                Ok((_, false)) | Err(Errno::AGAIN) => break,
+                Ok((_, true)) | Err(Errno::INTR) => {}
                 Err(error) => return Err(failed(error.into())),
             }
         }
