@@ -58,6 +58,8 @@ struct Known {
     target: Arc<Target>,
     /// When the image was last called or hinted.
     used: Duration,
+    /// The size and the time of the last call whose successors were looked up.
+    looked_up: Option<(usize, Duration)>,
     /// The last calls; the oldest first.
     seen: VecDeque<Seen>,
 }
@@ -108,7 +110,8 @@ impl Predictor {
         match self.images.get_mut(&key) {
             Some(known) => known.used = now,
             None => {
-                let known = Known { target: Arc::new(target), used: now, seen: VecDeque::new() };
+                let (target, seen) = (Arc::new(target), VecDeque::new());
+                let known = Known { target, used: now, looked_up: None, seen };
                 self.images.put(Arc::clone(&key), known);
             }
         }
@@ -151,6 +154,12 @@ impl Predictor {
     /// The likely successors of a call, one after the other.
     fn hints(&mut self, mut key: Arc<str>, mut size: usize, now: Duration) -> Vec<Arc<Target>> {
         let mut hints = Vec::new();
+        let Some(known) = self.images.peek_mut(&key) else { return hints };
+        // The same package again: its successors are warm, or start already.
+        if known.looked_up.is_some_and(|(known, at)| is_alike(known, size) && now < at + WARM) {
+            return hints;
+        }
+        known.looked_up = Some((size, now));
         let mut passed = vec![Arc::clone(&key)];
         while let Some((next, next_size)) = self.images.peek(&key).and_then(|known| known.likely(size))
             && passed.len() <= MAX_HINTS
@@ -168,14 +177,20 @@ impl Predictor {
     }
 }
 
+impl Seen {
+    /// The image that followed.
+    fn image(&self) -> Option<&str> {
+        self.next.as_ref().map(|(image, _)| &**image)
+    }
+}
+
 impl Known {
     /// What will probably follow a call with a package of this size. Only calls with such a package
     /// count, if there were any.
     fn likely(&self, size: usize) -> Option<(Arc<str>, usize)> {
         let alike: Vec<_> = self.seen.iter().filter(|seen| is_alike(seen.size, size)).collect();
         let seen = if alike.is_empty() { self.seen.iter().collect() } else { alike };
-        let image = |seen: &Seen| seen.next.as_ref().map(|(image, _)| Arc::clone(image));
-        let count = |wanted: &Seen| seen.iter().filter(|seen| image(seen) == image(wanted)).count();
+        let count = |wanted: &Seen| seen.iter().filter(|seen| seen.image() == wanted.image()).count();
         // Of equally frequent ones, the latest counts.
         let best = seen.iter().max_by_key(|seen| count(seen))?;
         let is_likely = count(best) as f32 >= LIKELY * seen.len() as f32;
