@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use porch_fn_admin::rpc_metrics::RpcMetrics;
-use porch_fn_grpc::{Call, FUNCTIONS_TRAILER, Reply, format_timeout, is_shed, load_of};
+use porch_fn_grpc::{Call, FUNCTIONS_TRAILER, Reply, START_TRAILER, format_timeout, is_shed, load_of};
 use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_telemetry::span::Span;
 use tokio::time::Instant;
@@ -47,7 +47,8 @@ impl Attempt {
     }
 }
 
-/// Prefix of the trailers that a runner sends to the router. The caller does not get them.
+/// Prefix of the trailers that a runner sends to the router. The caller does not get them, except
+/// those for people.
 const OWN_PREFIX: &str = "porch-fn-";
 
 /// Sends `call` to `runner`: the same bytes and metadata, except for the remaining time. `limit`
@@ -99,7 +100,8 @@ pub(crate) async fn attempt(
 }
 
 fn strip_own(trailers: &mut HeaderMap) {
-    let is_own = |name: &str| name.starts_with(OWN_PREFIX) && name != FUNCTIONS_TRAILER;
+    let is_own =
+        |name: &str| name.starts_with(OWN_PREFIX) && ![FUNCTIONS_TRAILER, START_TRAILER].contains(&name);
     let own: Vec<_> = trailers.keys().filter(|name| is_own(name.as_str())).cloned().collect();
     for name in own {
         trailers.remove(name);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Call, Reply, format_timeout, is_shed};
+use porch_fn_grpc::{Call, Reply, START_TRAILER, format_timeout, is_shed};
 use porch_fn_grpc_client::conn::ConnectError;
 use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
@@ -133,6 +133,10 @@ impl PodRuntime {
                 }
             };
             self.metrics.waited(shard_key.as_str(), waits.granted());
+            let started = lease.started.as_ref().map(ToString::to_string);
+            if let Some(started) = &started {
+                waiting.text(span::POD_START, started);
+            }
             drop(waiting);
             if let Some(reason) = retry_reason.take() {
                 self.metrics.tried_again(reason);
@@ -156,8 +160,11 @@ impl PodRuntime {
                     lease.finish(Verdict::Full);
                     retry_reason = Some("full");
                 }
-                Ok(reply) => {
+                Ok(mut reply) => {
                     lease.finish(Verdict::Served);
+                    if let Some(Ok(started)) = started.as_deref().map(HeaderValue::try_from) {
+                        reply.status_headers_mut().insert(START_TRAILER, started);
+                    }
                     return Ok(reply);
                 }
                 Err(CallError::TooLarge { size, limit }) => {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hdrhistogram::Histogram;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Charge, code_name, format_timeout};
+use porch_fn_grpc::{Charge, Reply, START_TRAILER, code_name, format_timeout};
 use porch_fn_grpc_client::conn::{self, Connection};
 use porch_fn_grpc_client::unary::{self, CallError};
 use porch_fn_proto::{Chunks, encode_request, frame};
@@ -77,6 +77,15 @@ impl Measured {
             *self.codes.entry(code).or_default() += count;
         }
     }
+}
+
+/// The first call of an image.
+#[derive(Debug)]
+pub(super) struct FirstCall {
+    pub(super) code: &'static str,
+    pub(super) took: Duration,
+    /// How long each phase of the pod's start took; empty if the runner has not reported it.
+    pub(super) start: String,
 }
 
 // === impl Load ===
@@ -157,13 +166,15 @@ impl Load {
     ///
     /// # Errors
     /// When there is no answer.
-    pub(super) async fn call_once(&self, image: &str) -> Result<(&'static str, Duration), Failure> {
+    pub(super) async fn call_once(&self, image: &str) -> Result<FirstCall, Failure> {
         let request = frame(encode_request(self.list.clone().into(), image, ""));
         let began = Instant::now();
-        let code = call(&self.connections[0], &request, self.timeout).await;
-        let code =
-            code.map_err(|error| Failure::unreachable(format!("cannot call {}: {error}", self.address)))?;
-        Ok((code, began.elapsed()))
+        let reply = ask(&self.connections[0], &request, self.timeout).await;
+        let reply =
+            reply.map_err(|error| Failure::unreachable(format!("cannot call {}: {error}", self.address)))?;
+        let start = reply.as_ref().and_then(|reply| reply.status_headers().get(START_TRAILER)?.to_str().ok());
+        let start = start.unwrap_or_default().to_owned();
+        Ok(FirstCall { code: code(reply.as_ref()), took: began.elapsed(), start })
     }
 }
 
@@ -179,6 +190,15 @@ async fn wait_until(start: Instant) {
 }
 
 async fn call(connection: &Connection, request: &Chunks, limit: Duration) -> Result<&'static str, CallError> {
+    ask(connection, request, limit).await.map(|reply| code(reply.as_ref()))
+}
+
+fn code(reply: Option<&Reply>) -> &'static str {
+    reply.map_or("DEADLINE_EXCEEDED", |reply| code_name(reply.code()))
+}
+
+/// Returns `None` at the deadline.
+async fn ask(connection: &Connection, request: &Chunks, limit: Duration) -> Result<Option<Reply>, CallError> {
     let headers = || {
         let mut headers = HeaderMap::with_capacity(4);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -188,8 +208,5 @@ async fn call(connection: &Connection, request: &Chunks, limit: Duration) -> Res
     };
     let free = Charge::default();
     let answer = unary::call(connection, headers, request, MAX_ANSWER, &free);
-    match timeout(limit, answer).await {
-        Ok(answer) => answer.map(|reply| code_name(reply.code())),
-        Err(_) => Ok("DEADLINE_EXCEEDED"),
-    }
+    timeout(limit, answer).await.ok().transpose()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::load::Measured;
+use super::load::{FirstCall, Measured};
 use crate::output::table;
 
 /// The quantiles of the report.
@@ -44,6 +44,8 @@ struct Cold {
     image: String,
     code: &'static str,
     seconds: f64,
+    /// The phases of the pod's start.
+    start: String,
 }
 
 /// The second address's figure divided by the first's: the median of all rounds, and the range.
@@ -80,9 +82,10 @@ impl Report {
         address.used.iter_mut().zip(used).for_each(|(sum, used)| *sum += *used);
     }
 
-    pub(super) fn add_cold(&mut self, index: usize, image: &str, (code, took): (&'static str, Duration)) {
+    pub(super) fn add_cold(&mut self, index: usize, image: &str, call: FirstCall) {
+        let FirstCall { code, took, start } = call;
         let address = self.targets[index].address.clone();
-        self.cold.push(Cold { address, image: image.to_owned(), code, seconds: took.as_secs_f64() });
+        self.cold.push(Cold { address, image: image.to_owned(), code, seconds: took.as_secs_f64(), start });
     }
 
     pub(super) fn has_failures(&self) -> bool {
@@ -104,9 +107,15 @@ impl Report {
         if !self.cold.is_empty() {
             let rows = self.cold.iter().map(|cold| {
                 let seconds = format!("{:.3} s", cold.seconds);
-                vec![cold.address.clone(), cold.image.clone(), cold.code.to_owned(), seconds]
+                vec![
+                    cold.address.clone(),
+                    cold.image.clone(),
+                    cold.code.to_owned(),
+                    seconds,
+                    cold.start.clone(),
+                ]
             });
-            return table(&["ADDRESS", "IMAGE", "CODE", "FIRST CALL"], rows.collect());
+            return table(&["ADDRESS", "IMAGE", "CODE", "FIRST CALL", "START OF THE POD"], rows.collect());
         }
         let mut columns = vec!["ADDRESS", "CALLS", "FAILED", "CALLS/S"];
         columns.extend(["P50 MS", "P90 MS", "P99 MS", "P99.9 MS", "MAX MS"]);
@@ -250,7 +259,9 @@ mod tests {
         assert!(report.has_failures() && report.ratios().is_none());
         assert!(report.to_text().contains("a: 1 calls ended with INTERNAL"), "{}", report.to_text());
         let mut report = Report::new(&["a".to_owned()]);
-        report.add_cold(0, "f:v1", ("OK", Duration::from_millis(700)));
-        assert!(report.to_text().contains("a         f:v1    OK     0.700 s"), "{}", report.to_text());
+        let start = "create=0.010s, serve=0.600s".to_owned();
+        report.add_cold(0, "f:v1", FirstCall { code: "OK", took: Duration::from_millis(700), start });
+        let row = "a         f:v1    OK     0.700 s      create=0.010s, serve=0.600s";
+        assert!(report.to_text().contains(row), "{}", report.to_text());
     }
 }

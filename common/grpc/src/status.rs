@@ -17,6 +17,10 @@ pub const SHED_VALUE: &str = "shed";
 /// The trailer by which a runner reports how many other calls it has in flight.
 pub const LOAD_TRAILER: &str = "porch-fn-load";
 
+/// The trailer of an answer that waited for the start of its pod: how long each phase of the start
+/// took, such as `create=0.011s, address=0.850s, serve=0.055s`.
+pub const START_TRAILER: &str = "porch-fn-start";
+
 /// The trailer of `NOT_FOUND` by which a runner without a cluster lists its functions, separated by
 /// commas. Routers pass it on, unlike the other trailers here.
 pub const FUNCTIONS_TRAILER: &str = "porch-fn-functions";

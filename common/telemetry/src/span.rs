@@ -26,6 +26,8 @@ use crate::trace_context::{is_traced, set_parent};
 pub const IMAGE: &str = "porch_fn.image";
 /// Name of the stage in which a call waits for a pod or for the exec runtime.
 pub const QUEUE_WAIT: &str = "queue wait";
+/// Attribute of [`QUEUE_WAIT`]: how long each phase of the pod's start took, if the call waited for it.
+pub const POD_START: &str = "porch_fn.pod_start";
 /// Name of the stage in which the function's process runs.
 pub const EVALUATION: &str = "evaluation";
 /// Longest text of an attribute, in bytes. Some texts are caller input.

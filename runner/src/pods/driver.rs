@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::pods::backend::Backend;
 use crate::pods::error::PodError;
 use crate::pods::start_errors::LastStart;
-use crate::pods::starts::Starts;
+use crate::pods::starts::{Phases, Starts};
 
 /// One pod, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,10 @@ pub(crate) struct PodReport {
     pub(crate) calls: usize,
 }
 
-type Answer = oneshot::Sender<Result<Arc<Connection>, PodError>>;
+type Answer = oneshot::Sender<Result<Granted, PodError>>;
+
+/// What a call gets.
+type Granted = (Arc<Connection>, Option<Phases>);
 
 /// Access to the pool, for calls and reports.
 #[derive(Clone)]
@@ -63,6 +66,8 @@ pub(crate) struct Lease {
     finished: bool,
     /// The message that the pod runs, and the call's deadline.
     running: Option<(Chunks, Instant)>,
+    /// The start of the pod, if the call waited for its end.
+    pub(crate) started: Option<Phases>,
 }
 
 /// The most pods in one report.
@@ -92,13 +97,15 @@ impl Handle {
         let (answer, granted) = oneshot::channel();
         let id = self.with(|state| state.request(image, shard_key, deadline, answer));
         let id = id.ok_or(PodError::Stopped)?;
-        let mut lease = Lease { id, pool: self.clone(), finished: false, running: None };
+        let mut lease = Lease { id, pool: self.clone(), finished: false, running: None, started: None };
         let granted = granted.await.map_err(|_| PodError::Stopped)?;
         // After an error, the lease has nothing to report to the pool. The pool has already removed
         // a rejected call, and the driver has already finished a call whose pod vanished.
         lease.finished = granted.is_err();
         lease.running = Some(running);
-        Ok((granted?, lease))
+        let (connection, started) = granted?;
+        lease.started = started;
+        Ok((connection, lease))
     }
 
     /// Starts a pod of `image`, if this runner owns the image and the image has no pod.
@@ -301,18 +308,19 @@ impl State {
         while let Some(event) = events.pop() {
             let now = self.clock.now();
             let backend = &self.backend;
-            self.starts.event(&event, now, &|uid| backend.facts(uid));
+            let started = self.starts.event(&event, now, &|uid| backend.facts(uid));
             for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
-                events.extend(self.act(action));
+                events.extend(self.act(action, started.as_ref()));
             }
         }
     }
 
     /// Executes one action. Returns the event that the pool must process next, if there is one.
-    fn act(&mut self, action: Action) -> Option<Event> {
+    /// `started` is the start that the action follows.
+    fn act(&mut self, action: Action, started: Option<&Phases>) -> Option<Event> {
         match &action {
-            Action::Grant { id, uid } => return self.grant(*id, uid),
+            Action::Grant { id, uid } => return self.grant(*id, uid, started),
             Action::Reject { id, error } => {
                 // If there is no entry, the caller has disconnected and its lease sends `Cancel`.
                 if let Some((image, answer)) = self.waiting.remove(id) {
@@ -353,7 +361,7 @@ impl State {
         None
     }
 
-    fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
+    fn grant(&mut self, id: RequestId, uid: &Uid, started: Option<&Phases>) -> Option<Event> {
         // If there is no entry, the caller has cancelled, and the pool gets its `Cancel`.
         let (image, answer) = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
@@ -361,7 +369,7 @@ impl State {
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };
         self.starts.grant(&image);
-        let _ = answer.send(Ok(connection));
+        let _ = answer.send(Ok((connection, started.cloned())));
         None
     }
 }

@@ -3,7 +3,9 @@
 //! summed.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use porch_fn_pool::{
     Creation, DeleteReason, Event, ImageKey, Phase, Pod, PodName, Reason, Rejection, Time, Uid,
@@ -20,6 +22,10 @@ const NOT_READY: &str = "the pod ran but was not ready in time: check that the r
                          --pod-ready-timeout";
 const STILL_PENDING: &str = "the pod was pending for too long: check that its image can be pulled in that time, or raise \
                              --pod-pending-timeout";
+
+/// How long each phase of a pod's start took.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Phases(pub(crate) Vec<(&'static str, Duration)>);
 
 /// The pods that are being created or starting.
 #[derive(Debug)]
@@ -38,6 +44,7 @@ struct Start {
     /// When the last phase ended.
     since: Time,
     has_address: bool,
+    phases: Phases,
     /// The reason for which the pod last waited.
     waiting: Option<Reason>,
 }
@@ -88,8 +95,8 @@ impl Starts {
         self.errors.record_served(image);
     }
 
-    /// Records an event of the pool.
-    pub(super) fn event(&mut self, event: &Event, now: Time, facts: Facts<'_>) {
+    /// Records an event of the pool. Returns the phases of a start that it ends.
+    pub(super) fn event(&mut self, event: &Event, now: Time, facts: Facts<'_>) -> Option<Phases> {
         match event {
             Event::Created { name, result } => self.record_creation(name, result, now),
             Event::Seen(pod) => self.seen(pod, now, facts),
@@ -100,19 +107,21 @@ impl Starts {
                 }
             }
             Event::Ready(uid) => {
-                if let Some(start) = self.created.remove(uid) {
+                if let Some(mut start) = self.created.remove(uid) {
                     // A pod that announced its address may serve before the API server reports the
                     // address.
                     let phase = if start.has_address { "serve" } else { "announce" };
-                    self.metrics.pod_start_phase(phase, now.since(start.since));
+                    start.end_phase(phase, now, &self.metrics);
                     self.metrics.pod_start.observe(now.since(start.requested).as_secs_f64());
                     self.errors.record_success(&start.image, now);
+                    return Some(start.phases);
                 }
             }
             Event::Failed { uid, reason } => self.failed(uid, reason, now, facts),
             Event::Gone(uid) => self.failed(uid, &Reason::new("gone", GONE), now, facts),
             _ => {}
         }
+        None
     }
 
     fn record_creation(&mut self, name: &PodName, result: &Creation, now: Time) {
@@ -120,9 +129,11 @@ impl Starts {
         match result {
             Creation::Ok(uid) => {
                 let image = name.image.clone();
-                let start = Start { image, requested, since: now, has_address: false, waiting: None };
+                let phases = Phases::default();
+                let mut start =
+                    Start { image, requested, since: requested, has_address: false, phases, waiting: None };
+                start.end_phase("create", now, &self.metrics);
                 self.created.insert(uid.clone(), start);
-                self.metrics.pod_start_phase("create", now.since(requested));
             }
             // Another runner created the pod and measures its start.
             Creation::Exists => {}
@@ -155,8 +166,8 @@ impl Starts {
             }
             Phase::Running if start.has_address => {}
             Phase::Running => {
-                self.metrics.pod_start_phase("address", now.since(start.since));
-                (start.since, start.has_address, start.waiting) = (now, true, None);
+                start.end_phase("address", now, &self.metrics);
+                (start.has_address, start.waiting) = (true, None);
             }
         }
     }
@@ -165,6 +176,28 @@ impl Starts {
         let Some(start) = self.created.remove(uid) else { return };
         self.metrics.pod_start_failed(reason.kind);
         self.errors.record_failure(&start.image, &describe(facts(uid), &reason.text), now);
+    }
+}
+
+// === impl Start ===
+
+impl Start {
+    fn end_phase(&mut self, phase: &'static str, now: Time, metrics: &Metrics) {
+        let took = now.since(self.since);
+        metrics.pod_start_phase(phase, took);
+        self.phases.0.push((phase, took));
+        self.since = now;
+    }
+}
+
+/// Like `create=0.011s, address=0.850s, serve=0.055s`.
+impl fmt::Display for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (phase, took)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{phase}={:.3}s", took.as_secs_f64())?;
+        }
+        Ok(())
     }
 }
 
@@ -225,7 +258,7 @@ mod tests {
         let mut now = Time::default();
         for event in events {
             now = now + SECOND.since(Time::default());
-            starts.event(event, now, &facts);
+            let _ = starts.event(event, now, &facts);
         }
         if let Some(reason) = delete {
             starts.delete(&Uid::from("uid"), reason, now, &facts);
@@ -265,6 +298,19 @@ mod tests {
         assert_eq!(after(&[ok(), Event::Synced(Vec::new())], None), (create.to_owned(), true));
         let surplus = after(&[ok(), seen(Phase::Pending(None))], Some(DeleteReason::Surplus));
         assert_eq!(surplus, (create.to_owned(), true));
+    }
+
+    #[test]
+    fn the_phases_of_a_start_are_returned_with_its_end() {
+        let (metrics, _) = metrics();
+        let mut starts = Starts::new(metrics);
+        starts.create(name(), Time::default());
+        let mut at = |millis, event| starts.event(&event, Time::from_millis(millis), &facts);
+        assert_eq!(at(11, ok()), None);
+        assert_eq!(at(861, seen(Phase::Running)), None);
+        let phases = at(900, Event::Ready(Uid::from("uid"))).unwrap();
+        assert_eq!(phases.to_string(), "create=0.011s, address=0.850s, serve=0.039s");
+        assert_eq!(at(950, Event::Ready(Uid::from("uid"))), None, "the start has ended");
     }
 
     #[test]

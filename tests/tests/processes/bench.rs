@@ -74,3 +74,20 @@ async fn wrong_arguments_remote_addresses_and_failing_functions_are_refused() {
         assert!(stderr.contains(expected) && ended.stdout.is_empty(), "{args:?}: {stderr}");
     }
 }
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_first_call_reports_the_phases_of_its_pods_start() {
+    let sandbox = Sandbox::new();
+    let runner = sandbox.runner(sandbox.local_pods(&[(COPY, "cat")])).await;
+    let router = sandbox.router(&[&runner], &[]).await;
+    let address = router.address().to_string();
+    let ended = bench(&sandbox, &["--cold", "-i", COPY, "--address", &address, "-o", "json"]).await;
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let start = report["cold"][0]["start"].as_str().unwrap().to_owned();
+    let phases: Vec<_> = start.split(", ").filter_map(|phase| phase.split('=').next()).collect();
+    assert_eq!(phases, ["create", "address", "serve"], "{report}");
+    let ended = bench(&sandbox, &["--cold", "-i", COPY, "--address", &address, "-o", "json"]).await;
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(report["cold"][0]["start"], "", "the pod was warm");
+}

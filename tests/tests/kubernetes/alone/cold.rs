@@ -7,17 +7,20 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::DeleteParams;
+use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Namespace;
 use porch_fn_tests::process::{PATIENCE, figure};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::rig::{CONNECTS, INPUT, Runner, Setup};
+use crate::rig::{CONNECTS, INPUT, Runner, Setup, wait_count};
 
 const RUNS: usize = 10;
 /// The node's address, and a free port there.
 const NODE: &str = "10.250.0.1";
 const ANNOUNCE_PORT: u16 = 19_445;
+/// A router sends no hint for an image that was called within this time.
+const WARM: Duration = Duration::from_secs(5);
 /// The largest allowed median of the times from the pod's first connection to the answer.
 const BOUND: Duration = Duration::from_millis(150);
 /// The largest allowed time of a single run, on a busy node. The slowest run is ignored.
@@ -43,6 +46,48 @@ async fn a_pod_that_announces_itself_is_used_before_the_api_server_reports_its_a
     let announced = runner.server.metric(series).await;
     figure(&format!("cold starts by announcement: {announced:?} of {} pods announced first", RUNS + 1));
     assert!(announced >= Some(1), "no pod announced itself first");
+}
+
+/// With --predict, the first call of a known pipeline starts the pods of all its functions.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_known_cold_pipeline_costs_about_one_cold_start() {
+    let setup = Setup::new().await;
+    let mut images = Vec::new();
+    for name in ["pipeline-a:v1", "pipeline-b:v1", "pipeline-c:v1"] {
+        images.push(setup.cluster.function_named(name).await);
+    }
+    let names: Vec<_> = images.iter().map(String::as_str).collect();
+    let runner = setup.runner_of(&names, &[]).await;
+    for (predict, round) in [(true, "with --predict"), (false, "without")] {
+        let router = setup.sandbox.router(&[&runner.server], &[&format!("--predict={predict}")]).await;
+        let client = Client::new(router.address());
+        let mut took = Vec::new();
+        for _ in 0..=RUNS / 2 {
+            let began = Instant::now();
+            for image in &images {
+                assert_eq!(client.call(image, INPUT).await.output(), INPUT);
+            }
+            took.push(began.elapsed());
+            let called = Instant::now();
+            for pod in setup.pods().await {
+                setup.delete(&pod, &DeleteParams::default()).await;
+            }
+            setup.namespace.wait_empty::<Pod>(PATIENCE).await;
+            setup.namespace.wait_empty::<Service>(PATIENCE).await;
+            for (image, field) in images.iter().flat_map(|image| [(image, "ready"), (image, "terminating")]) {
+                wait_count(&runner.server, image, field, 0).await;
+            }
+            sleep_until(called + WARM + Duration::from_secs(1)).await;
+        }
+        let first = took.remove(0);
+        took.sort();
+        figure(&format!("cold pipelines of three functions {round}: first {first:.2?}, then {took:.2?}"));
+        if predict {
+            // Three cold starts, one after the other, take three times as long.
+            assert!(took[took.len() / 2] < first * 2 / 3, "{took:?} {first:?}");
+        }
+    }
 }
 
 /// Starts a runner with these flags, and calls its function without a pod, again and again.
