@@ -137,7 +137,6 @@ impl Started {
     ) -> Result<Finished, RunError> {
         let Self { group, pipes } = self;
         let stdin: VecDeque<_> = stdin.into_iter().collect();
-        // Most functions write about as much as they read.
         let expected = stdin.iter().map(Bytes::len).sum();
         pipes.expect(expected);
         let Pipes { stdin: stdin_pipe, stdout: stdout_pipe, stderr: stderr_pipe } = pipes;
