@@ -121,6 +121,10 @@ async fn a_function_reads_its_input_in_chunks_or_not_at_all() {
         let finished = run_with(&sh(script), &chunks, LIMITS.stdout).await.unwrap();
         assert!(finished.status.success() && finished.stdout == stdout, "{script}");
     }
+    let whole = chunks.concat().len();
+    assert_eq!(run_with(&sh("cat"), &chunks, whole).await.unwrap().stdout.len(), whole);
+    let error = run_with(&sh("cat"), &chunks, whole - 1).await.unwrap_err();
+    assert!(matches!(error, RunError::StdoutTooLarge), "{error}");
 }
 
 #[tokio::test]
