@@ -38,9 +38,8 @@ impl Announcement {
         for attempt in 1..=ATTEMPTS {
             let message = self.message.encode_to_vec();
             match timeout(ATTEMPT_TIMEOUT, announce(&self.runner, message)).await {
-                Ok(Ok(is_accepted)) => {
-                    return tracing::debug!(is_accepted, "announced this pod to its runner");
-                }
+                Ok(Ok(true)) => return tracing::debug!("announced this pod to its runner"),
+                Ok(Ok(false)) => return tracing::debug!("the runner does not expect this announcement"),
                 Ok(Err(error)) => tracing::debug!(attempt, %error, "cannot announce this pod to its runner"),
                 Err(_) => tracing::debug!(attempt, "the runner does not answer the announcement of this pod"),
             }
