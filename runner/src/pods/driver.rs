@@ -20,6 +20,7 @@ use porch_fn_pool::{
 use porch_fn_proto::Chunks;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::Span;
 
 use crate::clock::now_ahead;
 use crate::metrics::Metrics;
@@ -199,6 +200,8 @@ struct State {
     clock: Clock,
     metrics: Arc<Metrics>,
     starts: Starts,
+    /// Log lines of the pool are the same, whether a call or the task steps it.
+    span: Span,
 }
 
 // === impl Driver ===
@@ -222,6 +225,7 @@ impl Driver {
             wakes_at: None,
             starts: Starts::new(Arc::clone(&metrics)),
             metrics,
+            span: tracing::info_span!(parent: None, "pool"),
         };
         let handle = Handle(Arc::new(Shared { state: Mutex::new(Some(state)), earlier: Notify::new() }));
         (Self { handle: handle.clone(), events }, handle)
@@ -303,6 +307,8 @@ impl State {
     }
 
     fn step(&mut self, event: Event) {
+        let span = self.span.clone();
+        let _entered = span.enter();
         tracing::trace!(?event, "pool event");
         let mut events = vec![event];
         while let Some(event) = events.pop() {
