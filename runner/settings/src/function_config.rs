@@ -52,7 +52,7 @@ pub struct FunctionConfig {
     pub min_replicas: Option<u32>,
     /// [`MAX_REPLICAS`]; 0 is read as `None`.
     pub max_replicas: Option<u32>,
-    /// [`PRESTART`].
+    /// `fn.kpt.dev/prestart`.
     pub prestart: Option<bool>,
 }
 
