@@ -32,9 +32,12 @@ use tower_service::Service;
 use tracing::Instrument;
 
 /// Flow-control windows for answers. A whole answer is held in memory anyway, so smaller windows
-/// would only add round trips.
+/// would only add round trips. The connection's window holds the answers of all calls at the default
+/// limit of bytes in flight. With a smaller one, a proxy between can block for ever: HAProxy 2.6
+/// reads no more requests until it has delivered answers, and the window's updates are behind those
+/// requests.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
-const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 512 * 1024 * 1024;
 /// Maximum number of streams that this side has reset but on which the peer may still send.
 const MAX_RESET_STREAMS: usize = 4096;
 
