@@ -18,7 +18,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tracing::Instrument;
 
 /// How often a starting pod is probed.
-const INTERVAL: Duration = Duration::from_millis(15);
+pub(super) const INTERVAL: Duration = Duration::from_millis(15);
 /// Time limit for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for the first dials. Packets sent before a Service's rules exist are lost, and the

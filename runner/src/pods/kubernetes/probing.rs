@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::backend::Shared;
 use super::client::{Causes, RequestError};
 use super::store::Connect;
-use crate::pods::probe::until_serving;
+use crate::pods::probe::{INTERVAL, until_serving};
 
 /// During a probe, the runner also asks the API server whether the pod still exists. The pause
 /// between these requests doubles.
@@ -54,6 +54,8 @@ impl Shared {
                 if self.store.use_direct(uid) {
                     return;
                 }
+                // The pod's Service is not known yet.
+                sleep(INTERVAL).await;
             }
         };
         // A pod that has served may be gone, and another pod may have its address. Its Service
