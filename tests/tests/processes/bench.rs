@@ -82,12 +82,13 @@ async fn a_first_call_reports_the_phases_of_its_pods_start() {
     let runner = sandbox.runner(sandbox.local_pods(&[(COPY, "cat")])).await;
     let router = sandbox.router(&[&runner], &[]).await;
     let address = router.address().to_string();
-    let ended = bench(&sandbox, &["--cold", "-i", COPY, "--address", &address, "-o", "json"]).await;
-    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    let start = report["cold"][0]["start"].as_str().unwrap().to_owned();
-    let phases: Vec<_> = start.split(", ").filter_map(|phase| phase.split('=').next()).collect();
-    assert_eq!(phases, ["create", "address", "serve"], "{report}");
-    let ended = bench(&sandbox, &["--cold", "-i", COPY, "--address", &address, "-o", "json"]).await;
-    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert_eq!(report["cold"][0]["start"], "", "the pod was warm");
+    let mut starts = Vec::new();
+    for _ in 0..2 {
+        let ended = bench(&sandbox, &["--cold", "-i", COPY, "--address", &address, "-o", "json"]).await;
+        let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        starts.push(report["cold"][0]["start"].as_str().unwrap().to_owned());
+    }
+    let phases: Vec<_> = starts[0].split(", ").filter_map(|phase| phase.split('=').next()).collect();
+    assert_eq!(phases, ["create", "address", "serve"], "{starts:?}");
+    assert_eq!(starts[1], "", "the pod was warm");
 }
