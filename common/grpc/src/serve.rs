@@ -203,44 +203,47 @@ async fn connection<H, F>(
 {
     let mut old = pin!(OptionFuture::from(age.map(sleep)));
     let (cork, corked) = cork(stream);
-    let connected = tokio::select! {
-        connected = handshake(&cork, corked, max_frame_bytes) => connected,
-        // A connection cannot be drained before its preface, so end it at once.
-        () = drain.draining() => return,
-        () = sleep(KEEP_ALIVE) => return,
+    // In a block of its own, because the task keeps room for each variable of its scope.
+    let mut connection = {
+        let connected = tokio::select! {
+            connected = handshake(&cork, corked, max_frame_bytes) => connected,
+            // A connection cannot be drained before its preface, so end it at once.
+            () = drain.draining() => return,
+            () = sleep(KEEP_ALIVE) => return,
+        };
+        match connected {
+            Ok(connection) => connection,
+            Err(error) => return log_end(&error),
+        }
     };
-    let ended = match connected {
-        Ok(mut connection) => {
-            let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
-            let mut is_ending = false;
-            loop {
-                tokio::select! {
-                    biased;
-                    accepted = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context))) => {
-                        match accepted {
-                            Some(Ok((request, reply))) => {
-                                // Boxed, because a spawn moves its future several times.
-                                let answer = Box::pin(handler(request.map(Incoming::from)));
-                                tokio::spawn(respond(answer, reply, Open::new(&activity)));
-                            }
-                            Some(Err(error)) => break Err(error),
-                            None => break Ok(()),
-                        }
+    let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            biased;
+            accepted = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context))) => {
+                match accepted {
+                    Some(Ok((request, reply))) => {
+                        // Boxed, because a spawn moves its future several times.
+                        let answer = Box::pin(handler(request.map(Incoming::from)));
+                        tokio::spawn(respond(answer, reply, Open::new(&activity)));
                     }
-                    () = async { tokio::select! { () = drain.draining() => (), Some(()) = &mut old => () } }, if !is_ending => {
-                        connection.graceful_shutdown();
-                        is_ending = true;
-                    }
-                    () = activity.idle_for_long(), if is_ending => return,
-                    () = &mut silent => return,
+                    Some(Err(error)) => return log_end(&error),
+                    None => return,
                 }
             }
+            () = async { tokio::select! { () = drain.draining() => (), Some(()) = &mut old => () } }, if !is_ending => {
+                connection.graceful_shutdown();
+                is_ending = true;
+            }
+            () = activity.idle_for_long(), if is_ending => return,
+            () = &mut silent => return,
         }
-        Err(error) => Err(error),
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended");
     }
+}
+
+fn log_end(error: &h2::Error) {
+    tracing::debug!(%error, "connection ended");
 }
 
 /// Completes when the peer's preface has arrived.
