@@ -1,22 +1,31 @@
 //! One server that simulates thousands of runners or function pods. It listens on many addresses
-//! and answers each call with its input.
+//! and answers each call with its input. A gate can hold calls back.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use memchr::memmem;
 use porch_fn_grpc::{Call, Evaluate, Options, Reply, Server, serve};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::Chunks;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
-struct Echo;
+/// A call whose input contains this text is answered when the gate is open.
+pub const HELD: &str = "# held";
+
+/// The server, and its gate.
+struct Echo(watch::Receiver<bool>);
 
 impl Evaluate for Echo {
     // A request also parses as a response: field 1 is the package in both messages.
     async fn evaluate(&self, call: Call) -> Reply {
+        if memmem::find(&call.message.contiguous(), HELD.as_bytes()).is_some() {
+            let _ = self.0.clone().wait_for(|is_open| *is_open).await;
+        }
         Reply { framed: call.framed, ..Reply::evaluated(Chunks::default(), Bytes::new()) }
     }
 }
@@ -24,6 +33,11 @@ impl Evaluate for Echo {
 /// Serves on all addresses of this machine, including all of 127/8, until the drain begins. Port 0
 /// selects a free port. Returns the port.
 pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
+    serve_echo_with(port, drain, watch::channel(true).1).await
+}
+
+/// Like [`serve_echo`], with a gate for calls with [`HELD`].
+pub async fn serve_echo_with(port: u16, drain: drain::Watch, gate: watch::Receiver<bool>) -> u16 {
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(address).await.expect("a free port");
     let port = listener.local_addr().expect("a bound address").port();
@@ -39,7 +53,7 @@ pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
         observer: None,
         tracer: None,
     };
-    let server = Server::new(Arc::new(Echo), &health, options);
+    let server = Server::new(Arc::new(Echo(gate)), &health, options);
     let handler = move |request| {
         let server = Arc::clone(&server);
         async move { server.handle(request).await }

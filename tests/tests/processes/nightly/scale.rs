@@ -6,6 +6,7 @@
 
 mod api;
 mod objects;
+mod waiting;
 
 use std::fs;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Measures the memory and time that a router needs for 1,000 runners and 100,000 images. One
-//! server in this test listens on a thousand addresses and stands for all runners.
+//! Measures the memory and time that a router needs for 1,000 runners and 100,000 images, and for
+//! idle callers. One server in this test listens on a thousand addresses and stands for all runners.
 
 use porch_fn_lifecycle::drain;
+use porch_fn_tests::client::Client;
 use porch_fn_tests::echo::serve_echo;
 use porch_fn_tests::load::{Load, Plan, Routers};
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, is_healthy};
@@ -61,4 +62,25 @@ async fn a_router_with_a_thousand_runners_and_a_hundred_thousand_images() {
     let called = runners_with(&router, |shard| shard["calls"] != 0).await;
     figure(&format!("{called} of {RUNNERS} runners were called"));
     assert_eq!(called, RUNNERS);
+}
+
+/// Each caller has a connection of its own, and has asked once for the router's health.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "2,000 open files; tests/run nightly runs it"]
+async fn a_thousand_idle_callers() {
+    const CALLERS: u64 = 1_000;
+    /// Limit in KiB for each caller: twice what a router needed when this test was written.
+    const MEMORY: u64 = 48;
+    let sandbox = Sandbox::new();
+    let router = sandbox.server("porch-fn-router", ["--runners=static:///127.0.0.1:1"]).await;
+    let before = router.usage().resident;
+    let mut callers = Vec::new();
+    for _ in 0..CALLERS {
+        let caller = Client::new(router.address());
+        caller.health("").await.unwrap();
+        callers.push(caller);
+    }
+    let each = (router.usage().resident - before) / CALLERS;
+    figure(&format!("router's memory: alone {before} KiB, {each} KiB for each of {CALLERS} idle callers"));
+    assert!(each <= MEMORY, "{each} KiB");
 }
