@@ -1,6 +1,8 @@
 //! The real [`Registry`]: HTTP requests according to the OCI distribution specification, with
 //! limits on time and size. ARCHITECTURE.md explains why oci-client is not used.
 
+mod mirrors;
+mod pull;
 mod session;
 
 use std::fmt;
@@ -16,7 +18,9 @@ use porch_fn_image::Image;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-use self::session::{Session, texts};
+pub use self::mirrors::Mirrors;
+pub use self::pull::{Blob, Manifest};
+use self::session::{Query, Session, texts};
 use crate::auth::Challenge;
 use crate::credentials::CredentialFile;
 use crate::digest;
@@ -52,6 +56,8 @@ pub struct Options {
     pub credentials: CredentialFile,
     /// The certificates that are trusted, and the registries that speak plain HTTP.
     pub roots: Roots,
+    /// The registries to ask first.
+    pub mirrors: Mirrors,
     /// Called after each lookup.
     pub report: Report,
 }
@@ -92,21 +98,51 @@ impl Client {
         answer
     }
 
-    async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
-        let mut session = Session::new(self, image).await?;
-        let (mut document, digest) = fetch_manifest(&mut session, reference(image)).await?;
-        // An index may contain one nested index, but no deeper nesting is read.
-        for _ in 0..2 {
-            if let Document::Index(entries) = &document {
-                let entry = digest::known(choose(entries, &self.options.platform)?, MANIFEST)?;
-                document = fetch_manifest(&mut session, entry).await?.0;
+    /// Asks the image's mirror first, if it has one, and then its registry.
+    async fn by_mirror<T, F: Future<Output = Result<T, RegistryError>>>(
+        &self,
+        what: &'static str,
+        image: &Image,
+        lookup: impl Fn(Image) -> F,
+    ) -> Result<T, RegistryError> {
+        if let Some(mirrored) = self.options.mirrors.of(image) {
+            match self.run(what, &mirrored, lookup(mirrored.clone())).await {
+                Ok(found) => return Ok(found),
+                Err(error) => {
+                    let (mirror, error) = (mirrored.registry(), error.to_string());
+                    tracing::info!(mirror, error, "a mirror does not have an image; its registry is asked");
+                }
             }
         }
-        let Document::Manifest(config) = document else {
-            return Err(RegistryError::malformed(MANIFEST, "its indexes are nested too deep"));
+        self.run(what, image, lookup(image.clone())).await
+    }
+
+    /// Fetches the manifest for the platform, and the digest of the reference.
+    async fn fetch_platform(
+        &self,
+        session: &mut Session<'_>,
+        image: &Image,
+    ) -> Result<(Fetched, Arc<str>), RegistryError> {
+        let mut fetched = fetch_manifest(session, reference(image)).await?;
+        let digest = Arc::clone(&fetched.digest);
+        // An index may contain one nested index, but no deeper nesting is read.
+        for _ in 0..2 {
+            if let Document::Index(entries) = &fetched.document {
+                let entry = digest::known(choose(entries, &self.options.platform)?, MANIFEST)?;
+                fetched = fetch_manifest(session, entry).await?;
+            }
+        }
+        Ok((fetched, digest))
+    }
+
+    async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
+        let mut session = Session::new(self, image).await?;
+        let (fetched, digest) = self.fetch_platform(&mut session, image).await?;
+        let Document::Manifest(config) = fetched.document else {
+            return Err(RegistryError::malformed(MANIFEST, NESTED));
         };
         let path = format!("blobs/{}", digest::known(&config, CONFIG)?);
-        let response = session.send(Method::GET, &path, "*/*", CONFIG).await?;
+        let response = session.send(get(&path, "*/*", CONFIG)).await?;
         let body = read_body(response, CONFIG, MAX_CONFIG).await?;
         digest::check(&body, &config, CONFIG)?;
         Ok(Metadata { digest, command: command(&body)?, since: SystemTime::now() })
@@ -118,7 +154,7 @@ impl Client {
         }
         let mut session = Session::new(self, image).await?;
         let path = format!("manifests/{}", reference(image));
-        match session.send(Method::HEAD, &path, ACCEPT, MANIFEST).await {
+        match session.send(Query { method: &Method::HEAD, ..get(&path, ACCEPT, MANIFEST) }).await {
             Ok(response) => {
                 if let Some(digest) = announced_digest(response.headers())? {
                     return Ok(digest.into());
@@ -128,7 +164,7 @@ impl Client {
             Err(RegistryError::Malformed { .. }) => {}
             Err(error) => return Err(error),
         }
-        Ok(fetch_manifest(&mut session, reference(image)).await?.1)
+        Ok(fetch_manifest(&mut session, reference(image)).await?.digest)
     }
 
     async fn fetch_tags(&self, image: &Image) -> Result<Vec<String>, RegistryError> {
@@ -136,7 +172,7 @@ impl Client {
         let mut page = "tags/list?n=1000".to_owned();
         let mut tags = Vec::new();
         for _ in 0..MAX_PAGES {
-            let response = session.send(Method::GET, &page, "application/json", TAG_LIST).await?;
+            let response = session.send(get(&page, "application/json", TAG_LIST)).await?;
             let next = next_page(&session.url(&page)?, texts(response.headers(), &LINK))?;
             tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
             if tags.len() > MAX_TAGS {
@@ -159,31 +195,42 @@ impl fmt::Debug for Client {
 
 impl Registry for Client {
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
-        self.run("metadata", image, self.fetch_metadata(image)).boxed()
+        self.by_mirror("metadata", image, move |image| async move { self.fetch_metadata(&image).await })
+            .boxed()
     }
 
     fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
-        self.run("digest", image, self.fetch_digest(image)).boxed()
+        self.by_mirror("digest", image, move |image| async move { self.fetch_digest(&image).await }).boxed()
     }
 
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
-        self.run("tags", image, self.fetch_tags(image)).boxed()
+        self.by_mirror("tags", image, move |image| async move { self.fetch_tags(&image).await }).boxed()
     }
 }
 
+const NESTED: &str = "its indexes are nested too deep";
+
+/// A manifest or index.
+struct Fetched {
+    document: Document,
+    digest: Arc<str>,
+    bytes: Vec<u8>,
+}
+
+fn get<'a>(path: &'a str, accept: &'static str, what: &'static str) -> Query<'a> {
+    Query { method: &Method::GET, path, accept, what, from: 0 }
+}
+
 /// Fetches a manifest or index and its digest.
-async fn fetch_manifest(
-    session: &mut Session<'_>,
-    reference: &str,
-) -> Result<(Document, Arc<str>), RegistryError> {
+async fn fetch_manifest(session: &mut Session<'_>, reference: &str) -> Result<Fetched, RegistryError> {
     let path = format!("manifests/{reference}");
-    let response = session.send(Method::GET, &path, ACCEPT, MANIFEST).await?;
+    let response = session.send(get(&path, ACCEPT, MANIFEST)).await?;
     let by_digest = Some(reference).filter(|reference| reference.contains(':'));
     let digest = by_digest.or(announced_digest(response.headers())?).map(Arc::from);
     let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
     let digest: Arc<str> = digest.unwrap_or_else(|| digest::sha256(&body).into());
     digest::check(&body, &digest, MANIFEST)?;
-    Ok((parse(&body)?, digest))
+    Ok(Fetched { document: parse(&body)?, digest, bytes: body })
 }
 
 /// The reference to request. A digest takes precedence over a tag.

@@ -33,7 +33,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use porch_fn_image::Image;
 
-pub use client::{Client, Options, Report};
+pub use client::{Blob, Client, Manifest, Mirrors, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use error::RegistryError;
 pub use images::{Images, ResolveError};

@@ -39,7 +39,7 @@ impl Platform {
 
     /// Normalizes the spelling: `x86_64` becomes `amd64`, `arm64/v8` becomes `arm64`, and `arm`
     /// becomes `arm/v7`.
-    pub(crate) fn new(os: &str, architecture: &str, variant: &str) -> Self {
+    pub fn new(os: &str, architecture: &str, variant: &str) -> Self {
         let lower = str::to_ascii_lowercase;
         let (architecture, variant) = (lower(architecture), lower(variant));
         let variant = match variant.as_str() {
@@ -61,7 +61,7 @@ impl Platform {
 
     /// The platforms whose images run on this one, best first: itself, lower variants, and the
     /// 32-bit platforms of the same processors.
-    pub(crate) fn compatible(&self) -> Vec<Self> {
+    pub fn compatible(&self) -> Vec<Self> {
         let of = |architecture: &str, variant: &str| Self {
             os: self.os.clone(),
             architecture: architecture.to_owned(),

@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, RANGE, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
 use porch_fn_image::Image;
 use reqwest::{RequestBuilder, Response, Url};
@@ -27,6 +27,19 @@ const MAX_TOKEN_BYTES: usize = 64 << 10;
 /// Maximum number of attempts at one request: the first attempt, an attempt that answers the
 /// challenge, one for a new challenge, and one with new credentials.
 const MAX_ATTEMPTS: usize = 4;
+
+/// A request for a document or a blob of the image's repository.
+#[derive(Clone, Copy)]
+pub(super) struct Query<'a> {
+    pub(super) method: &'a Method,
+    /// Relative to the image's repository. The caller has checked its parts.
+    pub(super) path: &'a str,
+    pub(super) accept: &'static str,
+    /// What is requested, for errors.
+    pub(super) what: &'static str,
+    /// The first byte to send. The registry may ignore this and send everything.
+    pub(super) from: u64,
+}
 
 /// One lookup at the registry of one image.
 pub(super) struct Session<'a> {
@@ -62,22 +75,15 @@ impl<'a> Session<'a> {
     }
 
     /// Sends a request, and repeats it with the credentials that the registry demands. Returns a
-    /// response with status 200. `path` is relative to the image's repository; the caller has
-    /// checked its parts.
+    /// response with status 200, or 206 if `from` is not 0.
     ///
     /// A registry at a private address may speak plain HTTP, as with Porch. This takes effect only
     /// if it does not speak TLS, and if there are no credentials for it.
-    pub(super) async fn send(
-        &mut self,
-        method: Method,
-        path: &str,
-        accept: &'static str,
-        what: &'static str,
-    ) -> Result<Response, RegistryError> {
-        match self.send_by_scheme(method.clone(), path, accept, what).await {
+    pub(super) async fn send(&mut self, query: Query<'_>) -> Result<Response, RegistryError> {
+        match self.send_by_scheme(query).await {
             Err(RegistryError::PlainHttp) if self.may_be_plain() => {
                 let _ = self.base.set_scheme("http");
-                self.send_by_scheme(method, path, accept, what).await
+                self.send_by_scheme(query).await
             }
             answer => answer,
         }
@@ -88,22 +94,20 @@ impl<'a> Session<'a> {
         self.base.scheme() == "https" && is_private && matches!(self.credential, Ok(None))
     }
 
-    async fn send_by_scheme(
-        &mut self,
-        method: Method,
-        path: &str,
-        accept: &'static str,
-        what: &'static str,
-    ) -> Result<Response, RegistryError> {
+    async fn send_by_scheme(&mut self, query: Query<'_>) -> Result<Response, RegistryError> {
         let challenges = &self.client.challenges;
         let registry = self.image.registry();
-        let url = self.url(path)?;
+        let url = self.url(query.path)?;
         if !challenges.contains_key(registry) && !matches!(self.credential, Ok(None)) {
             self.ask_for_challenge().await?;
         }
         for _ in 0..MAX_ATTEMPTS {
             let challenge = challenges.get(registry);
-            let request = self.http.request(method.clone(), url.clone()).header(ACCEPT, accept);
+            let mut request =
+                self.http.request(query.method.clone(), url.clone()).header(ACCEPT, query.accept);
+            if query.from > 0 {
+                request = request.header(RANGE, format!("bytes={}-", query.from));
+            }
             let mut has_news = false;
             match self.authorize(request, challenge.as_ref()).await {
                 Ok(request) => {
@@ -113,7 +117,7 @@ impl<'a> Session<'a> {
                     // A refusal after a redirect comes from another server, which does not know the
                     // credentials.
                     if !is_refusal || !same_origin(response.url(), &self.base) {
-                        return self.check(response, challenge.as_ref(), what);
+                        return self.check(response, challenge.as_ref(), query);
                     }
                     let wanted = self.challenge_of(&response).filter(|new| Some(new) != challenge.as_ref());
                     has_news = wanted.is_some();
@@ -166,16 +170,17 @@ impl<'a> Session<'a> {
         &self,
         response: Response,
         challenge: Option<&Challenge>,
-        what: &'static str,
+        query: Query<'_>,
     ) -> Result<Response, RegistryError> {
         match response.status() {
             StatusCode::OK => Ok(response),
+            StatusCode::PARTIAL_CONTENT if query.from > 0 => Ok(response),
             // The image may be visible only with the credentials that cannot be read.
             StatusCode::NOT_FOUND if self.credential.is_err() && challenge == Some(&Challenge::Basic) => {
                 Err(self.refused())
             }
             StatusCode::NOT_FOUND => Err(RegistryError::NotFound),
-            status => Err(unexpected(status, what)),
+            status => Err(unexpected(status, query.what)),
         }
     }
 

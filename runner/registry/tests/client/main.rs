@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Options, Platform, RegistryError, Roots, roots,
+    Client, CredentialFile, CredentialSource, Mirrors, Options, Platform, RegistryError, Roots, roots,
 };
 use serde_json::{Value, json};
 
@@ -28,6 +28,7 @@ fn options() -> Options {
         platform: Platform::parse("linux/amd64").unwrap(),
         credentials: CredentialSource::Default(None).watch(),
         roots: plain(&["127.0.0.1"]),
+        mirrors: Mirrors::default(),
         report: Arc::new(|_, _, _| {}),
     }
 }
