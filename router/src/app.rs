@@ -121,7 +121,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     tasks.keep(tracing::info_span!("members"), members.run());
 
     let options = Options {
-        default_prefix: flags.server.default_image_prefix,
+        default_prefix: flags.server.default_image_prefix.clone(),
         allowed_images,
         max_message: flags.server.max_request_body_size,
         routers: flags.router_count,
@@ -172,11 +172,11 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
 
-    let drain_times =
-        DrainTimes { delay: flags.server.drain_delay.into(), timeout: flags.server.drain_timeout.into() };
+    let drain_times = DrainTimes::of(&flags.server);
     let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
     let at_end = flush.into_iter().collect();
-    Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
+    let (address, admin_address) = (Some(address), Some(admin_address));
+    Ok(App { address, admin_address, health, signal, drain_times, tasks, at_end })
 }
 
 /// Discovers the other routers, if the flags enable it.

@@ -4,7 +4,9 @@
 //! connection was lost. Pooling clients hide both. With h2's own handle, a call also queues its
 //! headers and its message together, and needs no task of its own to send them.
 
+use std::fmt;
 use std::future::{pending, poll_fn};
+use std::path::Path;
 use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use porch_fn_grpc::{
 };
 use porch_fn_tls::Connector;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -83,10 +85,19 @@ pub enum ConnectError {
     Closed,
 }
 
+/// Where a peer listens.
+#[derive(Debug, Clone)]
+enum Address {
+    /// `host:port`.
+    Tcp(Arc<str>),
+    /// The path of a Unix socket.
+    Unix(Arc<Path>),
+}
+
 /// A peer's address and its connection, if there is one.
 #[derive(Debug)]
 pub struct Connection {
-    address: Arc<str>,
+    address: Address,
     origin: Uri,
     options: Options,
     tls: Option<Connector>,
@@ -155,7 +166,16 @@ impl Connection {
     ) -> Result<Self, AddressError> {
         let address = address.into();
         let origin = origin(if tls.is_some() { "https" } else { "http" }, &address)?;
+        let address = Address::Tcp(address);
         Ok(Self { address, origin, options, tls, logged: Mutex::default(), state: Mutex::default() })
+    }
+
+    /// A connection to a Unix socket, not dialled yet.
+    pub fn unix(path: impl Into<Arc<Path>>, options: Options) -> Self {
+        // The name that gRPC libraries send for Unix sockets.
+        let origin = Uri::from_static("http://localhost/");
+        let address = Address::Unix(path.into());
+        Self { address, origin, options, tls: None, logged: Mutex::default(), state: Mutex::default() }
     }
 
     /// A connection to `address` whose requests carry `authority`. This is for a Service that is
@@ -205,7 +225,7 @@ impl Connection {
                 State::Up(_) | State::Idle | State::Dialing(_) => {}
             }
             state.dialing().unwrap_or_else(|| {
-                let dial = dial(Arc::clone(&self.address), self.tls.clone(), self.options);
+                let dial = dial(self.address.clone(), self.tls.clone(), self.options);
                 let dialing = timeout(self.options.connect_timeout, dial)
                     .map(|dialed| dialed.unwrap_or(Err(ConnectError::Timeout)))
                     .boxed()
@@ -244,7 +264,7 @@ impl Connection {
         let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
         let mut logged = self.logged.lock();
         if let Some(error) = error.filter(|_| *logged != reason) {
-            tracing::warn!(peer = &*self.address, error, "TLS failed; check --tls-cert and --tls-client-ca");
+            tracing::warn!(peer = %self.address, error, "TLS failed; check --tls-cert and --tls-client-ca");
         }
         *logged = reason;
     }
@@ -323,9 +343,29 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
     origin.build().map_err(|_| error())
 }
 
-async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
-    let stream =
-        TcpStream::connect(&*address).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Connects, and completes the TLS handshake.
+async fn connect(
+    address: &Address,
+    tls: Option<Connector>,
+    options: Options,
+) -> Result<Box<dyn Stream>, ConnectError> {
+    let failed = |error| ConnectError::Connect(Arc::new(error));
+    let address = match address {
+        Address::Tcp(address) => address,
+        Address::Unix(path) => {
+            return Ok(Box::new(UnixStream::connect(path).await.map_err(failed)?));
+        }
+    };
+    let stream = TcpStream::connect(&**address).await.map_err(failed)?;
     // The connection also works without these socket options, so errors are ignored.
     let _ = stream.set_nodelay(true);
     // Other systems of the command line, such as macOS, lack this option.
@@ -335,16 +375,15 @@ async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Re
         let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     }
-    let stream: Box<dyn Stream> = match tls {
-        None => Box::new(stream),
-        Some(connector) => {
-            let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            let secured = connector.connect(stream, host).await;
-            Box::new(secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?)
-        }
-    };
-    let (cork, corked) = cork(stream);
+    let Some(connector) = tls else { return Ok(Box::new(stream)) };
+    let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let secured = connector.connect(stream, host).await;
+    Ok(Box::new(secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?))
+}
+
+async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
+    let (cork, corked) = cork(connect(&address, tls, options).await?);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
@@ -356,7 +395,7 @@ async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Re
         .handshake(corked);
     let (requests, connection) = handshake.await.map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
     let (closed, status) = (CancellationToken::new(), Arc::<Status>::default());
-    let span = tracing::debug_span!("connection", peer = &*address);
+    let span = tracing::debug_span!("connection", peer = %address);
     // The task ends when the last handle is dropped and all calls are done.
     tokio::spawn(run(connection, cork, options.ping, closed.clone(), Arc::clone(&status)).instrument(span));
     Ok(Dialed { sender: Sender { requests, status }, closed })

@@ -4,12 +4,33 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
 /// How many connections may wait to be accepted, as with Go: Linux's default of
 /// `net.core.somaxconn`, which also limits it. The caller of a connection above the limit tries
 /// again only after a second.
 const BACKLOG: u32 = 4096;
+
+/// A socket that accepts connections.
+#[derive(Debug)]
+pub enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A socket in the file system. Only processes that can open it can connect.
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self::Unix(listener)
+    }
+}
 
 /// Why a port could not be bound.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use http::{Request, Response};
 use parking_lot::Mutex;
 use porch_fn_backoff::spread;
 use porch_fn_lifecycle::drain;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
@@ -31,6 +31,7 @@ use self::connections::Connections;
 pub use crate::cork::Stream;
 use crate::cork::{Cork, Corked, cork};
 use crate::heartbeat::silence;
+use crate::listen::Listener;
 use crate::outgoing::Outgoing;
 use crate::streams::{Activity, Open, respond};
 use crate::{Body, Incoming, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES};
@@ -85,7 +86,7 @@ pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<d
 /// each connection, and returns when the last connection has finished. Without `accept`,
 /// connections are plain text. Dropping the future ends them at once.
 pub async fn serve<H, F>(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     accept: Option<Acceptor>,
     options: Options,
     handler: H,
@@ -94,6 +95,7 @@ pub async fn serve<H, F>(
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
+    let listener = listener.into();
     let mut connections = JoinSet::new();
     let mut open = Connections::new(options.max_connections);
     let refusals = Arc::new(Refusals::default());
@@ -139,6 +141,28 @@ pub async fn serve<H, F>(
     while connections.join_next().await.is_some() {}
 }
 
+/// A new connection.
+enum Accepted {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// Accepts a connection. Returns its peer, which has no address if it is a Unix socket.
+    async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Accepted::Tcp(stream), peer))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Accepted::Unix(stream), (Ipv4Addr::LOCALHOST, 0).into()))
+            }
+        }
+    }
+}
+
 /// The reasons for refused connections that were logged in the last [`LOG_INTERVAL`], and when.
 #[derive(Debug, Default)]
 struct Refusals(Mutex<BTreeMap<String, Instant>>);
@@ -169,10 +193,15 @@ impl Refusals {
 /// Returns the connection when it is ready for HTTP/2; `None` if the peer sent nothing or the drain
 /// begins.
 async fn admit(
-    stream: TcpStream,
+    stream: Accepted,
     accept: Option<Acceptor>,
     mut drain: drain::Watch,
 ) -> io::Result<Option<Box<dyn Stream>>> {
+    let stream = match stream {
+        Accepted::Tcp(stream) => stream,
+        // Only our own processes connect to it, and they need no TLS.
+        Accepted::Unix(stream) => return Ok(Some(Box::new(stream))),
+    };
     // In every answer, a small frame with the trailers follows a large one. Nagle's algorithm would
     // delay the small frame.
     let _ = stream.set_nodelay(true);

@@ -1,11 +1,12 @@
 //! A running server and its process. Router, runner and wrapper-server use it.
 
 use std::fmt::{self, Display};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use porch_fn_flags::ServerFlags;
 use porch_fn_telemetry::Log;
 use tokio::time::{sleep, timeout};
 
@@ -24,13 +25,20 @@ pub struct DrainTimes {
     pub timeout: Duration,
 }
 
+impl DrainTimes {
+    /// The times of a router's or runner's flags.
+    pub fn of(flags: &ServerFlags) -> Self {
+        Self { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() }
+    }
+}
+
 /// An action that runs after a server's tasks have ended.
 pub type AtEnd = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// A running server. Dropping it ends everything at once; [`drain`](Self::drain) waits for calls.
 pub struct App {
-    /// The address of the gRPC listener.
-    pub address: SocketAddr,
+    /// The address of the gRPC listener. `None`: a Unix socket, which the parent process knows.
+    pub address: Option<SocketAddr>,
     /// The address of the admin port, if there is one.
     pub admin_address: Option<SocketAddr>,
     /// The server's gRPC health.
@@ -46,14 +54,14 @@ pub struct App {
 }
 
 impl App {
-    /// The address of the gRPC listener.
+    /// The address of the gRPC listener. With a Unix socket, port 0 of no address.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.address.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
     /// The address of the admin port; if there is none, the address of the gRPC listener.
     pub fn admin_address(&self) -> SocketAddr {
-        self.admin_address.unwrap_or(self.address)
+        self.admin_address.unwrap_or_else(|| self.address())
     }
 
     /// Drains the server: it becomes unready, stops accepting, finishes calls until the deadline,
@@ -125,7 +133,7 @@ mod tests {
         let health = Health::new();
         health.set("", true);
         let (observer, tasks, at_end) = (health.clone(), Tasks::new(), Vec::new());
-        let address = ([127, 0, 0, 1], 0).into();
+        let address = Some(([127, 0, 0, 1], 0).into());
         let app = App { address, admin_address: None, health, signal, drain_times: TIMES, tasks, at_end };
         let task = tokio::spawn(async move {
             watch.draining().await;

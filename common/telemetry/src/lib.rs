@@ -73,8 +73,9 @@ fn log_panics() {
 
 impl Log {
     /// Prints the server's addresses on standard output. Parent processes and tests read them
-    /// there.
-    pub fn listening(&self, address: SocketAddr, admin_address: Option<SocketAddr>) {
+    /// there. Without `address`, the server has a Unix socket, and the parent process knows it.
+    pub fn listening(&self, address: Option<SocketAddr>, admin_address: Option<SocketAddr>) {
+        let address = address.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string());
         match self.format {
             LogFormat::Text => {
                 let admin = admin_address.map(|admin| format!(", admin on {admin}")).unwrap_or_default();
@@ -82,7 +83,7 @@ impl Log {
             }
             LogFormat::Json => {
                 let mut line = json::object("INFO", "listening".into());
-                line.insert("address".to_owned(), address.to_string().into());
+                line.insert("address".to_owned(), address.into());
                 if let Some(admin) = admin_address {
                     line.insert("admin_address".to_owned(), admin.to_string().into());
                 }

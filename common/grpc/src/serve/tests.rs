@@ -9,6 +9,7 @@ use h2::client::{self, SendRequest};
 use h2::{Ping, Reason, RecvStream};
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tonic::Code;
 
