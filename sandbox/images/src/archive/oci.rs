@@ -1,0 +1,63 @@
+//! The form of the OCI image layout: `index.json` names manifests by digest.
+//! <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>
+
+use oci_spec::image::{Descriptor, ImageIndex};
+use porch_fn_registry::Platform;
+
+use super::{Archive, Found};
+use crate::StoreError;
+
+/// The image's full name, by containerd and Docker.
+const CONTAINERD_NAME: &str = "io.containerd.image.name";
+/// The image's tag, or its name.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+// === impl Archive ===
+
+impl Archive {
+    pub(super) fn oci(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {
+        let index = self.document("index.json")?.unwrap_or_default();
+        let index = parse(&index)?;
+        let mut found = Vec::new();
+        for descriptor in index.manifests() {
+            let bytes = self.document_by_digest(descriptor.digest().as_ref(), "manifest")?;
+            let manifest = match parse(&bytes) {
+                Ok(nested) => {
+                    let entry = choose(&nested, platform)?;
+                    self.document_by_digest(entry.digest().as_ref(), "manifest")?
+                }
+                Err(_) => bytes,
+            };
+            found.push(Found { names: names(descriptor), manifest });
+        }
+        Ok(found)
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<ImageIndex, StoreError> {
+    ImageIndex::from_reader(bytes)
+        .map_err(|error| StoreError::document("archive", format!("index.json: {error}")))
+}
+
+/// A reference without a registry or a path is only a tag.
+fn names(descriptor: &Descriptor) -> Vec<String> {
+    let annotations = descriptor.annotations().as_ref();
+    let annotation = |name| annotations.and_then(|annotations| annotations.get(name)).cloned();
+    let name =
+        annotation(CONTAINERD_NAME).or_else(|| annotation(REF_NAME).filter(|name| name.contains(['/', ':'])));
+    name.into_iter().collect()
+}
+
+fn choose<'a>(index: &'a ImageIndex, platform: &Platform) -> Result<&'a Descriptor, StoreError> {
+    let of = |wanted: &Platform| {
+        index.manifests().iter().find(|entry| {
+            entry.platform().as_ref().is_some_and(|it| {
+                let variant = it.variant().as_deref().unwrap_or_default();
+                Platform::new(&it.os().to_string(), &it.architecture().to_string(), variant) == *wanted
+            })
+        })
+    };
+    let unnamed = || index.manifests().iter().find(|entry| entry.platform().is_none());
+    let best = platform.compatible().iter().find_map(of).or_else(unnamed);
+    best.ok_or_else(|| StoreError::document("archive", format!("an image is not built for {platform}")))
+}
