@@ -1,0 +1,100 @@
+//! What to change on a machine that does not allow sandboxes.
+
+use std::fs;
+use std::path::Path;
+
+/// Names the setting that most likely forbids a sandbox here.
+pub(crate) fn advice() -> String {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let facts = Facts {
+        apparmor: read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+        clone: read("/proc/sys/kernel/unprivileged_userns_clone"),
+        most: read("/proc/sys/user/max_user_namespaces"),
+        status: read("/proc/self/status").unwrap_or_default(),
+        is_pod: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+        is_container: ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists()),
+    };
+    facts.advice()
+}
+
+/// What this machine says about itself.
+struct Facts {
+    apparmor: Option<String>,
+    clone: Option<String>,
+    most: Option<String>,
+    status: String,
+    is_pod: bool,
+    is_container: bool,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    fn advice(&self) -> String {
+        let is =
+            |setting: &Option<String>, value: &str| setting.as_deref().is_some_and(|it| it.trim() == value);
+        let has_seccomp = self
+            .status
+            .lines()
+            .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"));
+        if is(&self.apparmor, "1") {
+            return "AppArmor forbids user namespaces (Ubuntu 23.10 and newer): allow them with `sudo sysctl -w \
+                    kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
+                .to_owned();
+        }
+        if is(&self.clone, "0") {
+            return "this machine forbids user namespaces for ordinary users: allow them with `sudo sysctl -w \
+                    kernel.unprivileged_userns_clone=1`, or run as root"
+                .to_owned();
+        }
+        if is(&self.most, "0") {
+            return "this machine has no user namespaces: allow them with `sudo sysctl -w \
+                    user.max_user_namespaces=15000`"
+                .to_owned();
+        }
+        if self.is_pod {
+            return "a Kubernetes pod needs a user namespace, and the right to mount /proc: set `hostUsers: false` in \
+                    the pod's spec, and in the container's securityContext `procMount: Unmasked`, \
+                    `seccompProfile: {type: Unconfined}`, `appArmorProfile: {type: Unconfined}` and \
+                    `capabilities: {add: [SYS_ADMIN]}`"
+                .to_owned();
+        }
+        if self.is_container || has_seccomp {
+            return "a container needs the rights to create namespaces and to mount /proc: start it with `docker run \
+                    --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
+                    systempaths=unconfined`"
+                .to_owned();
+        }
+        "see docs/sandbox.md for what a machine needs".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_the_setting() {
+        let facts = || Facts {
+            apparmor: None,
+            clone: None,
+            most: Some("1000\n".to_owned()),
+            status: "Name:\tx\nSeccomp:\t0\n".to_owned(),
+            is_pod: false,
+            is_container: false,
+        };
+        let one = || Some("1\n".to_owned());
+        let zero = || Some("0\n".to_owned());
+        for (facts, expected) in [
+            (Facts { apparmor: one(), ..facts() }, "kernel.apparmor_restrict_unprivileged_userns=0"),
+            (Facts { clone: zero(), ..facts() }, "kernel.unprivileged_userns_clone=1"),
+            (Facts { most: zero(), ..facts() }, "user.max_user_namespaces"),
+            (Facts { is_pod: true, ..facts() }, "hostUsers: false"),
+            (Facts { is_container: true, ..facts() }, "--security-opt seccomp=unconfined"),
+            (Facts { status: "Seccomp:\t2\n".to_owned(), ..facts() }, "--security-opt seccomp=unconfined"),
+            (facts(), "docs/sandbox.md"),
+        ] {
+            assert!(facts.advice().contains(expected), "{}", facts.advice());
+        }
+    }
+}
