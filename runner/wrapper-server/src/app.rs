@@ -1,7 +1,9 @@
 //! Wires the wrapper-server, and runs it as a process.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use porch_fn_flags::Ignored;
-use porch_fn_grpc::listen::{ListenError, listen};
+use porch_fn_grpc::listen::{ListenError, Listener, listen};
 use porch_fn_grpc::serve;
 use porch_fn_grpc::{Places, Server};
 use porch_fn_lifecycle::drain;
@@ -17,6 +19,7 @@ use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, DrainTimes};
 use porch_fn_telemetry::Log;
+use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
 use crate::announce::{Announcement, without_announcement};
@@ -30,6 +33,16 @@ use crate::service::Wrapper;
 /// Largest number of concurrent connections. Each runner needs one.
 const MAX_CONNECTIONS: usize = 1000;
 
+/// Where a wrapper-server in a sandbox listens, and what its function gets. The process of a
+/// sandbox was not started with `exec`, so it has no environment of its own.
+#[derive(Debug)]
+pub struct Inherited {
+    /// An open socket.
+    pub listener: std::os::unix::net::UnixListener,
+    /// The function's whole environment.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
 /// Binds the port and serves.
 ///
 /// # Errors
@@ -37,14 +50,24 @@ const MAX_CONNECTIONS: usize = 1000;
 /// returns that error.
 pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let (listener, address) = listen(flags.address, flags.port, "--port")?;
-    let (signal, drain) = drain::channel();
-    let health = Health::new();
-    let mut words = flags.entrypoint.iter().cloned();
     let announcement = Announcement::of(|name| std::env::var_os(name));
     let environment = match announcement {
         Some(_) => Environment::Only(without_announcement(std::env::vars_os())),
         None => Environment::Inherit,
     };
+    Ok(serve_on(listener.into(), Some(address), environment, announcement, flags))
+}
+
+fn serve_on(
+    listener: Listener,
+    address: Option<SocketAddr>,
+    environment: Environment,
+    announcement: Option<Announcement>,
+    flags: &Flags,
+) -> App {
+    let (signal, drain) = drain::channel();
+    let health = Health::new();
+    let mut words = flags.entrypoint.iter().cloned();
     let program = Program::new(words.next().unwrap_or_default(), words, environment);
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
@@ -90,7 +113,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     }
     // No drain delay: only runners send calls here, and they see that the pod terminates.
     let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
-    Ok(App { address, admin_address: None, health, signal, drain_times, tasks, at_end: Vec::new() })
+    App { address, admin_address: None, health, signal, drain_times, tasks, at_end: Vec::new() }
 }
 
 /// Runs the program with its arguments and returns its exit code.
@@ -121,6 +144,21 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if flags.idle {
         return idle();
     }
+    serve_with(log, &flags, None)
+}
+
+/// Runs the server in a sandbox, with the flags in `args`, and returns its exit code.
+pub fn run_in_sandbox(args: impl IntoIterator<Item = OsString>, inherited: Inherited) -> ExitCode {
+    match Flags::from_args(args) {
+        Ok((flags, _)) => {
+            let log = porch_fn_telemetry::init(config::NAME, flags.verbosity, flags.log_format);
+            serve_with(log, &flags, Some(inherited))
+        }
+        Err(error) => error.report(),
+    }
+}
+
+fn serve_with(log: Log, flags: &Flags, inherited: Option<Inherited>) -> ExitCode {
     adopt_orphans();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -129,17 +167,29 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(serve_until_stopped(log, &flags));
+    let code = runtime.block_on(serve_until_stopped(log, flags, inherited));
     // Cancels the remaining calls. Waits at most a second for a thread that checks a large output.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-async fn serve_until_stopped(log: Log, flags: &Flags) -> ExitCode {
+async fn serve_until_stopped(log: Log, flags: &Flags, inherited: Option<Inherited>) -> ExitCode {
+    let started = async {
+        let Some(Inherited { listener, environment }) = inherited else {
+            return start(flags).await.map_err(text);
+        };
+        listener.set_nonblocking(true).map_err(text)?;
+        let listener = UnixListener::from_std(listener).map_err(text)?;
+        Ok(serve_on(listener.into(), None, Environment::Only(environment), None, flags))
+    };
     tokio::select! {
-        code = porch_fn_lifecycle::run(log, start(flags), |_| ExitCode::FAILURE) => code,
+        code = porch_fn_lifecycle::run(log, started, |_: &String| ExitCode::FAILURE) => code,
         () = stdin_closed(), if flags.exit_with_stdin => ExitCode::SUCCESS,
     }
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
 }
 
 /// Returns when the other end of standard input is closed.

@@ -21,7 +21,7 @@ pub mod process;
 pub mod resource_list;
 mod service;
 
-pub use app::{run, start};
+pub use app::{Inherited, run, run_in_sandbox, start};
 pub use config::Flags;
 pub use go_text::{go_exit_text, go_os_error, go_quote};
 pub use porch_fn_lifecycle::App;

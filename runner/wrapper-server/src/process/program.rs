@@ -36,8 +36,8 @@ pub enum Environment {
 }
 
 impl Program {
-    /// Looks `name` up like Go's `exec.LookPath`. A name without a slash is looked up on this
-    /// process's `PATH`. Any other name is a path, which becomes absolute. A failure is stored, and
+    /// Looks `name` up like Go's `exec.LookPath`. A name without a slash is looked up on the `PATH`
+    /// of `environment`, or on this process's. Any other name is a path, which becomes absolute. A failure is stored, and
     /// each call returns it to its caller.
     pub fn new<A: Into<OsString>>(
         name: impl Into<OsString>,
@@ -45,7 +45,12 @@ impl Program {
         environment: Environment,
     ) -> Self {
         let name = name.into();
-        let executable = look_up(&name, std::env::var_os("PATH").as_deref());
+        let given = match &environment {
+            Environment::Inherit => None,
+            Environment::Only(variables) => variables.iter().find(|(name, _)| name == "PATH"),
+        };
+        let path = given.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+        let executable = look_up(&name, path.as_deref());
         let args = args.into_iter().map(Into::into).collect();
         Self { name, executable, args, environment, variables: Vec::new() }
     }
