@@ -198,9 +198,9 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
             tasks.spawn(tracing::info_span!("ready"), set_ready(synced, ready_by, health.clone()));
         }
     }
-    let drain_times =
-        DrainTimes { delay: flags.server.drain_delay.into(), timeout: flags.server.drain_timeout.into() };
-    Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
+    let drain_times = DrainTimes::of(&flags.server);
+    let (address, admin_address) = (Some(address), Some(admin_address));
+    Ok(App { address, admin_address, health, signal, drain_times, tasks, at_end })
 }
 
 /// Sets the runner ready once it knows the existing pods, and at `by` at the latest: executables

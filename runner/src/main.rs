@@ -2,14 +2,18 @@
 
 use std::process::ExitCode;
 
-use porch_fn_runner::{AppError, Flags, start};
+use porch_fn_runner::{AppError, Flags, sandbox_child, start};
 use wrapper_server::process::adopt_orphans;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let (flags, set) = match porch_fn_flags::parse_with_set::<Flags>(std::env::args_os()) {
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(exit) = sandbox_child(&args) {
+        return exit;
+    }
+    let (flags, set) = match porch_fn_flags::parse_with_set::<Flags>(args) {
         Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };

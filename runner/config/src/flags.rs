@@ -6,6 +6,8 @@ use clap::{Parser, ValueEnum};
 use porch_fn_flags::{CommaList, GoDuration, ServerFlags};
 use porch_fn_settings::TagSemantics;
 
+use crate::sandbox::SandboxFlags;
+
 /// The default of `--base-pod-template-name`: the PodTemplate that newer Porch keeps in the
 /// function namespace.
 pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
@@ -70,12 +72,16 @@ pub struct Flags {
     /// Where pods run
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = PodBackend::Auto, help_heading = "Pod runtime")]
     pub pod_backend: PodBackend,
-    /// With --pod-backend=local: file that assigns images to commands
+    /// With --pod-backend=local or sandbox: file that assigns images to commands, which then run
+    /// without a sandbox
     #[arg(long, value_name = "FILE", help_heading = "Pod runtime")]
     pub local_functions: Option<PathBuf>,
     /// With --pod-backend=local: the wrapper-server executable
     #[arg(long, value_name = "FILE", default_value = "wrapper-server", help_heading = "Pod runtime")]
     pub wrapper_server: PathBuf,
+    /// The sandboxes of --pod-backend=sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxFlags,
     /// Let new function pods report to this runner that they serve, before the API server reports
     /// their address.
     ///
@@ -287,6 +293,8 @@ pub enum PodBackend {
     None,
     /// As wrapper-server processes on this machine.
     Local,
+    /// In sandboxes of this machine, each with the files of the function's image.
+    Sandbox,
     /// In a Kubernetes cluster.
     Kubernetes,
 }

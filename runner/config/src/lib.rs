@@ -3,12 +3,14 @@
 
 mod flags;
 pub mod names;
+mod sandbox;
 pub mod template;
 pub mod times;
 
 use std::collections::BTreeMap;
 
 pub use self::flags::{BASE_POD_TEMPLATE, Flags, FunctionConfigTags, PodBackend, PodConnect};
+pub use self::sandbox::{ImageStoreFlags, SandboxFlags};
 use self::template::Template;
 
 /// Checks whether a runner can make pods from the data of the ConfigMap of

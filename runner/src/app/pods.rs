@@ -17,7 +17,9 @@ use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{LocalBackend, LocalCluster, LocalOptions};
+use crate::pods::local::{
+    LocalBackend, LocalCluster, LocalImages, LocalOptions, SandboxOptions, Sandboxes, follow_tags,
+};
 use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
@@ -91,8 +93,8 @@ impl Wiring<'_> {
                 Ok(PodParts { current, runtime: None, scope: String::new(), synced: None, store: None })
             }
             (Some(cluster), _) => Ok(self.local_pods(&cluster, sources, owned)),
-            (None, PodBackend::Local) => {
-                let cluster = local_cluster(self.flags)?;
+            (None, PodBackend::Local | PodBackend::Sandbox) => {
+                let cluster = self.local_cluster()?;
                 let parts = self.local_pods(&cluster, sources, owned);
                 self.at_end.push(Box::new(move || async move { cluster.stop().await }.boxed()));
                 Ok(parts)
@@ -101,11 +103,44 @@ impl Wiring<'_> {
         }
     }
 
+    fn local_cluster(&mut self) -> Result<LocalCluster, AppError> {
+        let flags = self.flags;
+        let prefix = &flags.server.default_image_prefix;
+        let (functions, sandboxes) = match (&flags.local_functions, flags.pod_backend) {
+            (None, PodBackend::Local) => {
+                return Err("--pod-backend=local needs --local-functions FILE".to_owned().into());
+            }
+            (file, backend) => {
+                let functions = file.as_ref().map(|path| ImageCommands::local(path, prefix)).transpose()?;
+                let sandboxes = (backend == PodBackend::Sandbox).then(|| self.sandboxes()).transpose()?;
+                (functions.unwrap_or_default(), sandboxes)
+            }
+        };
+        Ok(LocalCluster::new(LocalOptions {
+            wrapper: vec![flags.wrapper_server.clone().into_os_string()],
+            max_message: flags.server.max_request_body_size,
+            log_level: flags.server.log_level,
+            log_format: flags.server.log_format,
+            prestart: flags.prestart,
+            functions,
+            sandboxes,
+        }))
+    }
+
+    fn sandboxes(&mut self) -> Result<Sandboxes, AppError> {
+        let (client, _) = self.registry_client()?;
+        let options =
+            SandboxOptions::new(&self.flags.sandbox, Arc::new(client), self.flags.image_metadata_ttl.into())?;
+        Sandboxes::open(options).map_err(|error| AppError::Usage(error.to_string()))
+    }
+
     fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
-        let (events, functions) = (events(), cluster.functions().clone());
+        let events = events();
         let backend = LocalBackend::attach(cluster.clone(), events.0.clone());
-        let catalog = Arc::new(functions.clone());
-        let mut desired = desired(self.flags, functions, catalog, owned);
+        let catalog = Arc::new(LocalImages::new(cluster));
+        let follow = follow_tags(cluster.clone(), owned.clone(), self.flags.image_metadata_ttl.into());
+        self.tasks.keep(tracing::info_span!("tags"), follow);
+        let mut desired = desired(self.flags, LocalImages::new(cluster), catalog, owned);
         desired.base.skew = LOCAL_SKEW;
         self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())
     }
@@ -167,19 +202,6 @@ fn backend(flags: &Flags) -> PodBackend {
         PodBackend::Auto if flags.server.kubeconfig.is_some() || in_cluster() => PodBackend::Kubernetes,
         chosen => chosen,
     }
-}
-
-fn local_cluster(flags: &Flags) -> Result<LocalCluster, String> {
-    let path = flags.local_functions.as_ref();
-    let path = path.ok_or("--pod-backend=local needs --local-functions FILE")?;
-    Ok(LocalCluster::new(LocalOptions {
-        wrapper: vec![flags.wrapper_server.clone().into_os_string()],
-        max_message: flags.server.max_request_body_size,
-        log_level: flags.server.log_level,
-        log_format: flags.server.log_format,
-        prestart: flags.prestart,
-        functions: ImageCommands::local(path, &flags.server.default_image_prefix)?,
-    }))
 }
 
 /// The pool's configuration according to the flags.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Client, CredentialFile, CredentialSource, Images, Options, Platform, roots};
+use porch_fn_registry::{
+    Client, CredentialFile, CredentialSource, Images, Mirrors, Options, Platform, roots,
+};
 
 use super::{AppError, Wiring};
 use crate::pods::ImageCommands;
@@ -20,23 +22,34 @@ impl Wiring<'_> {
     /// Creates the source of image metadata, and the credentials for registries.
     pub(super) fn registries(&mut self) -> Result<(Arc<ImageSource>, CredentialFile), AppError> {
         let flags = self.flags;
+        let file = match &flags.image_metadata {
+            Some(path) => ImageCommands::metadata(path, &flags.server.default_image_prefix)?,
+            None => ImageCommands::default(),
+        };
+        let (client, credentials) = self.registry_client()?;
+        let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
+        let images = Images::new(Arc::new(client), ttl);
+        Ok((Arc::new(ImageSource { file, registries: images }), credentials))
+    }
+
+    /// Creates the client of registries, and the credentials that it sends.
+    pub(super) fn registry_client(&mut self) -> Result<(Client, CredentialFile), AppError> {
+        let flags = self.flags;
         let (private, private_tls) = (flags.enable_private_registries, flags.enable_private_registries_tls);
         let platform = match flags.platform.as_str() {
             "" => Platform::default(),
             text => Platform::parse(text)?,
         };
         check_insecure(&flags.insecure_registries)?;
-        let file = match &flags.image_metadata {
-            Some(path) => ImageCommands::metadata(path, &flags.server.default_image_prefix)?,
-            None => ImageCommands::default(),
-        };
+        let mirrors = Mirrors::parse(flags.sandbox.store.registry_mirror.iter().map(String::as_str))?;
         let source = if private {
             CredentialSource::Private(flags.registry_auth_secret_path.clone())
         } else {
             CredentialSource::default_place()
         };
         let credentials = source.watch();
-        let insecure = flags.insecure_registries.iter().cloned().collect();
+        let insecure = flags.insecure_registries.iter().map(String::as_str).chain(mirrors.plain());
+        let insecure = insecure.map(str::to_owned).collect();
         let roots = roots(private_tls.then(|| flags.tls_secret_path.clone()), insecure)?;
         let report = |flag, is_set| {
             let metrics = Arc::clone(&self.metrics);
@@ -58,11 +71,10 @@ impl Wiring<'_> {
             platform,
             credentials: credentials.clone(),
             roots,
+            mirrors,
             report: Arc::new(move |what, has_answered, took| metrics.lookup(what, has_answered, took)),
         });
-        let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
-        let images = Images::new(Arc::new(client), ttl);
-        Ok((Arc::new(ImageSource { file, registries: images }), credentials))
+        Ok((client, credentials))
     }
 }
 

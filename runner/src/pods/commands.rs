@@ -2,21 +2,14 @@
 //! `--image-metadata`, for images whose registry the runner must not query.
 
 use std::collections::HashMap;
-use std::future::{pending, ready};
 use std::path::Path;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, PodRecipe};
-use porch_fn_registry::ResolveError;
 use porch_fn_settings::yaml;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::backend::Catalog;
-use super::configure::{OriginOf, Origins};
-use crate::settings::CurrentSettings;
 use crate::settings_file::{Parse, SettingsFile};
 
 #[derive(Deserialize, Default)]
@@ -92,6 +85,11 @@ impl ImageCommands {
         self.0.get(image).map(Vec::as_slice)
     }
 
+    /// Whether the image has a command.
+    pub(super) fn knows(&self, image: &Image) -> bool {
+        self.0.contains_key(&ImageKey::from(image.as_str()))
+    }
+
     /// The image of the repository with the highest tag that the constraint allows.
     pub(crate) fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
         let repository = image.repository();
@@ -100,39 +98,9 @@ impl ImageCommands {
     }
 
     /// A changed command gives a new version. Pods of the new version replace the old pods.
-    fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
+    pub(super) fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
         let command = self.command(image)?.join("\0");
         Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
-    }
-}
-
-/// With local pods, only the listed images can have pods.
-impl Catalog for ImageCommands {
-    fn knows(&self, image: &Image) -> bool {
-        self.0.contains_key(&ImageKey::from(image.as_str()))
-    }
-
-    fn listed(&self) -> Option<Vec<&str>> {
-        Some(self.images())
-    }
-
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
-        ready(self.highest(image, constraint).ok_or(ResolveError::NoMatch)).boxed()
-    }
-}
-
-impl Origins for ImageCommands {
-    fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
-        let commands = self.clone();
-        Box::new(move |image| commands.recipe(image))
-    }
-
-    async fn changed(&mut self) -> Option<ImageKey> {
-        pending().await
     }
 }
 

@@ -8,6 +8,9 @@ use porch_fn_registry::RegistryError;
 use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
 use tonic::Code;
 
+/// The kind of a pod's failure if a runner with sandboxes cannot have its image.
+pub(crate) const IMAGE_MISSING: &str = "image_missing";
+
 /// Why the pod runtime cannot return an answer of the pod's wrapper-server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PodError {
@@ -75,6 +78,9 @@ impl PodError {
                 Reply::failed(Code::InvalidArgument, &text)
             }
             Self::Unresolved { source: NoMatch | Registry(RegistryError::NotFound), .. } => {
+                Reply::failed(Code::NotFound, &no_client())
+            }
+            Self::Rejected(PodFailed { reason }) if reason.kind == IMAGE_MISSING => {
                 Reply::failed(Code::NotFound, &no_client())
             }
             // grpc-go turns an error without a status into this code.

@@ -1,5 +1,6 @@
-//! Pods without a cluster: each is a wrapper-server process on loopback. The whole path (pool,
-//! queues, wrapper, collection) runs on a laptop with nothing installed.
+//! Pods without a cluster: each is a wrapper-server process on loopback, or a sandbox with an
+//! image's files. The whole path (pool, queues, wrapper, collection) runs on a laptop with nothing
+//! installed.
 //!
 //! [`LocalCluster`] takes the role of the API server: names are unique, writes have preconditions,
 //! and every attached runner receives all pod events. It is not a model of Kubernetes; tests of
@@ -7,8 +8,13 @@
 
 mod backend;
 mod cluster;
+mod images;
 mod process;
+mod sandboxes;
 
 pub use backend::LocalBackend;
 pub use cluster::LocalCluster;
+pub(crate) use images::{LocalImages, follow_tags};
 pub use process::LocalOptions;
+pub use sandboxes::child::sandbox_child;
+pub use sandboxes::{SandboxOptions, Sandboxes, owner};

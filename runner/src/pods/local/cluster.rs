@@ -3,21 +3,21 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_lifecycle::tasks::pass_on_panic;
 use porch_fn_pool::{
-    Creation, Event, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
+    Creation, Event, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
     WriteOutcome,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use super::process::{self, LocalOptions};
+use super::process::{self, LocalOptions, Place, Start};
+use super::sandboxes::Sandboxes;
 use crate::clock::now;
 use crate::pods::backend::PodFacts;
 use crate::pods::commands::ImageCommands;
@@ -50,7 +50,7 @@ struct LocalPod {
     pod: Pod,
     created: Time,
     /// The address of the pod's wrapper, and the connection that all runners share.
-    wrapper: Option<(SocketAddr, Arc<Connection>)>,
+    wrapper: Option<(Place, Arc<Connection>)>,
     /// Dropping this makes the supervisor end the process.
     keep_alive: Option<oneshot::Sender<Infallible>>,
 }
@@ -71,6 +71,22 @@ impl LocalCluster {
     /// The functions that have pods here.
     pub(crate) fn functions(&self) -> &ImageCommands {
         &self.0.options.functions
+    }
+
+    /// The sandboxes of all other images.
+    pub(crate) fn sandboxes(&self) -> Option<&Sandboxes> {
+        self.0.options.sandboxes.as_ref()
+    }
+
+    /// The images that have pods, each with its shard key.
+    pub(crate) fn images(&self) -> Vec<(ImageKey, ShardKey)> {
+        let state = self.0.state.lock();
+        let pods =
+            state.pods.values().map(|local| (local.pod.name.image.clone(), local.pod.shard_key.clone()));
+        let mut images: Vec<_> = pods.collect();
+        images.sort_unstable();
+        images.dedup();
+        images
     }
 
     /// Sends the existing pods to `events`, and then every change.
@@ -101,9 +117,10 @@ impl LocalCluster {
         reclaim_after: Time,
     ) -> Creation {
         let refused = |reason: &str| Creation::Refused(Reason::new("other", reason));
-        let Some(command) = self.functions().command(&name.image).map(<[String]>::to_vec) else {
+        let command = self.functions().command(&name.image).map(<[String]>::to_vec);
+        if command.is_none() && self.sandboxes().is_none() {
             return refused("the image has no command: add it to --local-functions");
-        };
+        }
         let mut state = self.0.state.lock();
         if state.stopping {
             return refused("the runner is shutting down");
@@ -114,6 +131,7 @@ impl LocalCluster {
         let resource_version = state.next_version();
         let uid = Uid::from(format!("local-{}", resource_version.as_str()));
         let span = tracing::info_span!("pod", image = %name.image, slot = name.slot);
+        let image = name.image.clone();
         let pod = Pod {
             name,
             uid: uid.clone(),
@@ -130,7 +148,7 @@ impl LocalCluster {
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
-        let supervisor = supervise(Arc::downgrade(&self.0), uid.clone(), command, stopped);
+        let supervisor = supervise(Arc::downgrade(&self.0), uid.clone(), image, command, stopped);
         state.supervisors.spawn(supervisor.instrument(span));
         Creation::Ok(uid)
     }
@@ -167,10 +185,10 @@ impl LocalCluster {
     /// Closes the connection to the pod. The next call dials a new one.
     pub(super) fn disconnect(&self, uid: &Uid) {
         if let Some(local) = self.0.state.lock().pods.get_mut(uid)
-            && let Some((address, connection)) = local.wrapper.take()
+            && let Some((place, connection)) = local.wrapper.take()
         {
             connection.close();
-            local.wrapper = connect(address);
+            local.wrapper = connect(place);
         }
     }
 
@@ -188,10 +206,13 @@ impl LocalCluster {
     }
 }
 
-fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
-    // This cannot fail: any socket address is a valid address.
-    let connection = Connection::new(address.to_string(), CONNECTION, None).ok()?;
-    Some((address, Arc::new(connection)))
+fn connect(place: Place) -> Option<(Place, Arc<Connection>)> {
+    let connection = match &place {
+        // This cannot fail: any socket address is a valid address.
+        Place::Tcp(address) => Connection::new(address.to_string(), CONNECTION, None).ok()?,
+        Place::Unix(path) => Connection::unix(path.as_path(), CONNECTION),
+    };
+    Some((place, Arc::new(connection)))
 }
 
 /// Runs one pod's process and records its state. Holds only a weak reference to the cluster:
@@ -199,19 +220,48 @@ fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
 async fn supervise(
     cluster: Weak<Inner>,
     uid: Uid,
-    command: Vec<String>,
-    stopped: oneshot::Receiver<Infallible>,
+    image: ImageKey,
+    command: Option<Vec<String>>,
+    mut stopped: oneshot::Receiver<Infallible>,
 ) {
     let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
-    let listening = |address| {
+    let change = |change: &dyn Fn(&mut LocalPod)| {
         if let Some(inner) = cluster.upgrade() {
-            inner.state.lock().change(&uid, |local| {
-                local.wrapper = connect(address);
-                local.pod.phase = Phase::Running;
-            });
+            inner.state.lock().change(&uid, change);
         }
     };
-    let failure = process::run(&options, &command, stopped, listening).await;
+    let start = match (command, &options.sandboxes) {
+        (Some(command), _) => Some(Ok(Start::Command(command))),
+        // An image without a command and sandboxes has no pods.
+        (None, None) => None,
+        (None, Some(sandboxes)) => tokio::select! {
+            prepared = sandboxes.prepare(&image, options.wrapper_args()) => {
+                Some(prepared.map(|prepared| Start::Sandbox(Box::new(prepared))))
+            }
+            Err(_) = &mut stopped => None,
+        },
+    };
+    let failure = match start {
+        Some(Ok(start)) => {
+            if let Start::Sandbox(prepared) = &start {
+                // What the store has, which may be older than what the registry has.
+                change(&|local| local.pod.recipe.content.clone_from(&prepared.content));
+            }
+            let listening = |place: Place| {
+                change(&|local| {
+                    local.wrapper = connect(place.clone());
+                    local.pod.phase = Phase::Running;
+                });
+            };
+            let failure = process::run(&options, &start, &mut stopped, listening).await;
+            if let (Start::Sandbox(prepared), Some(sandboxes)) = (&start, &options.sandboxes) {
+                sandboxes.remove(&prepared.socket);
+            }
+            failure
+        }
+        Some(Err(reason)) => Some(reason),
+        None => None,
+    };
     if let Some(inner) = cluster.upgrade() {
         inner.state.lock().ended(&uid, failure);
     }
@@ -222,14 +272,14 @@ async fn supervise(
 impl State {
     /// Records that a pod's process has ended. Without a `failure`, the process was stopped on
     /// request.
-    fn ended(&mut self, uid: &Uid, failure: Option<String>) {
+    fn ended(&mut self, uid: &Uid, failure: Option<Reason>) {
         let Some(local) = self.pods.get(uid) else { return };
         match failure {
             Some(reason) if local.pod.terminating_since.is_none() => {
-                tracing::warn!(error = reason, "local pod failed");
+                tracing::warn!(error = &*reason.text, "local pod failed");
                 self.change(uid, |local| {
                     local.wrapper = None;
-                    local.pod.phase = Phase::Failed(Reason::new("exited", reason));
+                    local.pod.phase = Phase::Failed(reason);
                 });
             }
             // A pod that died during its deletion counts as deleted.
@@ -299,6 +349,7 @@ mod tests {
             log_format: LogFormat::Text,
             prestart: false,
             functions,
+            sandboxes: None,
         })
     }
 
@@ -316,7 +367,7 @@ mod tests {
         let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
         let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();
         assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), WriteOutcome::Ok);
-        cluster.0.state.lock().ended(&pod.uid, Some("signal: killed".to_owned()));
+        cluster.0.state.lock().ended(&pod.uid, Some(Reason::new("exited", "signal: killed")));
         let gone = std::iter::from_fn(|| events.try_recv().ok())
             .any(|event| matches!(event, Event::Gone(uid) if uid == pod.uid));
         assert!(gone);

@@ -1,22 +1,27 @@
-//! The process of one local pod: a wrapper-server that ends when the runner ends.
+//! The process of one local pod: a wrapper-server that ends when the runner ends, or the parent of
+//! a sandbox with one.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use porch_fn_flags::LogFormat;
+use porch_fn_pool::Reason;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use wrapper_server::go_exit_text;
 use wrapper_server::process::collect_orphans;
 
+use super::sandboxes::child::FAILED;
+use super::sandboxes::{Prepared, Sandboxes};
 use crate::environment::environment;
 use crate::pods::commands::ImageCommands;
 
@@ -33,8 +38,28 @@ pub struct LocalOptions {
     pub log_format: LogFormat,
     /// `--prestart` for the wrapper.
     pub prestart: bool,
-    /// The command of each image.
+    /// The command of each image that runs as a process of this machine.
     pub functions: ImageCommands,
+    /// Sandboxes for all other images.
+    pub sandboxes: Option<Sandboxes>,
+}
+
+/// Where a pod's wrapper listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A port of loopback.
+    Tcp(SocketAddr),
+    /// A socket, for the wrapper in a sandbox.
+    Unix(PathBuf),
+}
+
+/// A pod's process that is to be started.
+#[derive(Debug)]
+pub(super) enum Start {
+    /// A wrapper for a command of this machine.
+    Command(Vec<String>),
+    /// The parent of a sandbox.
+    Sandbox(Box<Prepared>),
 }
 
 /// How long a stopping pod may wait for its calls before it ends them.
@@ -43,39 +68,48 @@ pub(super) const GRACE: Duration = Duration::from_secs(10);
 /// How long the pod may then take to end its functions and itself.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a wrapper for `command` until it ends, and passes its address to `listening`. Dropping the
-/// sender of `stopped` stops the wrapper, and the result is `None`. If the wrapper ends by itself,
-/// the result is the reason.
+/// Runs a pod's process until it ends, and passes its address to `listening`. Dropping the sender of
+/// `stopped` stops it, and the result is `None`. If it ends by itself, the result is the reason.
 pub(super) async fn run(
     options: &LocalOptions,
-    command: &[String],
-    stopped: oneshot::Receiver<Infallible>,
-    listening: impl FnOnce(SocketAddr),
-) -> Option<String> {
-    let mut child = match start(options, command) {
-        Ok(child) => child,
+    start: &Start,
+    stopped: &mut oneshot::Receiver<Infallible>,
+    listening: impl FnOnce(Place),
+) -> Option<Reason> {
+    let spawned = match start {
+        Start::Command(command) => spawn_wrapper(options, command),
+        Start::Sandbox(prepared) => spawn_sandbox(options, prepared).await,
+    };
+    let (mut child, stdin) = match spawned {
+        Ok(spawned) => spawned,
         Err(error) => {
-            return Some(format!("the wrapper-server cannot be started: {error}; see --wrapper-server"));
+            let text = format!("the wrapper-server cannot be started: {error}; see --wrapper-server");
+            return Some(Reason::new("exited", text));
         }
     };
     // Keeps stdin open, because `wait` would close it. When this process or this future ends, the
     // wrapper's stdin closes, so the wrapper ends its functions and itself. A killed wrapper would
     // leave its functions running.
-    let _stdin = child.stdin.take();
+    let _stdin = stdin;
     let mut stdout = child.stdout.take();
     let ended = async {
-        if let Some(address) = first_address(stdout.as_mut()).await {
-            listening(address);
+        match first_line(stdout.as_mut(), start).await {
+            Ok(Some(place)) => listening(place),
+            Ok(None) => {}
+            Err(reason) => return Err(reason),
         }
-        child.wait().await
+        Ok(child.wait().await)
     };
     let failure = tokio::select! {
         ended = ended => Some(match ended {
-            Ok(status) => format!(
-                "its process ended ({}); run its command from --local-functions by hand to see why",
-                go_exit_text(status)
-            ),
-            Err(error) => format!("the runner cannot wait for its process: {error}"),
+            Ok(Ok(status)) => Reason::new("exited", format!(
+                "its process ended ({}); {}", go_exit_text(status), start.advice()
+            )),
+            Ok(Err(error)) => Reason::new("exited", format!("the runner cannot wait for its process: {error}")),
+            Err(reason) => {
+                let _ = child.wait().await;
+                reason
+            }
         }),
         Err(_) = stopped => {
             stop(&mut child).await;
@@ -88,40 +122,64 @@ pub(super) async fn run(
     failure
 }
 
-fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
+type Spawned = (Child, Option<ChildStdin>);
+
+fn spawn_wrapper(options: &LocalOptions, command: &[String]) -> io::Result<Spawned> {
     let (program, leading) = options.wrapper.split_first().ok_or(ErrorKind::InvalidInput)?;
-    Command::new(program)
+    let mut wrapper = Command::new(program);
+    wrapper
         .args(leading)
-        .arg("--address=127.0.0.1")
-        .arg("--port=0")
-        .arg(format!("--max-request-body-size={}", options.max_message))
-        .arg(format!("--verbosity={}", options.log_level))
-        // Other wrappers, such as Porch's, do not have this flag and refuse it.
-        .args((options.log_format == LogFormat::Json).then_some("--log-format=json"))
-        .args(options.prestart.then_some("--prestart"))
-        .arg(format!("--drain-timeout={}s", GRACE.as_secs()))
-        .arg("--exit-with-stdin")
+        .args(["--address=127.0.0.1", "--port=0"])
+        .args(options.wrapper_args())
         .arg("--")
         .args(command)
         .env_clear()
-        .envs(environment(&[]))
+        .envs(environment(&[]));
+    spawn(&mut wrapper)
+}
+
+/// The process gets its order on standard input, and nothing of the runner's environment.
+async fn spawn_sandbox(options: &LocalOptions, prepared: &Prepared) -> io::Result<Spawned> {
+    let program = options.sandboxes.as_ref().map(Sandboxes::program).unwrap_or_default();
+    let (program, leading) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
+    let (child, mut stdin) = spawn(Command::new(program).args(leading).env_clear())?;
+    let mut order = serde_json::to_vec(&prepared.order)?;
+    order.push(b'\n');
+    stdin.as_mut().ok_or(ErrorKind::BrokenPipe)?.write_all(&order).await?;
+    Ok((child, stdin))
+}
+
+fn spawn(command: &mut Command) -> io::Result<Spawned> {
+    let mut child = command
         // An interrupt from the terminal must reach only the runner, which drains and then ends its
         // pods.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()
+        .spawn()?;
+    let stdin = child.stdin.take();
+    Ok((child, stdin))
 }
 
-/// Reads the address from the wrapper's first line: `...listening on ADDRESS`, or an object with
-/// the field `address`.
-async fn first_address(stdout: Option<&mut ChildStdout>) -> Option<SocketAddr> {
+/// Reads the first line: `...listening on ADDRESS`, or an object with the field `address`. The
+/// parent of a sandbox may report instead that there is no sandbox.
+async fn first_line(stdout: Option<&mut ChildStdout>, start: &Start) -> Result<Option<Place>, Reason> {
     let mut line = String::new();
-    BufReader::new(stdout?).read_line(&mut line).await.ok()?;
-    match serde_json::from_str::<Value>(&line) {
-        Ok(object) => object["address"].as_str()?.parse().ok(),
-        Err(_) => line.trim_end().rsplit(' ').next()?.parse().ok(),
+    let Some(stdout) = stdout else { return Ok(None) };
+    if BufReader::new(stdout).read_line(&mut line).await.is_err() || line.is_empty() {
+        return Ok(None);
     }
+    if let Start::Sandbox(prepared) = start {
+        return match line.strip_prefix(FAILED) {
+            Some(reason) => Err(Reason::new("not_started", reason.trim_end())),
+            None => Ok(Some(Place::Unix(prepared.socket.clone()))),
+        };
+    }
+    let address = match serde_json::from_str::<Value>(&line) {
+        Ok(object) => object["address"].as_str().and_then(|address| address.parse().ok()),
+        Err(_) => line.trim_end().rsplit(' ').next().and_then(|address| address.parse().ok()),
+    };
+    Ok(address.map(Place::Tcp))
 }
 
 async fn stop(child: &mut Child) {
@@ -133,5 +191,34 @@ async fn stop(child: &mut Child) {
     if timeout(GRACE + LAST_GRACE, child.wait()).await.is_err() {
         tracing::warn!("a local pod did not end and is killed");
         let _ = child.kill().await;
+    }
+}
+
+// === impl LocalOptions ===
+
+impl LocalOptions {
+    /// The wrapper's flags, without its address.
+    pub(super) fn wrapper_args(&self) -> Vec<String> {
+        let mut args = vec![
+            format!("--max-request-body-size={}", self.max_message),
+            format!("--verbosity={}", self.log_level),
+            format!("--drain-timeout={}s", GRACE.as_secs()),
+            "--exit-with-stdin".to_owned(),
+        ];
+        // Other wrappers, such as Porch's, do not have this flag and refuse it.
+        args.extend((self.log_format == LogFormat::Json).then(|| "--log-format=json".to_owned()));
+        args.extend(self.prestart.then(|| "--prestart".to_owned()));
+        args
+    }
+}
+
+// === impl Start ===
+
+impl Start {
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::Command(_) => "run its command from --local-functions by hand to see why",
+            Self::Sandbox(_) => "run the image by hand with porch-fn run to see why",
+        }
     }
 }

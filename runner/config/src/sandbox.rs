@@ -1,0 +1,76 @@
+//! The flags of sandboxes and of the image store, for runners and for the command line.
+
+use std::env;
+use std::path::PathBuf;
+
+use porch_fn_flags::CommaList;
+
+/// Where images are kept, and where they come from.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ImageStoreFlags {
+    /// Folder for function images: pulled, unpacked, and shared by all processes of this user.
+    ///
+    /// Default: porch-fn/images in the user's folder for caches, ~/.cache
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PORCH_FN_IMAGE_DIR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Sandboxes"
+    )]
+    pub image_dir: String,
+    /// Largest size of all function images in that folder, in bytes. A pull removes the images that
+    /// were unused for longest
+    #[arg(long, value_name = "BYTES", default_value_t = 20 << 30, help_heading = "Sandboxes")]
+    pub image_max_size: u64,
+    /// Registries to ask first for the images of each HOST, separated by commas
+    #[arg(
+        long,
+        value_name = "HOST=URL",
+        env = "PORCH_FN_REGISTRY_MIRROR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Sandboxes"
+    )]
+    pub registry_mirror: CommaList,
+}
+
+/// The image store and the limits of each sandbox.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SandboxFlags {
+    /// The image store.
+    #[command(flatten)]
+    pub store: ImageStoreFlags,
+    /// Memory of a sandbox's processes and of its /tmp, in bytes; 0: no limit
+    #[arg(long, value_name = "BYTES", default_value_t = 2 << 30, help_heading = "Sandboxes")]
+    pub sandbox_memory: u64,
+    /// Number of a sandbox's processes and threads
+    #[arg(long, value_name = "COUNT", default_value_t = 1024, help_heading = "Sandboxes")]
+    pub sandbox_pids: u64,
+    /// Processors for a sandbox, such as 1.5; 0: no limit
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, help_heading = "Sandboxes")]
+    pub sandbox_cpus: f64,
+    /// Size of a sandbox's /tmp, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20, help_heading = "Sandboxes")]
+    pub sandbox_tmp_size: u64,
+}
+
+// === impl ImageStoreFlags ===
+
+impl ImageStoreFlags {
+    /// The folder of `--image-dir`, or its default.
+    ///
+    /// # Errors
+    /// There is no default, because the environment has no home directory.
+    pub fn folder(&self) -> Result<PathBuf, String> {
+        if !self.image_dir.is_empty() {
+            return Ok(PathBuf::from(&self.image_dir));
+        }
+        let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        let cache = cache
+            .ok_or("neither XDG_CACHE_HOME nor HOME is set: name a folder for images with --image-dir")?;
+        Ok(cache.join("porch-fn/images"))
+    }
+}

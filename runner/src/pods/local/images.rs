@@ -1,0 +1,108 @@
+//! The images that can have local pods: those with a command, and with sandboxes all others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, pending, ready};
+use porch_fn_image::{Constraint, Image};
+use porch_fn_pool::{ImageKey, OwnedShards, PodRecipe};
+use porch_fn_registry::ResolveError;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{LocalCluster, Sandboxes};
+use crate::pods::backend::Catalog;
+use crate::pods::commands::ImageCommands;
+use crate::pods::configure::{OriginOf, Origins};
+use crate::settings::CurrentSettings;
+
+/// The configuration of all sandboxes. Its own flags change only with the process.
+const VERSION: &str = "sandbox";
+/// The interval between queries is half the validity of an answer, but within these limits.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// Knows which images can have local pods, and what their pods are made of.
+#[derive(Debug)]
+pub(crate) struct LocalImages {
+    commands: ImageCommands,
+    sandboxes: Option<Sandboxes>,
+    changes: Option<broadcast::Receiver<ImageKey>>,
+}
+
+// === impl LocalImages ===
+
+impl LocalImages {
+    pub(crate) fn new(cluster: &LocalCluster) -> Self {
+        let sandboxes = cluster.sandboxes().cloned();
+        let changes = sandboxes.as_ref().map(Sandboxes::changes);
+        Self { commands: cluster.functions().clone(), sandboxes, changes }
+    }
+}
+
+impl Catalog for LocalImages {
+    /// With sandboxes, only the creation of a pod shows whether an image exists.
+    fn knows(&self, image: &Image) -> bool {
+        self.sandboxes.is_some() || self.commands.knows(image)
+    }
+
+    fn listed(&self) -> Option<Vec<&str>> {
+        self.sandboxes.is_none().then(|| self.commands.images())
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+        match (self.commands.highest(image, constraint), &self.sandboxes) {
+            (Some(listed), _) => ready(Ok(listed)).boxed(),
+            (None, Some(sandboxes)) => sandboxes.registries().resolve(image, constraint).boxed(),
+            (None, None) => ready(Err(ResolveError::NoMatch)).boxed(),
+        }
+    }
+}
+
+impl Origins for LocalImages {
+    fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
+        let (commands, sandboxes) = (self.commands.clone(), self.sandboxes.clone());
+        Box::new(move |image| {
+            let recipe = commands.recipe(image);
+            recipe.or_else(|| {
+                let content = sandboxes.as_ref()?.content(image);
+                Some(PodRecipe { content, ..PodRecipe::of(VERSION, None) })
+            })
+        })
+    }
+
+    async fn changed(&mut self) -> Option<ImageKey> {
+        match &mut self.changes {
+            None => pending().await,
+            Some(changes) => match changes.recv().await {
+                Ok(image) => Some(image),
+                Err(RecvError::Lagged(_)) => None,
+                Err(RecvError::Closed) => pending().await,
+            },
+        }
+    }
+}
+
+/// Asks registries whether the tags of the images with pods have moved, forever. Only the owner of
+/// an image asks.
+pub(crate) async fn follow_tags(cluster: LocalCluster, owned: watch::Receiver<OwnedShards>, ttl: Duration) {
+    let Some(sandboxes) = cluster.sandboxes().cloned() else { return pending().await };
+    let cluster = Arc::new(cluster);
+    let mut ticks = interval((ttl / 2).clamp(SHORTEST, LONGEST));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let ownership = owned.borrow().clone();
+        for (image, shard_key) in cluster.images() {
+            if ownership.owns(&shard_key) {
+                sandboxes.revalidate(&image).await;
+            }
+        }
+    }
+}

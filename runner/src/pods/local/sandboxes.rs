@@ -1,0 +1,273 @@
+//! Pods in sandboxes: each is a wrapper-server in a sandbox with an image's files. A child process
+//! of the runner creates it (`child.rs`), because a process with threads cannot.
+
+pub(super) mod child;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use porch_fn_image::Image;
+use porch_fn_images::{Owner, RunFolder, Store, StoreError, Stored};
+use porch_fn_pool::{ImageContent, ImageKey, Reason};
+use porch_fn_registry::{Client, Images};
+use porch_fn_runner_config::SandboxFlags;
+use porch_fn_sandbox::{Limits, Network, Sandbox, UNPRIVILEGED};
+use rustix::process::geteuid;
+use tokio::sync::{Mutex as AsyncMutex, broadcast};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use self::child::Order;
+use crate::clock::now;
+
+/// Images whose content has changed and whose pods were not replaced yet. A receiver that is
+/// further behind replaces all outdated pods.
+const MAX_CHANGES: usize = 1024;
+/// Images that are pulled at the same time.
+const MAX_PULLS: usize = 4;
+
+/// How sandboxes are made.
+#[derive(Debug, Clone)]
+pub struct SandboxOptions {
+    /// The command line that runs [`crate::sandbox_child`].
+    pub program: Vec<OsString>,
+    /// `--image-dir` and `--image-max-size`.
+    pub images: porch_fn_images::Options,
+    /// Access to registries.
+    pub client: Arc<Client>,
+    /// How long the digest of a tag counts (`--image-metadata-ttl`).
+    pub ttl: Duration,
+    /// Limits of each sandbox.
+    pub limits: Limits,
+}
+
+/// The sandboxes of one process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sandboxes(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: SandboxOptions,
+    store: Store,
+    registries: Images,
+    /// The wrapper-servers' sockets.
+    sockets: RunFolder,
+    next_socket: AtomicU64,
+    /// The content of each image that had a pod, as it is in the store.
+    contents: Mutex<HashMap<ImageKey, ImageContent>>,
+    changes: broadcast::Sender<ImageKey>,
+    /// One pull per image at a time.
+    pulls: Mutex<HashMap<ImageKey, Arc<AsyncMutex<()>>>>,
+    places: tokio::sync::Semaphore,
+}
+
+/// An image that is here, and the order for its next sandbox.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) order: Order,
+    pub(super) socket: PathBuf,
+    pub(super) content: Option<ImageContent>,
+    /// Keeps the image's layers while the pod exists.
+    _stored: Stored,
+}
+
+// === impl SandboxOptions ===
+
+impl SandboxOptions {
+    /// Options according to the flags. `ttl` is `--image-metadata-ttl`.
+    ///
+    /// # Errors
+    /// `--image-dir` is needed.
+    pub fn new(flags: &SandboxFlags, client: Arc<Client>, ttl: Duration) -> Result<Self, String> {
+        // The program may be replaced while it runs. This is still the same.
+        let program = ["/proc/self/exe", child::NAME].map(OsString::from).into();
+        let images = porch_fn_images::Options {
+            folder: flags.store.folder()?,
+            max_bytes: flags.store.image_max_size,
+            owner: owner(),
+        };
+        let limits = Limits {
+            memory_bytes: Some(flags.sandbox_memory).filter(|bytes| *bytes > 0),
+            pids: flags.sandbox_pids,
+            cpus: Some(flags.sandbox_cpus).filter(|cpus| *cpus > 0.0),
+            tmp_bytes: flags.sandbox_tmp_size,
+        };
+        Ok(Self { program, images, client, ttl, limits })
+    }
+}
+
+/// The owner of all files of images: if this process is root, the user of all sandboxes.
+pub fn owner() -> Option<Owner> {
+    geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED })
+}
+
+// === impl Sandboxes ===
+
+impl Sandboxes {
+    /// Opens the image store. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    pub fn open(options: SandboxOptions) -> Result<Self, StoreError> {
+        let store = Store::open(options.images.clone())?;
+        porch_fn_sandbox::take_own_cgroup();
+        porch_fn_sandbox::remove_unused_cgroups();
+        Ok(Self(Arc::new(Inner {
+            sockets: store.run_folder()?,
+            registries: Images::new(Arc::clone(&options.client) as Arc<_>, options.ttl),
+            store,
+            options,
+            next_socket: AtomicU64::new(0),
+            contents: Mutex::default(),
+            changes: broadcast::channel(MAX_CHANGES).0,
+            pulls: Mutex::default(),
+            places: tokio::sync::Semaphore::new(MAX_PULLS),
+        })))
+    }
+
+    pub(super) fn program(&self) -> &[OsString] {
+        &self.0.options.program
+    }
+
+    pub(crate) fn registries(&self) -> &Images {
+        &self.0.registries
+    }
+
+    /// The content of the image in the store, if the image had a pod.
+    pub(crate) fn content(&self, image: &ImageKey) -> Option<ImageContent> {
+        self.0.contents.lock().get(image).cloned()
+    }
+
+    /// Receives each image whose tag has moved.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<ImageKey> {
+        self.0.changes.subscribe()
+    }
+
+    /// Pulls the image if it is not here, and returns the order for a sandbox of it. `wrapper` are
+    /// the wrapper-server's arguments.
+    pub(super) async fn prepare(&self, image: &ImageKey, wrapper: Vec<String>) -> Result<Prepared, Reason> {
+        let parsed = Image::parse(image.as_str(), "").map_err(missing)?;
+        let stored = match self.find(&parsed).await.map_err(missing)? {
+            Some(stored) => stored,
+            None => self.pull(image, &parsed).await.map_err(missing)?,
+        };
+        let content = self.content_of(image, &parsed, &stored);
+        let run = &stored.run;
+        let command = run.command(&[]);
+        if command.is_empty() {
+            return Err(missing(
+                "the image has neither ENTRYPOINT nor CMD, so there is nothing to run: add one to it",
+            ));
+        }
+        let name = self.0.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
+        let order = Order {
+            sandbox: Sandbox {
+                layers: if stored.stacks { stored.layers.clone() } else { Vec::new() },
+                user: run.user.clone(),
+                command,
+                env: run.env.clone(),
+                folder: run.folder.clone(),
+                network: Network::None,
+                mounts: Vec::new(),
+                limits: self.0.options.limits,
+            },
+            images: self.0.options.images.clone(),
+            image: image.as_str().to_owned(),
+            sockets: self.0.sockets.path().to_owned(),
+            socket: name.clone(),
+            wrapper,
+        };
+        Ok(Prepared { order, socket: self.0.sockets.short_path(&name), content, _stored: stored })
+    }
+
+    /// Asks the registry whether the image's tag has moved. If so, pulls the image again, and its
+    /// pods are then outdated.
+    pub(crate) async fn revalidate(&self, image: &ImageKey) {
+        let Some(parsed) = Image::parse(image.as_str(), "").ok().filter(|image| image.digest().is_none())
+        else {
+            return;
+        };
+        let (Some(known), Ok(found)) = (self.content(image), self.0.registries.metadata(&parsed).await)
+        else {
+            return;
+        };
+        if known.digest.as_str() == &*found.digest {
+            return;
+        }
+        match self.pull(image, &parsed).await {
+            Ok(stored) => {
+                self.content_of(image, &parsed, &stored);
+                // Fails only if no runner follows the changes.
+                let _ = self.0.changes.send(image.clone());
+            }
+            Err(error) => {
+                let error = error.to_string();
+                tracing::warn!(%image, error, "the tag has moved, and the image cannot be pulled again");
+            }
+        }
+    }
+
+    /// Removes a pod's socket.
+    pub(super) fn remove(&self, socket: &std::path::Path) {
+        if let Some(name) = socket.file_name() {
+            let _ = std::fs::remove_file(self.0.sockets.path().join(name));
+        }
+    }
+
+    fn content_of(&self, image: &ImageKey, parsed: &Image, stored: &Stored) -> Option<ImageContent> {
+        if parsed.digest().is_some() {
+            return None;
+        }
+        let digest = porch_fn_pool::Digest::from(stored.digest.as_str());
+        let mut contents = self.0.contents.lock();
+        let known = contents.get(image).filter(|known| known.digest == digest).cloned();
+        let content = known.unwrap_or_else(|| ImageContent { digest, resolved: Some(now()) });
+        contents.insert(image.clone(), content.clone());
+        Some(content)
+    }
+
+    async fn find(&self, image: &Image) -> Result<Option<Stored>, StoreError> {
+        let (store, image) = (self.0.store.clone(), image.clone());
+        match spawn_blocking(move || store.find(&image)).await {
+            Ok(found) => found,
+            Err(error) => Err(StoreError::Stream(io::Error::other(error))),
+        }
+    }
+
+    async fn pull(&self, key: &ImageKey, image: &Image) -> Result<Stored, StoreError> {
+        let before = self.find(image).await?.map(|stored| stored.digest);
+        let turn = Arc::clone(self.0.pulls.lock().entry(key.clone()).or_default());
+        let pulled = {
+            let _turn = turn.lock().await;
+            match self.find(image).await? {
+                // Another pod of the image was first.
+                Some(stored) if Some(&stored.digest) != before.as_ref() => Ok(()),
+                _ => self.pull_now(image).await,
+            }
+        };
+        self.0.pulls.lock().retain(|_, turn| Arc::strong_count(turn) > 1);
+        pulled?;
+        let missing = || StoreError::Missing(self.0.store.folder().to_owned());
+        self.find(image).await?.ok_or_else(missing)
+    }
+
+    async fn pull_now(&self, image: &Image) -> Result<(), StoreError> {
+        let _place = self.0.places.acquire().await;
+        let began = Instant::now();
+        tracing::info!(%image, "pulling an image");
+        self.0.store.pull(&self.0.options.client, image, &()).await?;
+        tracing::info!(%image, took = ?began.elapsed(), "pulled an image");
+        Ok(())
+    }
+}
+
+/// Why an image cannot have pods here. The kind makes it `NOT_FOUND` for the caller.
+fn missing(error: impl std::fmt::Display) -> Reason {
+    Reason::new(crate::pods::IMAGE_MISSING, error.to_string())
+}
