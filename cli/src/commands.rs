@@ -9,9 +9,9 @@ use clap_complete::Shell;
 
 use crate::admin::PageArgs;
 use crate::output::{HELP, show};
-#[cfg(feature = "up")]
-use crate::up;
 use crate::{bench, config, doctor, eval, exec_config, failure, porch_config, shards, top};
+#[cfg(feature = "up")]
+use crate::{images, one_shot, shim, up};
 
 /// The program's name.
 const NAME: &str = "porch-fn";
@@ -38,6 +38,24 @@ enum Command {
     /// Run one function on a package and print or write back the result
     #[command(help_template = HELP, before_help = include_str!("commands/examples/eval.txt"))]
     Eval(Box<eval::EvalArgs>),
+    #[cfg(feature = "up")]
+    /// Run one function image once, in a sandbox, with this command's standard input and output
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/run.txt"))]
+    Run(Box<one_shot::RunArgs>),
+    #[cfg(feature = "up")]
+    /// List, pull, import, export and remove the function images of this machine
+    #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/images.txt"), disable_help_subcommand = true)]
+    #[command(arg_required_else_help = true)]
+    Images(images::Action),
+    #[cfg(feature = "up")]
+    /// Run functions for kpt and kustomize in place of docker, podman or nerdctl
+    #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/shim.txt"), disable_help_subcommand = true)]
+    #[command(arg_required_else_help = true)]
+    Shim(shim::Action),
+    #[cfg(feature = "up")]
+    /// Run kpt, with functions in sandboxes instead of a container engine
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/kpt.txt"))]
+    Kpt(shim::KptArgs),
     /// Show the runners behind a router, their health and load, and which images they own
     #[command(help_template = HELP, before_help = include_str!("commands/examples/shards.txt"))]
     Shards(PageArgs),
@@ -76,12 +94,18 @@ enum Command {
 /// Runs the command line `args`, program name included, and returns the exit code.
 pub fn run(args: Vec<OsString>) -> ExitCode {
     #[cfg(feature = "up")]
-    if let Some(exit) = up::run_child(&args) {
+    if let Some(exit) = up::run_child(&args).or_else(|| shim::run_as_engine(&args)) {
         return exit;
     }
     let cli: Cli = match porch_fn_flags::parse(args) {
         Ok(cli) => cli,
         Err(error) => return error.report(),
+    };
+    #[cfg(feature = "up")]
+    let cli = match cli.command {
+        // A process with threads cannot start a sandbox.
+        Command::Run(args) => return one_shot::run(&args),
+        command => Cli { command },
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -94,6 +118,14 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         match cli.command {
             #[cfg(feature = "up")]
             Command::Up(args) => ("up", up::run(args).await),
+            #[cfg(feature = "up")]
+            Command::Images(action) => ("images", images::run(action).await),
+            #[cfg(feature = "up")]
+            Command::Shim(action) => ("shim", shim::install(action)),
+            #[cfg(feature = "up")]
+            Command::Kpt(args) => ("kpt", shim::kpt(args)),
+            #[cfg(feature = "up")]
+            Command::Run(args) => ("run", Ok(one_shot::run(&args))),
             Command::Eval(args) => ("eval", eval::run(*args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
             Command::Top(args) => ("top", top::run(args).await),

@@ -11,10 +11,16 @@ mod doctor;
 mod eval;
 mod exec_config;
 mod failure;
+#[cfg(feature = "up")]
+mod images;
+#[cfg(feature = "up")]
+mod one_shot;
 mod output;
 mod porch_config;
 mod progress;
 mod shards;
+#[cfg(feature = "up")]
+mod shim;
 #[cfg(test)]
 mod testing;
 mod top;

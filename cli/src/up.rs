@@ -1,21 +1,26 @@
-//! `porch-fn up`: starts a router, runners and local pods in one process, with two example
-//! functions. So the first evaluation works offline on a laptop.
+//! `porch-fn up`: starts a router, runners and local pods in one process. Images of any registry run
+//! in sandboxes. Two example functions come with porch-fn, so the first evaluation works offline.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use clap::ValueEnum;
 use futures_util::future::{join_all, select_all};
-use porch_fn_flags::{FlagError, GoDuration, LogFormat, SetFlags};
+use porch_fn_flags::{CommaList, FlagError, GoDuration, LogFormat, SetFlags};
 use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
-use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
+use porch_fn_runner::pods::local::{LocalCluster, LocalOptions, SandboxOptions, Sandboxes};
+use porch_fn_runner_config::{ImageStoreFlags, SandboxFlags};
+use tokio::task::spawn_blocking;
 use wrapper_server::process::adopt_orphans;
 
 use crate::failure::Failure;
+use crate::images::client;
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
 const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -30,8 +35,19 @@ const EXAMPLES: [(&str, &str); 2] = [
 ];
 
 /// Runner flags that `up` sets itself and refuses from the user.
-const OWN_FLAGS: [&str; 7] =
-    ["address", "port", "log-level", "log-format", "pod-backend", "local-functions", "wrapper-server"];
+const OWN_FLAGS: [&str; 11] = [
+    "address",
+    "port",
+    "log-level",
+    "log-format",
+    "pod-backend",
+    "local-functions",
+    "wrapper-server",
+    "image-dir",
+    "image-max-size",
+    "registry-mirror",
+    "insecure-registries",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
@@ -51,6 +67,20 @@ pub(crate) struct UpArgs {
     /// File with your own functions: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
     #[arg(long, value_name = "FILE")]
     local_functions: Option<PathBuf>,
+    /// Where other images run
+    #[arg(long, value_name = "BACKEND", value_enum, default_value_t = Backend::Sandbox)]
+    pod_backend: Backend,
+    #[command(flatten)]
+    store: ImageStoreFlags,
+    /// Registries that speak plain HTTP: host or host:port, separated by commas
+    #[arg(
+        long,
+        value_name = "HOSTS",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Sandboxes"
+    )]
+    insecure_registries: CommaList,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
@@ -62,9 +92,21 @@ pub(crate) struct UpArgs {
     runner_flags: Vec<OsString>,
 }
 
+/// Where the images run that are not local functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// In sandboxes, with the image's files
+    Sandbox,
+    /// Nowhere
+    Local,
+}
+
 /// Runs a child process of `up`: a local pod's wrapper-server, or an example function. `None`: the
 /// command line `args`, program name included, is another one.
 pub(crate) fn run_child(args: &[OsString]) -> Option<ExitCode> {
+    if let Some(exit) = runner::sandbox_child(args) {
+        return Some(exit);
+    }
     match args.get(1)?.to_str()? {
         WRAPPER_SERVER => Some(wrapper_server::run(args.iter().skip(1).cloned())),
         EXAMPLE_FUNCTION => {
@@ -100,13 +142,19 @@ struct Started {
     runners: Vec<App>,
     pods: LocalCluster,
     images: Vec<String>,
+    has_sandboxes: bool,
 }
 
 /// Merges the user's runner flags with the flags that `up` sets.
 fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, SetFlags), FlagError> {
     let args = std::iter::once(OsString::from("porch-fn-runner")).chain(given.iter().cloned());
     let (mut flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args)?;
-    if let Some(flag) = OWN_FLAGS.into_iter().find(|flag| set.contains(*flag)) {
+    // `set` also has what the environment sets, for `up` itself.
+    let is_given = |flag: &&str| {
+        let words = given.iter().filter_map(|word| word.to_str()).filter(|word| word.starts_with('-'));
+        words.map(|word| word.trim_start_matches('-').split('=').next()).any(|name| name == Some(*flag))
+    };
+    if let Some(flag) = OWN_FLAGS.into_iter().find(is_given) {
         let message = format!("--{flag} cannot be set after --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
@@ -131,6 +179,15 @@ fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCom
     Ok(functions)
 }
 
+/// Opens the image store for sandboxes.
+async fn sandboxes(args: &UpArgs, flags: &runner::Flags) -> Result<Sandboxes, Failure> {
+    let client = client(&args.store, &args.insecure_registries)?;
+    let sandbox = SandboxFlags { store: args.store.clone(), ..flags.sandbox.clone() };
+    let options = SandboxOptions::new(&sandbox, Arc::new(client), flags.image_metadata_ttl.into());
+    let options = options.map_err(Failure::usage)?;
+    Ok(spawn_blocking(move || Sandboxes::open(options)).await??)
+}
+
 // === impl Started ===
 
 impl Started {
@@ -138,8 +195,14 @@ impl Started {
         let own = std::env::current_exe();
         let own =
             own.map_err(|error| Failure::new(format!("cannot find this program's own path: {error}")))?;
-        let functions = functions(args.local_functions, &own, &runner_flags.server.default_image_prefix)?;
+        let functions =
+            functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
+        let sandboxes = match args.pod_backend {
+            Backend::Sandbox => Some(sandboxes(&args, &runner_flags).await?),
+            Backend::Local => None,
+        };
+        let has_sandboxes = sandboxes.is_some();
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
             max_message: runner_flags.server.max_request_body_size,
@@ -147,6 +210,7 @@ impl Started {
             log_format: args.log_format,
             prestart: false,
             functions,
+            sandboxes,
         });
         let mut runners = Vec::new();
         for number in 1..=args.runners {
@@ -171,7 +235,7 @@ impl Started {
         let router = router::start(porch_fn_flags::parse(router_flags.map(OsString::from))?).await;
         let router =
             router.map_err(|error| Failure::new(format!("router: {error}; port 0 means any free port")))?;
-        Ok(Self { router, runners, pods, images })
+        Ok(Self { router, runners, pods, images, has_sandboxes })
     }
 
     fn announce(&self) {
@@ -185,6 +249,9 @@ impl Started {
         println!("\nFunctions that run here (add your own with --local-functions):");
         for image in &self.images {
             println!("  {image}");
+        }
+        if self.has_sandboxes {
+            println!("  every other image, in a sandbox (see porch-fn images)");
         }
         println!("\nTry next, in another terminal:");
         let eval = format!("porch-fn eval examples/package --address {address} -i");

@@ -78,6 +78,8 @@ impl Report<'_> {
         let mut text = format!("{}: {message}", code_name(status.code));
         if status.code == Code::NotFound {
             let _ = match status.functions.as_str() {
+                // The runner with sandboxes says itself why it cannot have the image.
+                "" if status.message.contains("failed to start") => Ok(()),
                 "" => write!(text, "; {NOT_FOUND}"),
                 functions => write!(text, "; there are {functions}; add others with --local-functions"),
             };

@@ -1,0 +1,190 @@
+//! `porch-fn images`: the images that this machine has for `up` and `run`.
+
+mod client;
+mod progress;
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use porch_fn_flags::{CommaList, GoDuration};
+use porch_fn_image::Image;
+use porch_fn_images::{Archive, Options, Store};
+use porch_fn_registry::Platform;
+use porch_fn_runner::pods::local::owner;
+use porch_fn_runner_config::ImageStoreFlags;
+use tokio::task::spawn_blocking;
+
+pub(crate) use self::client::client;
+pub(crate) use self::progress::Terminal;
+use crate::failure::Failure;
+use crate::output::{show, table};
+
+/// Flags of all commands that use images.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub(crate) store: ImageStoreFlags,
+    /// Registries that speak plain HTTP: host or host:port, separated by commas
+    #[arg(
+        long,
+        value_name = "HOSTS",
+        env = "PORCH_FN_INSECURE_REGISTRIES",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Sandboxes"
+    )]
+    pub(crate) insecure_registries: CommaList,
+    /// Prefix for images without a registry
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        default_value = "ghcr.io/kptdev/krm-functions-catalog",
+        help_heading = "Sandboxes"
+    )]
+    pub(crate) default_image_prefix: String,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Action {
+    /// List the images of this machine
+    List {
+        #[command(flatten)]
+        args: StoreArgs,
+    },
+    /// Pull images, also if they are here: a tag may have moved
+    Pull {
+        /// The images
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+        #[command(flatten)]
+        args: StoreArgs,
+    },
+    /// Read images from an archive of docker save, podman save, skopeo or porch-fn images export
+    Import {
+        /// The archive; - reads standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Name of the image, instead of the names in the archive
+        #[arg(long = "as", value_name = "IMAGE")]
+        name: Option<String>,
+        #[command(flatten)]
+        args: StoreArgs,
+    },
+    /// Write an image to an OCI archive
+    Export {
+        /// The image
+        image: String,
+        /// The archive; - writes to standard output
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        args: StoreArgs,
+    },
+    /// Remove images that are not in use
+    Prune {
+        /// Keep images that were used in this time
+        #[arg(long, value_name = "DURATION", default_value = "0s")]
+        unused_for: GoDuration,
+        #[command(flatten)]
+        args: StoreArgs,
+    },
+}
+
+pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
+    match action {
+        Action::List { args } => list(&args.open()?)?,
+        Action::Pull { images, args } => {
+            let (store, client) = (args.open()?, client(&args.store, &args.insecure_registries)?);
+            for image in images {
+                let image = args.image(&image)?;
+                store
+                    .pull(&client, &image, &Terminal::new(&image))
+                    .await
+                    .map_err(|error| of_image(&image, error))?;
+                show(&format!("{}\n", image.as_str()));
+            }
+        }
+        Action::Import { file, name, args } => {
+            let store = args.open()?;
+            let name = name.map(|name| args.image(&name)).transpose()?;
+            let import = move || import(&store, &file, name.as_ref());
+            for image in spawn_blocking(import).await?? {
+                show(&format!("{}\n", image.as_str()));
+            }
+        }
+        Action::Export { image, file, args } => {
+            let (store, image) = (args.open()?, args.image(&image)?);
+            spawn_blocking(move || export(&store, &image, &file)).await??;
+        }
+        Action::Prune { unused_for, args } => {
+            let pruned = args.open()?.prune(Some(Duration::from(unused_for)))?;
+            show(&format!("removed {} images, {} MiB\n", pruned.images, pruned.bytes >> 20));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(store: &Store) -> Result<(), Failure> {
+    let row = |image: porch_fn_images::ImageInfo| {
+        let size = format!("{:.1} MiB", image.bytes as f64 / f64::from(1 << 20));
+        let digest = image.digest.get(..19).unwrap_or(&image.digest).to_owned();
+        vec![image.reference, digest, size, ago(image.pulled), ago(image.used)]
+    };
+    let rows = store.list()?.into_iter().map(row).collect();
+    show(&table(&["IMAGE", "DIGEST", "SIZE", "PULLED", "USED"], rows));
+    Ok(())
+}
+
+fn ago(time: SystemTime) -> String {
+    let seconds = time.elapsed().unwrap_or_default().as_secs();
+    match seconds {
+        0..=119 => format!("{seconds}s ago"),
+        120..=7199 => format!("{}m ago", seconds / 60),
+        7200..=172_799 => format!("{}h ago", seconds / 3600),
+        _ => format!("{}d ago", seconds / 86400),
+    }
+}
+
+fn import(store: &Store, file: &Path, name: Option<&Image>) -> Result<Vec<Image>, Failure> {
+    let archive = if file == Path::new("-") {
+        Archive::read(store, io::stdin().lock())
+    } else {
+        let opened =
+            File::open(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+        Archive::read(store, opened)
+    };
+    Ok(archive?.import(&Platform::default(), name)?)
+}
+
+fn export(store: &Store, image: &Image, file: &Path) -> Result<(), Failure> {
+    if file == Path::new("-") {
+        if io::stdout().is_terminal() {
+            return Err(Failure::usage("an archive is not for a terminal: name a file"));
+        }
+        return Ok(store.export(image, io::stdout().lock())?);
+    }
+    let created =
+        File::create(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    Ok(store.export(image, BufWriter::new(created))?)
+}
+
+pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{}: {error}", image.as_str()))
+}
+
+// === impl StoreArgs ===
+
+impl StoreArgs {
+    pub(crate) fn open(&self) -> Result<Store, Failure> {
+        let folder = self.store.folder().map_err(Failure::usage)?;
+        Ok(Store::open(Options { folder, max_bytes: self.store.image_max_size, owner: owner() })?)
+    }
+
+    pub(crate) fn image(&self, name: &str) -> Result<Image, Failure> {
+        Image::parse(name, &self.default_image_prefix)
+            .map_err(|error| Failure::usage(format!("{name:?}: {error}")))
+    }
+}

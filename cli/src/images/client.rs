@@ -1,0 +1,22 @@
+//! Access to registries with the user's own Docker configuration.
+
+use std::sync::Arc;
+
+use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, roots};
+use porch_fn_runner_config::ImageStoreFlags;
+
+use crate::failure::Failure;
+
+pub(crate) fn client(store: &ImageStoreFlags, insecure: &[String]) -> Result<Client, Failure> {
+    let mirrors = store.registry_mirror.iter().map(String::as_str);
+    let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
+    let insecure = insecure.iter().map(String::as_str).chain(mirrors.plain());
+    let roots = roots(None, insecure.map(str::to_owned).collect()).map_err(Failure::new)?;
+    Ok(Client::new(Options {
+        platform: Platform::default(),
+        credentials: CredentialSource::default_place().watch(),
+        roots,
+        mirrors,
+        report: Arc::new(|_, _, _| {}),
+    }))
+}

@@ -1,0 +1,291 @@
+//! `porch-fn run`: one function, once, in a sandbox of its own. Standard input, the outputs and the
+//! exit code are the function's.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use porch_fn_flags::GoDuration;
+use porch_fn_image::Image;
+use porch_fn_images::{Store, Stored};
+use porch_fn_sandbox::{DEFAULT_LIMITS, Limits, Mount, Network, Payload, Sandbox, SandboxError, start};
+
+use crate::failure::Failure;
+use crate::images::{StoreArgs, Terminal, client, of_image};
+
+const NAME: &str = "porch-fn run";
+/// Exit codes of Docker, and of timeout(1).
+const NOT_STARTED: u8 = 125;
+const TIMED_OUT: u8 = 124;
+const SIGNALED: i32 = 128;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The function's image
+    pub(crate) image: String,
+    /// Arguments for the function, instead of the image's CMD
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<String>,
+    /// Network of the function
+    #[arg(long, value_enum, default_value_t = NetworkArg::None)]
+    pub(crate) network: NetworkArg,
+    /// File or folder of this machine: type=bind,src=PATH,dst=PATH[,rw]
+    #[arg(long, value_name = "MOUNT", value_parser = parse_mount)]
+    pub(crate) mount: Vec<Mount>,
+    /// Environment variable: NAME=VALUE, or NAME with its value here
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// User of the function: user, uid, user:group or uid:gid. Default: the image's USER, or nobody
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// End the function after this time
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<GoDuration>,
+    /// When to pull the image
+    #[arg(long, value_enum, default_value_t = Pull::Missing)]
+    pub(crate) pull: Pull,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// Limits of a sandbox.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LimitArgs {
+    /// Memory of the function's processes and of its /tmp, in bytes; 0: no limit
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LIMITS.memory_bytes.unwrap_or_default(), help_heading = "Limits")]
+    memory: u64,
+    /// Number of the function's processes and threads
+    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_LIMITS.pids, help_heading = "Limits")]
+    pids: u64,
+    /// Processors for the function, such as 1.5; 0: no limit
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, help_heading = "Limits")]
+    cpus: f64,
+    /// Size of the function's /tmp, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LIMITS.tmp_bytes, help_heading = "Limits")]
+    tmp_size: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NetworkArg {
+    /// No network
+    None,
+    /// The network of this machine
+    Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pull {
+    /// If the image is not here
+    Missing,
+    /// Every time, because a tag may have moved
+    Always,
+    /// Never
+    Never,
+}
+
+/// A container to run, with the caller's standard input and outputs.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Run {
+    pub(crate) image: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) network: NetworkArg,
+    pub(crate) user: Option<String>,
+    pub(crate) pull: Pull,
+    pub(crate) mounts: Vec<Mount>,
+    pub(crate) env: Vec<String>,
+}
+
+/// Runs the command line. It must be called before the program has a second thread.
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    match try_run(args, NAME) {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.report("run");
+            ExitCode::from(NOT_STARTED)
+        }
+    }
+}
+
+/// Runs an image as a container engine would. Settings come from the environment.
+pub(crate) fn run_as(run: &Run, engine: &'static str) -> ExitCode {
+    let parsed = porch_fn_flags::parse::<EngineArgs>([OsString::from(engine)]);
+    let EngineArgs { limits, store } = match parsed {
+        Ok(args) => args,
+        Err(error) => return error.report(),
+    };
+    let args = RunArgs {
+        image: run.image.clone(),
+        args: run.args.clone(),
+        network: run.network,
+        mount: run.mounts.clone(),
+        env: run.env.clone(),
+        user: run.user.clone(),
+        timeout: None,
+        pull: run.pull,
+        limits,
+        store,
+    };
+    try_run(&args, engine).unwrap_or_else(|failure| {
+        eprintln!("{engine}: {failure}");
+        ExitCode::from(NOT_STARTED)
+    })
+}
+
+/// The settings of a container engine.
+#[derive(Debug, clap::Parser)]
+struct EngineArgs {
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Runs the image, and returns the exit code of its command.
+fn try_run(args: &RunArgs, program: &'static str) -> Result<ExitCode, Failure> {
+    let image = args.store.image(&args.image)?;
+    // Ends before the sandbox starts, with all of its threads.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (store, mut stored) = runtime.block_on(find(args, &image))?;
+    drop(runtime);
+    let sandbox = sandbox(args, &image, &stored)?;
+    let mut merge = || store.merged(&mut stored).map_err(|error| SandboxError::Merge(error.to_string()));
+    let running = start(sandbox, &mut merge, Payload::Command, program)?;
+    // Standard error is the function's: only a person gets a line of ours.
+    if !running.not_enforced().is_empty() && io::stderr().is_terminal() {
+        eprintln!("{program}: {}", running.not_enforced());
+    }
+    if let Some(timeout) = args.timeout {
+        end_after(timeout.into(), running.pid(), program);
+    }
+    Ok(exit_code(running.wait()?))
+}
+
+async fn find(args: &RunArgs, image: &Image) -> Result<(Store, Stored), Failure> {
+    let store = args.store.open()?;
+    let mut stored = if args.pull == Pull::Always { None } else { store.find(image)? };
+    if stored.is_none() && args.pull != Pull::Never {
+        store
+            .pull(&client(&args.store.store, &args.store.insecure_registries)?, image, &Terminal::new(image))
+            .await
+            .map_err(|error| of_image(image, error))?;
+        stored = store.find(image)?;
+    }
+    let missing = || of_image(image, "the image is not here: see porch-fn images list, pull and import");
+    Ok((store, stored.ok_or_else(missing)?))
+}
+
+fn sandbox(args: &RunArgs, image: &Image, stored: &Stored) -> Result<Sandbox, Failure> {
+    let run = &stored.run;
+    let command = run.command(&args.args);
+    if command.is_empty() {
+        return Err(of_image(
+            image,
+            "the image has neither ENTRYPOINT nor CMD: add one to it, or name a command",
+        ));
+    }
+    let mut env = run.env.clone();
+    for variable in &args.env {
+        let (name, value) = match variable.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (&**variable, std::env::var(variable).ok()),
+        };
+        env.retain(|set| set.split('=').next() != Some(name));
+        env.extend(value.map(|value| format!("{name}={value}")));
+    }
+    Ok(Sandbox {
+        layers: if stored.stacks { stored.layers.clone() } else { Vec::new() },
+        user: args.user.clone().unwrap_or_else(|| run.user.clone()),
+        command,
+        env,
+        folder: run.folder.clone(),
+        network: match args.network {
+            NetworkArg::None => Network::None,
+            NetworkArg::Host => Network::Host,
+        },
+        mounts: args.mount.clone(),
+        limits: args.limits.limits(),
+    })
+}
+
+fn end_after(timeout: Duration, pid: i32, program: &'static str) {
+    thread::spawn(move || {
+        thread::sleep(timeout);
+        eprintln!("{program}: the function is ended after --timeout");
+        // The sandbox ends with this process.
+        let _ = pid;
+        std::process::exit(TIMED_OUT.into());
+    });
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| SIGNALED + status.signal().unwrap_or_default());
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// Docker's syntax. `readonly` and `ro` are the default, as with kpt.
+pub(crate) fn parse_mount(text: &str) -> Result<Mount, String> {
+    let problem = |what: &str| format!("{what}; write type=bind,src=PATH,dst=PATH[,rw]");
+    let (mut source, mut target, mut is_writable) = (None, None, false);
+    for option in text.split(',') {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match (name, value) {
+            ("type", "bind") => {}
+            ("type", _) => return Err(problem("only bind mounts exist")),
+            ("src" | "source", path) => source = Some(PathBuf::from(path)),
+            ("dst" | "destination" | "target", path) => target = Some(PathBuf::from(path)),
+            ("rw", "" | "true") | ("readonly" | "ro", "false") => is_writable = true,
+            ("readonly" | "ro", "" | "true") | ("rw", "false") => is_writable = false,
+            _ => return Err(problem(&format!("{option:?} is not known"))),
+        }
+    }
+    match (source, target) {
+        (Some(source), Some(target)) if target.is_absolute() && source.is_absolute() => {
+            Ok(Mount { source, target, is_writable })
+        }
+        (Some(_), Some(_)) => Err(problem("the paths must be absolute")),
+        _ => Err(problem("src or dst is missing")),
+    }
+}
+
+// === impl LimitArgs ===
+
+impl LimitArgs {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            memory_bytes: Some(self.memory).filter(|bytes| *bytes > 0),
+            pids: self.pids,
+            cpus: Some(self.cpus).filter(|cpus| *cpus > 0.0),
+            tmp_bytes: self.tmp_size,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_have_dockers_syntax() {
+        let mount = |is_writable| Ok(Mount { source: "/a".into(), target: "/b".into(), is_writable });
+        for (text, expected) in [
+            ("type=bind,src=/a,dst=/b", mount(false)),
+            ("type=bind,source=/a,target=/b,readonly", mount(false)),
+            ("src=/a,destination=/b,rw=true", mount(true)),
+            ("type=bind,src=/a,dst=/b,rw", mount(true)),
+        ] {
+            assert_eq!(parse_mount(text), expected, "{text}");
+        }
+        for text in
+            ["type=volume,src=a,dst=/b", "src=/a", "src=a,dst=/b", "src=/a,dst=b", "src=/a,dst=/b,x=1"]
+        {
+            assert!(parse_mount(text).unwrap_err().contains("type=bind,src=PATH"), "{text}");
+        }
+    }
+}

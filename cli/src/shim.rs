@@ -1,0 +1,153 @@
+//! The program under the name of a container engine: `docker`, `podman` or `nerdctl`. It answers
+//! what kpt and kustomize ask of an engine, and nothing else. So they run functions without one.
+
+mod command;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::ValueEnum;
+
+use self::command::{Asked, parse};
+use crate::failure::Failure;
+use crate::one_shot;
+use crate::output::show;
+
+/// The variables by which kpt chooses its container engine. Older versions read the second.
+const KPT_RUNTIME: [&str; 2] = ["KRM_FN_RUNTIME", "KPT_FN_RUNTIME"];
+/// kpt asks Docker for its version, and needs at least 20.10.0.
+const ENGINE_VERSION: &str = "20.10.27";
+/// Exit code of Docker for its own errors.
+const ENGINE_FAILED: u8 = 125;
+
+/// The engines whose command line kpt uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    Docker,
+    Nerdctl,
+    Podman,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Action {
+    /// Link this program under an engine's name, and print how kpt and kustomize find it
+    Install {
+        /// The engine's name. kustomize knows only docker
+        #[arg(long = "as", value_name = "ENGINE", value_enum, default_value_t = Engine::Nerdctl)]
+        engine: Engine,
+        /// Folder of the link. Default: porch-fn/bin in the user's folder for data, ~/.local/share
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct KptArgs {
+    /// Arguments for kpt
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Answers as an engine, if the program was started under the name of one.
+pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
+    let name = Path::new(args.first()?).file_name()?;
+    let engine = Engine::value_variants().iter().find(|engine| name == engine.name())?;
+    let words: Option<Vec<&str>> = args[1..].iter().map(|word| word.to_str()).collect();
+    let asked = words.ok_or_else(|| "an argument is not UTF-8".to_owned()).and_then(|words| parse(&words));
+    Some(match asked {
+        Ok(Asked::Version { short }) => {
+            // kpt reads Docker's, and only runs the others'.
+            let long =
+                format!("Client: porch-fn {}\n Version: {ENGINE_VERSION}\n", porch_fn_version::VERSION);
+            show(&if short { format!("{ENGINE_VERSION}\n") } else { long });
+            ExitCode::SUCCESS
+        }
+        Ok(Asked::Run(run)) => one_shot::run_as(&run, engine.name()),
+        Err(problem) => {
+            eprintln!("{}: {problem}; this is porch-fn in place of {}", engine.name(), engine.name());
+            ExitCode::from(ENGINE_FAILED)
+        }
+    })
+}
+
+pub(crate) fn install(action: Action) -> Result<ExitCode, Failure> {
+    let Action::Install { engine, dir } = action;
+    let dir = match dir {
+        Some(dir) => std::path::absolute(dir)?,
+        None => default_folder()?,
+    };
+    link(engine, &dir)?;
+    let name = engine.name();
+    show(&format!(
+        "Linked {}. Set these for kpt:\n\nexport PATH={}:\"$PATH\"\nexport {}={name} {}={name}\n",
+        dir.join(name).display(),
+        dir.display(),
+        KPT_RUNTIME[0],
+        KPT_RUNTIME[1],
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs kpt, which then uses this program as its engine. Returns only if kpt cannot be run.
+pub(crate) fn kpt(args: KptArgs) -> Result<ExitCode, Failure> {
+    let engine = Engine::Nerdctl;
+    let dir = default_folder()?;
+    link(engine, &dir)?;
+    let path = env::var_os("PATH").unwrap_or_default();
+    let paths = [dir].into_iter().chain(env::split_paths(&path));
+    let runtime = KPT_RUNTIME.map(|name| (name, engine.name()));
+    let mut kpt = Command::new("kpt");
+    let error = kpt.args(args.args).env("PATH", env::join_paths(paths)?).envs(runtime).exec();
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "; install it, or add its folder to PATH: https://kpt.dev/installation",
+        _ => "",
+    };
+    Err(Failure::new(format!("cannot run kpt: {error}{advice}")))
+}
+
+/// Creates or replaces the link.
+fn link(engine: Engine, dir: &Path) -> Result<(), Failure> {
+    let at = dir.join(engine.name());
+    let of = |error: io::Error| Failure::new(format!("{}: {error}; see --dir", at.display()));
+    let own = env::current_exe()?;
+    fs::create_dir_all(dir).map_err(of)?;
+    match fs::symlink_metadata(&at) {
+        Ok(metadata) if !metadata.is_symlink() => {
+            return Err(Failure::usage(format!(
+                "{} is a program of its own: name another folder with --dir",
+                at.display()
+            )));
+        }
+        Ok(_) if fs::read_link(&at).is_ok_and(|target| target == own) => return Ok(()),
+        _ => {}
+    }
+    // Renamed, so that a process that starts now finds the old or the new link.
+    let new = dir.join(format!(".{}.{}", engine.name(), std::process::id()));
+    symlink(own, &new).and_then(|()| fs::rename(&new, &at)).map_err(of)
+}
+
+fn default_folder() -> Result<PathBuf, Failure> {
+    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
+    let data = data
+        .ok_or_else(|| Failure::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --dir"))?;
+    Ok(data.join("porch-fn/bin"))
+}
+
+// === impl Engine ===
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Nerdctl => "nerdctl",
+            Self::Podman => "podman",
+        }
+    }
+}
