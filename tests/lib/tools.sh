@@ -49,6 +49,16 @@ no_prometheus() {
     fi
 }
 
+no_registry() {
+    have docker-registry || echo "docker-registry is not installed (Debian's package docker-registry)"
+}
+
+# no_sandboxes: prints why this machine cannot run sandboxes, if it cannot.
+no_sandboxes() {
+    unshare --user --map-root-user --mount --pid --fork true 2>/dev/null ||
+        echo 'this machine does not allow user namespaces'
+}
+
 no_shellcheck() {
     have shellcheck || echo "shellcheck is not installed (Debian's package shellcheck)"
 }
@@ -99,6 +109,7 @@ install_tools() {
     have c++ || packages="$packages g++"
     [ -z "$(no_chromium)" ] || packages="$packages chromium fonts-inter"
     [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
+    [ -z "$(no_registry)" ] || packages="$packages docker-registry"
     have shellcheck || packages="$packages shellcheck"
     [ -z "$(no_shells)" ] || packages="$packages bash zsh fish"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"

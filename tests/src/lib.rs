@@ -11,6 +11,8 @@ pub mod echo;
 pub mod fake_runner;
 pub mod fleet;
 pub mod foreign;
+pub mod image;
+pub mod image_user;
 pub mod load;
 pub mod process;
 pub mod registry;

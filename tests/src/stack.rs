@@ -59,6 +59,7 @@ impl Stack {
             log_format: LogFormat::Text,
             prestart: false,
             functions: local,
+            sandboxes: None,
         });
         let mut started = Vec::new();
         for _ in 0..runners {

@@ -2,6 +2,7 @@
 //! functions that use other SDKs, a browser and Prometheus.
 
 mod clients;
+mod images;
 mod metrics;
 mod packages;
 mod status_page;

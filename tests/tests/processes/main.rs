@@ -14,6 +14,7 @@ mod pod_faults;
 mod pods;
 mod predict;
 mod runner;
+mod sandboxes;
 mod shells;
 mod status;
 mod supervision;

@@ -32,6 +32,7 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
         log_format: LogFormat::Text,
         prestart: false,
         functions,
+        sandboxes: None,
     });
     let runner = start_runner([""; 0], Some(pods)).await;
     let router = start_router([runner.address()], &[]).await;
