@@ -13,7 +13,9 @@ use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
 use porch_fn_images::{Store, Stored};
-use porch_fn_sandbox::{DEFAULT_LIMITS, Limits, Mount, Network, Payload, Sandbox, SandboxError, start};
+use porch_fn_sandbox::{
+    DEFAULT_LIMITS, Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start,
+};
 
 use crate::failure::Failure;
 use crate::images::{StoreArgs, Terminal, client, of_image};
@@ -155,12 +157,15 @@ fn try_run(args: &RunArgs, program: &'static str) -> Result<ExitCode, Failure> {
     let (store, mut stored) = runtime.block_on(find(args, &image))?;
     drop(runtime);
     let sandbox = sandbox(args, &image, &stored)?;
+    // Standard error is the function's: only a person gets a line of ours.
+    if io::stderr().is_terminal() {
+        let missing = not_enforced(&sandbox.limits);
+        if !missing.is_empty() {
+            eprintln!("{program}: {missing}");
+        }
+    }
     let mut merge = || store.merged(&mut stored).map_err(|error| SandboxError::Merge(error.to_string()));
     let running = start(sandbox, &mut merge, Payload::Command, program)?;
-    // Standard error is the function's: only a person gets a line of ours.
-    if !running.not_enforced().is_empty() && io::stderr().is_terminal() {
-        eprintln!("{program}: {}", running.not_enforced());
-    }
     if let Some(timeout) = args.timeout {
         end_after(timeout.into(), running.pid(), program);
     }

@@ -43,6 +43,18 @@ pub(crate) fn create(limits: &Limits) -> Vec<&'static str> {
     controllers
 }
 
+/// The controllers for which this process can create a cgroup.
+pub(crate) fn available() -> Vec<&'static str> {
+    let name = format!("{PREFIX}{}-probe", process::id());
+    let can_create = |(controller, (parent, _)): (&'static str, (PathBuf, u8))| {
+        let folder = parent.join(&name);
+        let created = fs::create_dir(&folder).is_ok();
+        let _ = fs::remove_dir(folder);
+        created.then_some(controller)
+    };
+    parents().into_iter().filter_map(can_create).collect()
+}
+
 /// Removes the cgroups of sandboxes whose processes have ended.
 pub fn remove_unused() {
     for (parent, _) in parents().into_values() {

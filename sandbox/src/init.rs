@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::sync::Arc;
 
 use caps::CapSet::{Ambient, Bounding, Effective, Inheritable, Permitted};
@@ -17,7 +18,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::{set_dumpable, set_pdeathsig};
 use nix::sys::signal::Signal;
-use nix::unistd::{chdir, execve};
+use nix::sys::stat::fstat;
+use nix::unistd::{chdir, dup2, execve};
 
 use crate::seccomp;
 use crate::spec::Sandbox;
@@ -65,6 +67,7 @@ pub(crate) struct Init {
 impl Init {
     fn run(&self) -> Result<u8, String> {
         let user = self.user()?;
+        reopen_null().map_err(|error| format!("open /dev/null: {error}"))?;
         let text = |step: &str, error: io::Error| format!("{step}: {error}");
         // Shared memory of the C library, where the only writable folder is.
         symlink("/tmp", "/dev/shm").map_err(|error| text("create /dev/shm", error))?;
@@ -184,6 +187,19 @@ fn become_user(user: &User) -> io::Result<()> {
     set_dumpable(false)?;
     for set in [Bounding, Ambient, Inheritable, Effective, Permitted] {
         caps::clear(None, set).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// libcontainer opens the sandbox's own /dev/null for reading alone, also for outputs that lead
+/// there.
+fn reopen_null() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let device = null.metadata()?.rdev();
+    for fd in 0..=2 {
+        if fstat(fd)?.st_rdev == device {
+            dup2(null.as_raw_fd(), fd)?;
+        }
     }
     Ok(())
 }

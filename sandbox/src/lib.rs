@@ -32,6 +32,7 @@ pub use cgroups::{remove_unused as remove_unused_cgroups, take_own as take_own_c
 pub use enter::Merge;
 pub use error::SandboxError;
 pub use init::{Inside, Payload};
+pub use limits::not_enforced;
 pub use spec::{DEFAULT_LIMITS, Limits, Mount, Network, Sandbox};
 pub use start::{Running, start};
 

@@ -8,34 +8,40 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::cgroups;
 use crate::spec::Limits;
 
-/// Applies the limits to this process and its future children. Returns what is not limited as
-/// asked, for people; nothing if all is.
-pub(crate) fn apply(limits: &Limits) -> String {
+/// Applies the limits to this process and its future children.
+pub(crate) fn apply(limits: &Limits) {
     cgroups::remove_unused();
     let controllers = cgroups::create(limits);
-    let has = |controller| controllers.contains(&controller);
-    let mut missing = Vec::new();
     if let Some(bytes) = limits.memory_bytes
-        && !has("memory")
+        && !controllers.contains(&"memory")
     {
-        let _ = limit(Resource::Data, bytes);
-        missing.push("memory is limited for each process, not for all together");
+        let _ = lower(Resource::Data, bytes);
     }
-    if !has("pids") {
+    if !controllers.contains(&"pids") {
         // Counted in the sandbox's own user namespace.
-        let _ = limit(Resource::Nproc, limits.pids);
-    }
-    if limits.cpus.is_some() && !has("cpu") {
-        missing.push("CPU is not limited");
+        let _ = lower(Resource::Nproc, limits.pids);
     }
     // A function's core dump would be written nowhere.
-    let _ = limit(Resource::Core, 0);
+    let _ = lower(Resource::Core, 0);
+}
+
+/// What of these limits this process cannot enforce as asked, for people. Empty if it can enforce
+/// all.
+pub fn not_enforced(limits: &Limits) -> String {
+    let controllers = cgroups::available();
+    let mut missing = Vec::new();
+    if limits.memory_bytes.is_some() && !controllers.contains(&"memory") {
+        missing.push("memory is limited for each process, not for all together");
+    }
+    if limits.cpus.is_some() && !controllers.contains(&"cpu") {
+        missing.push("CPU is not limited");
+    }
     missing.join(", and ")
 }
 
 /// Lowers a limit. A lower limit that is there already stays.
-fn limit(resource: Resource, to: u64) -> io::Result<()> {
+fn lower(resource: Resource, to: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = rustix::process::getrlimit(resource);
-    let lower = |limit: Option<u64>| Some(limit.map_or(to, |limit| limit.min(to)));
-    Ok(setrlimit(resource, Rlimit { current: lower(current), maximum: lower(maximum) })?)
+    let at_most = |limit: Option<u64>| Some(limit.map_or(to, |limit| limit.min(to)));
+    Ok(setrlimit(resource, Rlimit { current: at_most(current), maximum: at_most(maximum) })?)
 }

@@ -23,7 +23,6 @@ use crate::spec::Sandbox;
 #[derive(Debug)]
 pub struct Running {
     first: Pid,
-    not_enforced: String,
 }
 
 /// Starts the sandbox with this process's standard input and outputs. `program` begins the messages
@@ -41,7 +40,7 @@ pub fn start(
     payload: Payload,
     program: &'static str,
 ) -> Result<Running, SandboxError> {
-    let not_enforced = limits::apply(&sandbox.limits);
+    limits::apply(&sandbox.limits);
     let sources = enter(&sandbox, merge)?;
     let spec = sandbox.runtime_spec(ROOT, &sources)?;
     let create =
@@ -59,17 +58,12 @@ pub fn start(
         .map_err(|error| create(&error))?;
     container.start().map_err(|error| create(&error))?;
     let first = container.pid().ok_or_else(|| SandboxError::Wait(io::ErrorKind::NotFound.into()))?;
-    Ok(Running { first, not_enforced })
+    Ok(Running { first })
 }
 
 // === impl Running ===
 
 impl Running {
-    /// What the limits do not limit here, for people. Empty if they limit all.
-    pub fn not_enforced(&self) -> &str {
-        &self.not_enforced
-    }
-
     /// The process ID of the sandbox's first process.
     pub fn pid(&self) -> i32 {
         self.first.as_raw()
