@@ -55,6 +55,7 @@ impl Backend for LocalBackend {
             Action::Probe { uid, name, on: true } => {
                 // The pool stops the probe when the pod is gone.
                 return self.probes.start(uid.clone(), &name, async move {
+                    cluster.until_located(&uid).await;
                     until_serving(|| cluster.locate(&uid)).await;
                     let _ = events.send(Event::Ready(uid));
                 });

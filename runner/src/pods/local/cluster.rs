@@ -12,7 +12,7 @@ use porch_fn_pool::{
     Creation, Event, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
     WriteOutcome,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
@@ -34,6 +34,8 @@ struct Inner {
     id: u64,
     options: LocalOptions,
     state: Mutex<State>,
+    /// Changes with every pod.
+    changes: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +62,8 @@ struct LocalPod {
 impl LocalCluster {
     /// Creates a cluster without pods.
     pub fn new(options: LocalOptions) -> Self {
-        Self(Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default() }))
+        let (changes, _) = watch::channel(());
+        Self(Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default(), changes }))
     }
 
     /// The cluster's unique name. Runners with the same scope share the same pods.
@@ -199,6 +202,15 @@ impl LocalCluster {
         Some(Arc::clone(connection))
     }
 
+    /// Waits until the pod's wrapper listens. If the pod ends before, waits until the caller stops.
+    pub(super) async fn until_located(&self, uid: &Uid) {
+        let mut changes = self.0.changes.subscribe();
+        while self.locate(uid).is_none() {
+            // The sender is here.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// The pod, as people know it: its name is its UID.
     pub(super) fn facts(&self, uid: &Uid) -> Option<PodFacts> {
         let created = self.0.state.lock().pods.get(uid)?.created;
@@ -228,6 +240,7 @@ async fn supervise(
     let change = |change: &dyn Fn(&mut LocalPod)| {
         if let Some(inner) = cluster.upgrade() {
             inner.state.lock().change(&uid, change);
+            inner.changes.send_replace(());
         }
     };
     let start = match (command, &options.sandboxes) {

@@ -118,6 +118,10 @@ impl Sandboxes {
         let store = Store::open(options.images.clone())?;
         porch_fn_sandbox::take_own_cgroup();
         porch_fn_sandbox::remove_unused_cgroups();
+        let missing = porch_fn_sandbox::not_enforced(&options.limits);
+        if !missing.is_empty() {
+            tracing::info!("limits of sandboxes need a cgroup that is delegated to this process: {missing}");
+        }
         Ok(Self(Arc::new(Inner {
             sockets: store.run_folder()?,
             registries: Images::new(Arc::clone(&options.client) as Arc<_>, options.ttl),

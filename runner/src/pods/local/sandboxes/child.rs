@@ -91,9 +91,6 @@ fn serve(listener: UnixListener, wrapper: Vec<String>) -> Payload {
 
 /// Waits for the end of the sandbox, and passes SIGTERM on to it.
 fn stay(running: Running) -> ExitCode {
-    if !running.not_enforced().is_empty() {
-        eprintln!("porch-fn sandbox: {}", running.not_enforced());
-    }
     let first = Pid::from_raw(running.pid());
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return ExitCode::FAILURE;
