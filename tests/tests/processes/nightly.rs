@@ -2,6 +2,7 @@
 
 mod callers;
 mod pods;
+mod sandboxes;
 mod scale;
 mod simulation;
 mod sizing;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::join_all;
 use porch_fn_tests::foreign;
 use porch_fn_tests::image::{Compressed, Image, Layer, push, push_index};
 use porch_fn_tests::image_user::{ImageUser, Up};
@@ -130,6 +131,25 @@ async fn an_interrupted_layer_goes_on_and_a_mirror_is_asked_first() {
     assert!(cut.load(Ordering::Relaxed) > 0, "no connection was cut");
     let ran = user.run(&["run", "example.com/f:v1"], ITEMS.as_bytes()).await;
     assert!(ran.stdout == ITEMS.as_bytes());
+}
+
+#[tokio::test]
+#[ignore = "needs docker-registry; tests/run runs it"]
+async fn eight_processes_pull_an_image_at_once() {
+    let sandbox = Sandbox::new();
+    let registry = registry(&sandbox).await;
+    let large = Layer::new().file("large", 0o644, &vec![7; 8 << 20]);
+    push(registry.address(), "f/shared:v1", &cat().layer(large)).await;
+    let image = registry.image("f/shared:v1");
+    for user in ImageUser::all() {
+        let args = ["run", &image];
+        let calls = (0..8).map(|_| user.run(&args, ITEMS.as_bytes()));
+        for ended in join_all(calls).await {
+            assert!(ended.status.success() && ended.stdout == ITEMS.as_bytes(), "{ended:?}");
+        }
+        let tmp = std::fs::read_dir(user.store().join("tmp")).unwrap().count();
+        assert_eq!(tmp, 0, "unfinished content");
+    }
 }
 
 /// A proxy that ends each answer after 3 MiB.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 
 use porch_fn_tests::image::{Image, Layer};
 use porch_fn_tests::image_user::ImageUser;
@@ -12,7 +13,7 @@ use super::{NAME, programs, shell, stderr, stdout};
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn input_outputs_and_exit_code_are_the_functions() {
     for user in ImageUser::all() {
-        user.import(NAME, &shell("cat; echo note >&2; exit \"${1:-0}\"")).await;
+        user.import(NAME, &shell("cat; echo note >&2 || exit 9; exit \"${1:-0}\"")).await;
         let all_bytes: Vec<u8> = (0..=u8::MAX).cycle().take(3 << 20).collect();
         let ended = user.run(&["run", NAME], &all_bytes).await;
         assert_eq!((ended.status.code(), stderr(&ended).as_str()), (Some(0), "note\n"));
@@ -21,6 +22,9 @@ async fn input_outputs_and_exit_code_are_the_functions() {
             let ended = user.run(&["run", NAME, code], b"").await;
             assert_eq!(ended.status.code().unwrap().to_string(), code);
         }
+        let mut nowhere = user.command(user.program());
+        nowhere.args(["run", NAME]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(nowhere.status().await.unwrap().success(), "it can write to /dev/null");
         let ended = user.run(&["run", NAME, "--flag-of-the-function"], b"").await;
         assert_eq!(ended.status.code(), Some(2), "{}", stderr(&ended));
     }

@@ -1,0 +1,112 @@
+//! `porch-fn up` is killed while it pulls, unpacks and serves. The next start must be clean.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use porch_fn_tests::image::{Compressed, Image, Layer, push};
+use porch_fn_tests::image_user::{ImageUser, Up};
+use porch_fn_tests::process::{Sandbox, eventually, figure};
+use porch_fn_tests::registry::{Access, Registry};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+const INPUT: &str = "kind: ResourceList\n";
+const KILLS: u32 = 20;
+
+/// Bytes that do not become smaller, in files of 64 KiB.
+fn large(layer: Layer) -> Layer {
+    let mut state = 1_u64;
+    let mut next = || {
+        // Numbers of a linear congruential generator.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..1024).fold(layer, |layer, number| {
+        let content: Vec<u8> = std::iter::repeat_with(&mut next).take(64 << 10).collect();
+        layer.file(&format!("data/{number}"), 0o644, &content)
+    })
+}
+
+#[tokio::test]
+#[ignore = "takes minutes; tests/run nightly sandboxes runs it"]
+async fn up_is_killed_twenty_times() {
+    let sandbox = Sandbox::new();
+    let registry = Registry::start(&sandbox, "registry", Ipv4Addr::LOCALHOST.into(), Access::default()).await;
+    let image = Image::new(&["sh", "-c", "cat; sleep 0.2"])
+        .layer(Layer::of_programs(&["sh", "cat", "sleep"]))
+        .layer_as(large(Layer::new()), Compressed::Gzip);
+    push(registry.address(), "f/large:v1", &image).await;
+    let name = registry.image("f/large:v1");
+    for user in ImageUser::all() {
+        user.run(&["images", "list"], b"").await;
+        let (mounts, empty) = (mounts(), size(&user.store()));
+        // How long all three phases take together.
+        let up = Up::start(&user, &[]).await;
+        let begun = Instant::now();
+        assert_eq!(up.client().call(&name, INPUT).await.code, Code::Ok);
+        let whole = begun.elapsed();
+        up.kill().await;
+        let full = size_when_ended(&user, &mounts).await;
+        for number in 0..KILLS {
+            prune(&user).await;
+            assert_eq!(size(&user.store()), empty, "bytes before kill {number}");
+            let up = Up::start(&user, &[]).await;
+            let (client, called) = (up.client(), name.clone());
+            let call = tokio::spawn(async move { client.try_call(&called, INPUT, None).await.is_ok() });
+            // A moment in the pull, in the unpacking or in a call.
+            sleep(whole * number / (KILLS - 1)).await;
+            up.kill().await;
+            let was_answered = call.await.unwrap_or(false);
+            size_when_ended(&user, &mounts).await;
+            let up = Up::start(&user, &[]).await;
+            assert_eq!(up.client().call(&name, INPUT).await.code, Code::Ok, "after kill {number}");
+            up.kill().await;
+            let size = size_when_ended(&user, &mounts).await;
+            assert!(size.abs_diff(full) < 1 << 20, "{size} bytes after kill {number}, {full} without");
+            figure(&format!(
+                "kill {number} after {:?}: answered: {was_answered}",
+                whole * number / (KILLS - 1)
+            ));
+        }
+    }
+}
+
+/// Waits until no process of the user is left, and returns the store's size in bytes. Its next user
+/// has then removed what was unfinished.
+async fn size_when_ended(user: &ImageUser, mounts: &str) -> u64 {
+    let program = user.program().display().to_string();
+    eventually("no process is left", async || (!is_running(&program)).then_some(())).await;
+    assert_eq!(self::mounts(), mounts, "something is mounted");
+    user.run(&["images", "list"], b"").await;
+    for folder in ["tmp", "run"] {
+        assert_eq!(fs::read_dir(user.store().join(folder)).unwrap().count(), 0, "{folder}");
+    }
+    size(&user.store())
+}
+
+async fn prune(user: &ImageUser) {
+    let ended = user.run(&["images", "prune"], b"").await;
+    assert!(ended.status.success(), "{ended:?}");
+}
+
+fn mounts() -> String {
+    fs::read_to_string("/proc/self/mounts").unwrap()
+}
+
+fn is_running(program: &str) -> bool {
+    let mut processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes.any(|process| {
+        fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe.to_string_lossy() == program)
+    })
+}
+
+/// The sizes of all files below a folder, in bytes.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let size_of = |entry: fs::DirEntry| {
+        let metadata = fs::symlink_metadata(entry.path()).unwrap();
+        if metadata.is_dir() { size(&entry.path()) } else { metadata.len() }
+    };
+    entries.map(size_of).sum()
+}
