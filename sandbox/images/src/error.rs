@@ -12,7 +12,7 @@ use crate::unpack::UnpackError;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The registry.
-    #[error(transparent)]
+    #[error("{}", registry_text(.0))]
     Registry(#[from] RegistryError),
     /// A layer.
     #[error(transparent)]
@@ -70,6 +70,20 @@ pub enum StoreError {
     /// A file that is not part of the store, such as an archive.
     #[error("{0}")]
     Stream(io::Error),
+}
+
+/// The texts of lookups name flags of runners. Here, credentials are Docker's.
+fn registry_text(error: &RegistryError) -> String {
+    match error {
+        RegistryError::Unauthorized => "the image's registry refuses access to the image: check the image's name, or \
+                                        give credentials in Docker's config.json, as `docker login` does"
+            .to_owned(),
+        RegistryError::Unreachable => "the image's registry cannot be reached: check the registry and the network path \
+                                       to it (proxy, DNS, firewall), and retry; without internet, use `porch-fn images \
+                                       import`"
+            .to_owned(),
+        other => other.to_string(),
+    }
 }
 
 // === impl StoreError ===

@@ -19,7 +19,8 @@ fn shell(script: &str) -> Image {
 
 fn programs() -> Layer {
     Layer::of_programs(&[
-        "sh", "cat", "id", "ls", "touch", "sleep", "head", "bash", "env", "dd", "grep", "setsid", "tr",
+        "sh", "cat", "id", "ls", "touch", "sleep", "head", "bash", "env", "dd", "grep", "setpriv", "setsid",
+        "tr", "unshare",
     ])
 }
 

@@ -87,11 +87,15 @@ async fn it_gets_no_rights() {
     for user in ImageUser::all() {
         let script = "head -60 /proc/self/status | while read -r name value; do case $name in \
                       Cap*|NoNewPrivs:|Seccomp:) echo \"$name $value\";; esac; done";
-        let output = output(&user, &["--user", "0:0"], script).await;
+        let script = format!("{script}\nunshare --user true; unshare --pid true; setpriv --reuid=1 true");
+        let output = output(&user, &["--user", "0:0"], &script).await;
         let lines: Vec<_> = output.lines().collect();
         let none = "0000000000000000";
         for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             assert!(lines.contains(&&*format!("{name}: {none}")), "{output}");
+        }
+        for refused in ["unshare: unshare failed: Operation not permitted", "setpriv: setresuid failed"] {
+            assert!(output.contains(refused), "{output}");
         }
         assert!(lines.contains(&"NoNewPrivs: 1") && lines.contains(&"Seccomp: 2"), "{output}");
     }
