@@ -35,6 +35,7 @@ use porch_fn_image::Image;
 
 pub use client::{Blob, Client, Manifest, Mirrors, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
+pub use digest::{Hasher, has_digest, sha256};
 pub use error::RegistryError;
 pub use images::{Images, ResolveError};
 pub use platform::Platform;

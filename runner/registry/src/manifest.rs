@@ -76,16 +76,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
 
 /// Returns the digest of the best entry that runs on the platform.
 pub(crate) fn choose<'a>(entries: &'a [IndexEntry], platform: &Platform) -> Result<&'a str, RegistryError> {
-    let of = |wanted: &Platform| {
-        entries.iter().find(|entry| {
-            entry.platform.as_ref().is_some_and(|it| {
-                Platform::new(&it.os, &it.architecture, it.variant.as_deref().unwrap_or_default()) == *wanted
-            })
-        })
-    };
-    // An entry may omit its platform. Then only the image configuration names the platform.
-    let unnamed = || entries.iter().find(|entry| entry.platform.is_none());
-    let best = platform.compatible().iter().find_map(of).or_else(unnamed);
+    let best = platform.best(entries, |entry| {
+        let it = entry.platform.as_ref()?;
+        Some(Platform::new(&it.os, &it.architecture, it.variant.as_deref().unwrap_or_default()))
+    });
     best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })
 }
 

@@ -59,9 +59,17 @@ impl Platform {
         Self { os: lower(os), architecture: architecture.to_owned(), variant: variant.to_owned() }
     }
 
+    /// The best entry of an index for this platform. `platform` returns the platform that an entry
+    /// names. An entry may omit it: then only the image configuration names the platform.
+    pub fn best<'a, T>(&self, entries: &'a [T], platform: impl Fn(&T) -> Option<Self>) -> Option<&'a T> {
+        let of = |wanted: &Self| entries.iter().find(|&entry| platform(entry).as_ref() == Some(wanted));
+        let unnamed = || entries.iter().find(|&entry| platform(entry).is_none());
+        self.compatible().iter().find_map(of).or_else(unnamed)
+    }
+
     /// The platforms whose images run on this one, best first: itself, lower variants, and the
     /// 32-bit platforms of the same processors.
-    pub fn compatible(&self) -> Vec<Self> {
+    fn compatible(&self) -> Vec<Self> {
         let of = |architecture: &str, variant: &str| Self {
             os: self.os.clone(),
             architecture: architecture.to_owned(),

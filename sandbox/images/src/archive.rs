@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use porch_fn_image::Image;
-use porch_fn_registry::Platform;
+use porch_fn_registry::{Hasher, Platform, has_digest, sha256};
 use tempfile::TempDir;
 
-use crate::content::{Hashed, Hasher, has_digest};
+use crate::content::Hashed;
 use crate::error::OnDisk as _;
 use crate::pull::{check_layers, parse_manifest};
 use crate::record::Record;
@@ -129,7 +129,7 @@ impl Archive {
 
     fn keep(&self, images: &[Image], manifest_bytes: &[u8]) -> Result<(), StoreError> {
         let manifest = parse_manifest(manifest_bytes)?;
-        let digest = crate::content::sha256(manifest_bytes);
+        let digest = sha256(manifest_bytes);
         let config_digest = manifest.config().digest().to_string();
         let config = self.document_by_digest(&config_digest, "image configuration")?;
         let (run, layers) = config::parse(&config)?;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use pathrs::Root;
 use pathrs::flags::ResolverFlags;
+use porch_fn_registry::sha256;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::content::sha256;
 use crate::error::OnDisk as _;
 use crate::store::{Store, publish, remove};
 use crate::{StoreError, Stored};

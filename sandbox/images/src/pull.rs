@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use oci_spec::image::{Descriptor, ImageManifest};
 use porch_fn_image::{Image, is_digest};
-use porch_fn_registry::{Client, RegistryError};
+use porch_fn_registry::{Client, Hasher, RegistryError, has_digest};
 use rustix::fs::{Mode, OFlags, mkdir, open};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::content::{Hashed, Hasher, has_digest};
+use crate::content::Hashed;
 use crate::error::OnDisk as _;
 use crate::record::Record;
 use crate::store::{Store, publish};

@@ -3,10 +3,10 @@
 use std::time::SystemTime;
 
 use porch_fn_image::Image;
+use porch_fn_registry::sha256;
 use serde::{Deserialize, Serialize};
 
 use crate::RunConfig;
-use crate::content::sha256;
 
 /// The file of one reference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     pub(crate) layers: Vec<String>,
     /// How the image wants to be run.
     pub(crate) run: RunConfig,
-    /// When it was pulled or imported, and whether its layers stack.
+    /// When it was pulled or imported.
     pub(crate) pulled: SystemTime,
 }
 

@@ -49,15 +49,10 @@ fn names(descriptor: &Descriptor) -> Vec<String> {
 }
 
 fn choose<'a>(index: &'a ImageIndex, platform: &Platform) -> Result<&'a Descriptor, StoreError> {
-    let of = |wanted: &Platform| {
-        index.manifests().iter().find(|entry| {
-            entry.platform().as_ref().is_some_and(|it| {
-                let variant = it.variant().as_deref().unwrap_or_default();
-                Platform::new(&it.os().to_string(), &it.architecture().to_string(), variant) == *wanted
-            })
-        })
-    };
-    let unnamed = || index.manifests().iter().find(|entry| entry.platform().is_none());
-    let best = platform.compatible().iter().find_map(of).or_else(unnamed);
+    let best = platform.best(index.manifests(), |entry| {
+        let it = entry.platform().as_ref()?;
+        let variant = it.variant().as_deref().unwrap_or_default();
+        Some(Platform::new(&it.os().to_string(), &it.architecture().to_string(), variant))
+    });
     best.ok_or_else(|| StoreError::document("archive", format!("an image is not built for {platform}")))
 }
