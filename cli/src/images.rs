@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use porch_fn_flags::{CommaList, GoDuration};
 use porch_fn_image::Image;
@@ -120,7 +120,7 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
             spawn_blocking(move || export(&store, &image, &file)).await??;
         }
         Action::Prune { unused_for, args } => {
-            let pruned = args.open()?.prune(Some(Duration::from(unused_for)))?;
+            let pruned = args.open()?.prune(unused_for.into())?;
             show(&format!("removed {} images, {} MiB\n", pruned.images, pruned.bytes >> 20));
         }
     }

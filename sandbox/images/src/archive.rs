@@ -15,13 +15,13 @@ use porch_fn_image::Image;
 use porch_fn_registry::{Hasher, Platform, has_digest, sha256};
 use tempfile::TempDir;
 
+use crate::StoreError;
 use crate::content::Hashed;
 use crate::error::OnDisk as _;
-use crate::pull::{check_layers, parse_manifest};
+use crate::pull::{parse_layers, parse_manifest};
 use crate::record::Record;
 use crate::store::{Lock, Store};
 use crate::unpack::decompressed;
-use crate::{StoreError, config};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
@@ -132,9 +132,7 @@ impl Archive {
         let digest = sha256(manifest_bytes);
         let config_digest = manifest.config().digest().to_string();
         let config = self.document_by_digest(&config_digest, "image configuration")?;
-        let (run, layers) = config::parse(&config)?;
-        let blobs: Vec<_> = manifest.layers().iter().map(|layer| layer.digest().to_string()).collect();
-        check_layers(&blobs, &layers)?;
+        let (run, blobs, layers) = parse_layers(&manifest, &config)?;
         self.store.keep_blob(&digest, manifest_bytes)?;
         self.store.keep_blob(&config_digest, &config)?;
         for (blob, layer) in blobs.iter().zip(&layers) {

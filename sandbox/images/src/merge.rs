@@ -12,7 +12,7 @@ use porch_fn_registry::sha256;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::OnDisk as _;
-use crate::store::{Store, publish, remove};
+use crate::store::{self, Store, publish, remove};
 use crate::{StoreError, Stored};
 
 /// Folders that every sandbox needs. When layers are stacked, they are below the image.
@@ -59,7 +59,7 @@ impl Store {
 
 /// The digest of a layer by the path of its files.
 fn digest_of(layer: &Path) -> Option<String> {
-    Some(layer.parent()?.file_name()?.to_str()?.replace('-', ":"))
+    Some(store::digest_of(layer.parent()?.file_name()?.to_str()?))
 }
 
 /// Adds a layer to the layers below it.

@@ -2,7 +2,7 @@
 //! user wants to be gone. What a running sandbox uses stays.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::StoreError;
 use crate::error::OnDisk as _;
 use crate::record::{ImageInfo, Record};
-use crate::store::{Lock, Store, remove};
+use crate::store::{Lock, Store, digest_of, file_name, open, remove};
 
 /// What was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,20 +55,18 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Busy`] while another process pulls or starts images.
-    pub fn prune(&self, unused_for: Option<Duration>) -> Result<Pruned, StoreError> {
+    pub fn prune(&self, unused_for: Duration) -> Result<Pruned, StoreError> {
         let lock = self.lock_alone()?.ok_or_else(|| StoreError::Busy(self.folder().to_owned()))?;
-        let mut pruned = Pruned::default();
-        if let Some(unused_for) = unused_for {
-            for entry in self.entries()? {
-                let is_old = entry.used.elapsed().is_ok_and(|age| age >= unused_for);
-                if is_old && is_free(&entry.path)? {
-                    remove(&entry.path)?;
-                    pruned.images += 1;
-                }
+        let mut images = 0;
+        for entry in self.entries()? {
+            let is_old = entry.used.elapsed().is_ok_and(|age| age >= unused_for);
+            if is_old && is_free(&entry.path)? {
+                remove(&entry.path)?;
+                images += 1;
             }
         }
         let collected = self.collect_locked(&lock)?;
-        Ok(Pruned { images: pruned.images + collected.images, bytes: collected.bytes })
+        Ok(Pruned { images: images + collected.images, ..collected })
     }
 
     /// Removes images until the rest fits. Does nothing while other processes pull or start images.
@@ -84,16 +82,19 @@ impl Store {
 
     fn collect_locked(&self, _: &Lock) -> Result<Pruned, StoreError> {
         let mut pruned = Pruned { images: 0, bytes: self.remove_unneeded()? };
+        let mut total = self.total()?;
         let mut entries = self.entries()?;
         entries.sort_by_key(|entry| entry.used);
         for entry in entries {
-            if self.total()? <= self.options().max_bytes {
+            if total <= self.options().max_bytes {
                 break;
             }
             if is_free(&entry.path)? {
                 remove(&entry.path)?;
+                let freed = self.remove_unneeded()?;
+                total -= freed;
                 pruned.images += 1;
-                pruned.bytes += self.remove_unneeded()?;
+                pruned.bytes += freed;
             }
         }
         Ok(pruned)
@@ -101,24 +102,29 @@ impl Store {
 
     /// Removes blobs and layers that no image has. Returns their size.
     fn remove_unneeded(&self) -> Result<u64, StoreError> {
-        let before = self.total()?;
         let entries = self.entries()?;
         let records = || entries.iter().map(|entry| &entry.record);
-        let name = |digest: &str| digest.replace(':', "-");
-        self.retain("blobs", &records().flat_map(Record::all_blobs).map(name).collect())?;
-        self.retain(
-            "layers",
-            &records().flat_map(|record| &record.layers).map(|layer| name(layer)).collect(),
-        )?;
-        self.retain("merged", &records().map(|record| Self::merged_key(&record.layers)).collect())?;
-        Ok(before.saturating_sub(self.total()?))
+        let blobs = records().flat_map(Record::all_blobs).map(file_name).collect();
+        let layers = records().flat_map(|record| &record.layers).map(|layer| file_name(layer)).collect();
+        let merged = records().map(|record| Self::merged_key(&record.layers)).collect();
+        // Files of merged folders are those of layers.
+        self.retain("merged", &merged, |_, _| 0)?;
+        Ok(self.retain("blobs", &blobs, Self::blob_size)?
+            + self.retain("layers", &layers, Self::layer_size)?)
     }
 
-    fn retain(&self, folder: &str, names: &HashSet<String>) -> Result<(), StoreError> {
+    /// Removes all but these names. Returns the size of what was removed.
+    fn retain(
+        &self,
+        folder: &str,
+        names: &HashSet<String>,
+        size: impl Fn(&Self, &str) -> u64,
+    ) -> Result<u64, StoreError> {
+        let mut removed = 0;
         for path in self.files(folder)? {
-            let is_needed =
-                path.file_name().and_then(|name| name.to_str()).is_some_and(|name| names.contains(name));
-            if !is_needed && is_free(&path)? {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if !names.contains(name) && is_free(&path)? {
+                removed += size(self, &digest_of(name));
                 // Renamed first, so that nothing with a final name is ever incomplete.
                 let workspace = self.workspace()?;
                 let doomed = workspace.path().join("removed");
@@ -126,7 +132,7 @@ impl Store {
                 remove(&doomed)?;
             }
         }
-        Ok(())
+        Ok(removed)
     }
 
     fn entries(&self) -> Result<Vec<Entry>, StoreError> {
@@ -141,40 +147,32 @@ impl Store {
         Ok(entries)
     }
 
-    fn files(&self, folder: &str) -> Result<Vec<PathBuf>, StoreError> {
-        let folder = self.path(folder);
-        let entries = fs::read_dir(&folder).on_disk("cannot read", &folder)?;
-        entries.map(|entry| Ok(entry.on_disk("cannot read", &folder)?.path())).collect()
-    }
-
     /// Size of all content, in bytes.
     fn total(&self) -> Result<u64, StoreError> {
         let digests = |folder| -> Result<Vec<String>, StoreError> {
-            let name = |path: PathBuf| Some(path.file_name()?.to_str()?.replace('-', ":"));
-            Ok(self.files(folder)?.into_iter().filter_map(name).collect())
+            let digest = |path: PathBuf| Some(digest_of(path.file_name()?.to_str()?));
+            Ok(self.files(folder)?.into_iter().filter_map(digest).collect())
         };
         let (blobs, layers) = (digests("blobs")?, digests("layers")?);
         Ok(self.size(blobs.iter().map(String::as_str), layers.iter().map(String::as_str)))
     }
 
-    fn size<'a>(
-        &self,
-        blobs: impl IntoIterator<Item = &'a str>,
-        layers: impl IntoIterator<Item = &'a str>,
-    ) -> u64 {
-        let blob = |digest| fs::metadata(self.blob_path(digest)).map_or(0, |file| file.len());
-        let layer = |digest| self.contents(digest).ok().flatten().map_or(0, |contents| contents.bytes);
-        blobs.into_iter().map(blob).sum::<u64>() + layers.into_iter().map(layer).sum::<u64>()
+    fn size<'a>(&self, blobs: impl Iterator<Item = &'a str>, layers: impl Iterator<Item = &'a str>) -> u64 {
+        let blobs: u64 = blobs.map(|digest| self.blob_size(digest)).sum();
+        blobs + layers.map(|digest| self.layer_size(digest)).sum::<u64>()
+    }
+
+    fn blob_size(&self, digest: &str) -> u64 {
+        fs::metadata(self.blob_path(digest)).map_or(0, |file| file.len())
+    }
+
+    fn layer_size(&self, digest: &str) -> u64 {
+        self.contents(digest).ok().flatten().map_or(0, |contents| contents.bytes)
     }
 }
 
 /// Whether no sandbox uses the image or layer. The caller holds the store's lock alone.
 fn is_free(path: &Path) -> Result<bool, StoreError> {
-    match File::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
-        opened => {
-            let file = opened.on_disk("cannot open", path)?;
-            Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
-        }
-    }
+    let Some(file) = open(path)? else { return Ok(true) };
+    Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
 }

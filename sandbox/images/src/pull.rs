@@ -19,7 +19,7 @@ use crate::error::OnDisk as _;
 use crate::record::Record;
 use crate::store::{Store, publish};
 use crate::unpack::{Contents, decompressed, unpack};
-use crate::{StoreError, config};
+use crate::{RunConfig, StoreError, config};
 
 /// Layers that are fetched and unpacked at the same time.
 const AT_ONCE: usize = 4;
@@ -58,10 +58,8 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
         let pulled = self.pull_all(client, image, progress).await;
-        let store = self.clone();
-        let collected = spawn_blocking(move || store.collect()).await;
-        pulled?;
-        collected.map_err(|error| StoreError::Stream(error.into()))?
+        let collected = self.blocking(Self::collect).await;
+        pulled.and(collected)
     }
 
     async fn pull_all(
@@ -75,9 +73,7 @@ impl Store {
         let manifest = parse_manifest(&fetched.bytes)?;
         self.keep_blob(&fetched.digest, &fetched.bytes)?;
         let config = self.fetch_config(client, image, manifest.config()).await?;
-        let (run, layers) = config::parse(&config)?;
-        let blobs: Vec<_> = manifest.layers().iter().map(|layer| layer.digest().to_string()).collect();
-        check_layers(&blobs, &layers)?;
+        let (run, blobs, layers) = parse_layers(&manifest, &config)?;
         let mut missing = Vec::new();
         for (descriptor, layer) in manifest.layers().iter().zip(&layers) {
             if self.contents(layer)?.is_none() || !self.blob_path(descriptor.digest().as_ref()).exists() {
@@ -264,7 +260,10 @@ impl Store {
     }
 
     /// Runs a method on a thread that may block.
-    pub(crate) async fn blocking<T: Send + 'static>(
+    ///
+    /// # Errors
+    /// Those of the method.
+    pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -286,8 +285,20 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<ImageManifest, StoreError> 
     ImageManifest::from_reader(bytes).map_err(|error| StoreError::document("manifest", error))
 }
 
+/// How the image wants to be run, the digests of its compressed layers, and those of their tar
+/// streams, lowest first.
+pub(crate) fn parse_layers(
+    manifest: &ImageManifest,
+    config: &[u8],
+) -> Result<(RunConfig, Vec<String>, Vec<String>), StoreError> {
+    let (run, layers) = config::parse(config)?;
+    let blobs: Vec<_> = manifest.layers().iter().map(|layer| layer.digest().to_string()).collect();
+    check_layers(&blobs, &layers)?;
+    Ok((run, blobs, layers))
+}
+
 /// Fails if the digests cannot be names of files, or if manifest and configuration disagree.
-pub(crate) fn check_layers(blobs: &[String], layers: &[String]) -> Result<(), StoreError> {
+fn check_layers(blobs: &[String], layers: &[String]) -> Result<(), StoreError> {
     /// As many as overlayfs stacks at most is 500; Docker refuses more than 127.
     const MAX_LAYERS: usize = 200;
     let problem = |reason| Err(StoreError::document("manifest", reason));

@@ -86,19 +86,14 @@ impl Store {
 
     /// Removes what killed processes left, unless another process may be creating something.
     fn sweep(&self) -> Result<(), StoreError> {
-        let list = |folder: &Path| -> Result<Vec<PathBuf>, StoreError> {
-            let entries = fs::read_dir(folder).on_disk("cannot read", folder)?;
-            entries.map(|entry| Ok(entry.on_disk("cannot read", folder)?.path())).collect()
-        };
-        let (tmp, run) = (self.path("tmp"), self.path("run"));
-        if list(&tmp)?.is_empty() && list(&run)?.is_empty() {
+        if self.files("tmp")?.is_empty() && self.files("run")?.is_empty() {
             return Ok(());
         }
         if let Some(_lock) = self.lock_alone()? {
-            for path in list(&tmp)? {
+            for path in self.files("tmp")? {
                 remove(&path)?;
             }
-            for path in list(&run)? {
+            for path in self.files("run")? {
                 let folder = File::open(&path).on_disk("cannot open", &path)?;
                 if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
                     remove(&path)?;
@@ -146,12 +141,19 @@ impl Store {
 
     /// `digest` is a valid digest: it becomes a name.
     pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
-        self.path("blobs").join(digest.replace(':', "-"))
+        self.path("blobs").join(file_name(digest))
     }
 
     /// `digest` is a valid digest: it becomes a name.
     pub(crate) fn layer_path(&self, digest: &str) -> PathBuf {
-        self.path("layers").join(digest.replace(':', "-"))
+        self.path("layers").join(file_name(digest))
+    }
+
+    /// What is in one of the store's folders.
+    pub(crate) fn files(&self, folder: &str) -> Result<Vec<PathBuf>, StoreError> {
+        let folder = self.path(folder);
+        let entries = fs::read_dir(&folder).on_disk("cannot read", &folder)?;
+        entries.map(|entry| Ok(entry.on_disk("cannot read", &folder)?.path())).collect()
     }
 
     /// Prevents that anything is removed. Waits while another process removes something.
@@ -206,6 +208,24 @@ impl Store {
     /// The content of a blob.
     pub(crate) fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
         read(&self.blob_path(digest))
+    }
+}
+
+/// The name of a digest's file.
+pub(crate) fn file_name(digest: &str) -> String {
+    digest.replace(':', "-")
+}
+
+/// The digest of a file's name.
+pub(crate) fn digest_of(file_name: &str) -> String {
+    file_name.replace('-', ":")
+}
+
+/// Opens a file or folder, if it exists.
+pub(crate) fn open(path: &Path) -> Result<Option<File>, StoreError> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).on_disk("cannot open", path),
     }
 }
 

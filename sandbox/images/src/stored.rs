@@ -1,14 +1,13 @@
 //! An image that is ready to start.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
-use rustix::fs::Timespec;
-use rustix::fs::{FlockOperation, Timestamps, UTIME_NOW, UTIME_OMIT, flock, futimens};
+use rustix::fs::{FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, futimens};
 
 use crate::error::OnDisk as _;
-use crate::store::Store;
+use crate::store::{Store, open};
 use crate::{RunConfig, StoreError};
 
 /// An image of the store. While it exists, also in another process that inherits its files, the
@@ -67,13 +66,10 @@ impl Store {
 }
 
 /// Keeps a layer or a record until the file is closed. The caller holds the store's lock.
-fn lease(layer: &std::path::Path) -> Result<Option<File>, StoreError> {
-    match File::open(layer) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        opened => {
-            let file = opened.on_disk("cannot open", layer)?;
-            flock(&file, FlockOperation::LockShared).on_disk("cannot lock", layer)?;
-            Ok(Some(file))
-        }
+fn lease(path: &Path) -> Result<Option<File>, StoreError> {
+    let file = open(path)?;
+    if let Some(file) = &file {
+        flock(file, FlockOperation::LockShared).on_disk("cannot lock", path)?;
     }
+    Ok(file)
 }
