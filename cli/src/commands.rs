@@ -102,11 +102,10 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         Err(error) => return error.report(),
     };
     #[cfg(feature = "up")]
-    let cli = match cli.command {
+    if let Command::Run(args) = &cli.command {
         // A process with threads cannot start a sandbox.
-        Command::Run(args) => return one_shot::run(&args),
-        command => Cli { command },
-    };
+        return one_shot::run(args);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -11,9 +11,9 @@ use std::time::SystemTime;
 
 use porch_fn_flags::{CommaList, GoDuration};
 use porch_fn_image::Image;
-use porch_fn_images::{Archive, Options, Store};
+use porch_fn_images::{Archive, Store};
 use porch_fn_registry::Platform;
-use porch_fn_runner::pods::local::owner;
+use porch_fn_runner::pods::local::store_options;
 use porch_fn_runner_config::ImageStoreFlags;
 use tokio::task::spawn_blocking;
 
@@ -22,9 +22,9 @@ pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{show, table};
 
-/// Flags of all commands that use images.
+/// Where images are kept, and how registries are reached.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct StoreArgs {
+pub(crate) struct RegistryArgs {
     #[command(flatten)]
     pub(crate) store: ImageStoreFlags,
     /// Registries that speak plain HTTP: host or host:port, separated by commas
@@ -37,6 +37,13 @@ pub(crate) struct StoreArgs {
         help_heading = "Sandboxes"
     )]
     pub(crate) insecure_registries: CommaList,
+}
+
+/// Flags of all commands that name images themselves.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub(crate) registries: RegistryArgs,
     /// Prefix for images without a registry
     #[arg(
         long,
@@ -97,7 +104,7 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::List { args } => list(&args.open()?)?,
         Action::Pull { images, args } => {
-            let (store, client) = (args.open()?, client(&args.store, &args.insecure_registries)?);
+            let (store, client) = (args.open()?, client(&args.registries)?);
             for image in images {
                 let image = args.image(&image)?;
                 store
@@ -179,8 +186,7 @@ pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure 
 
 impl StoreArgs {
     pub(crate) fn open(&self) -> Result<Store, Failure> {
-        let folder = self.store.folder().map_err(Failure::usage)?;
-        Ok(Store::open(Options { folder, max_bytes: self.store.image_max_size, owner: owner() })?)
+        Ok(Store::open(store_options(&self.registries.store).map_err(Failure::usage)?)?)
     }
 
     pub(crate) fn image(&self, name: &str) -> Result<Image, Failure> {

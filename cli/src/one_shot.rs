@@ -12,9 +12,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{Store, Stored};
+use porch_fn_images::{Store, StoreError, Stored};
+use porch_fn_runner_config::defaults;
 use porch_fn_sandbox::{
-    DEFAULT_LIMITS, Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start,
+    FOLDERS, Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start,
 };
 
 use crate::failure::Failure;
@@ -28,6 +29,18 @@ const SIGNALED: i32 = 128;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
+    #[command(flatten)]
+    run: Run,
+    /// End the function after this time
+    #[arg(long, value_name = "DURATION")]
+    timeout: Option<GoDuration>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// What to run, as the caller of porch-fn or of a container engine says.
+#[derive(Debug, PartialEq, clap::Args)]
+pub(crate) struct Run {
     /// The function's image
     pub(crate) image: String,
     /// Arguments for the function, instead of the image's CMD
@@ -45,32 +58,34 @@ pub(crate) struct RunArgs {
     /// User of the function: user, uid, user:group or uid:gid. Default: the image's USER, or nobody
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// End the function after this time
-    #[arg(long, value_name = "DURATION")]
-    pub(crate) timeout: Option<GoDuration>,
     /// When to pull the image
     #[arg(long, value_enum, default_value_t = Pull::Missing)]
     pub(crate) pull: Pull,
+}
+
+/// Settings of this machine. A container engine has them from the environment.
+#[derive(Debug, clap::Args)]
+struct Settings {
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    limits: LimitArgs,
     #[command(flatten)]
-    pub(crate) store: StoreArgs,
+    store: StoreArgs,
 }
 
 /// Limits of a sandbox.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LimitArgs {
     /// Memory of the function's processes and of its /tmp, in bytes; 0: no limit
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LIMITS.memory_bytes.unwrap_or_default(), help_heading = "Limits")]
+    #[arg(long, value_name = "BYTES", default_value_t = defaults::MEMORY, help_heading = "Limits")]
     memory: u64,
     /// Number of the function's processes and threads
-    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_LIMITS.pids, help_heading = "Limits")]
+    #[arg(long, value_name = "COUNT", default_value_t = defaults::PIDS, help_heading = "Limits")]
     pids: u64,
     /// Processors for the function, such as 1.5; 0: no limit
     #[arg(long, value_name = "COUNT", default_value_t = 0.0, help_heading = "Limits")]
     cpus: f64,
     /// Size of the function's /tmp, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LIMITS.tmp_bytes, help_heading = "Limits")]
+    #[arg(long, value_name = "BYTES", default_value_t = defaults::TMP_SIZE, help_heading = "Limits")]
     tmp_size: u64,
 }
 
@@ -92,71 +107,44 @@ pub(crate) enum Pull {
     Never,
 }
 
-/// A container to run, with the caller's standard input and outputs.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Run {
-    pub(crate) image: String,
-    pub(crate) args: Vec<String>,
-    pub(crate) network: NetworkArg,
-    pub(crate) user: Option<String>,
-    pub(crate) pull: Pull,
-    pub(crate) mounts: Vec<Mount>,
-    pub(crate) env: Vec<String>,
-}
-
 /// Runs the command line. It must be called before the program has a second thread.
-pub(crate) fn run(args: &RunArgs) -> ExitCode {
-    match try_run(args, NAME) {
-        Ok(code) => code,
-        Err(failure) => {
-            failure.report("run");
-            ExitCode::from(NOT_STARTED)
-        }
-    }
+pub(crate) fn run(RunArgs { run, timeout, settings }: &RunArgs) -> ExitCode {
+    try_run(run, settings, *timeout, NAME).unwrap_or_else(|failure| {
+        failure.report("run");
+        ExitCode::from(NOT_STARTED)
+    })
 }
 
-/// Runs an image as a container engine would. Settings come from the environment.
+/// Runs an image as a container engine would.
 pub(crate) fn run_as(run: &Run, engine: &'static str) -> ExitCode {
-    let parsed = porch_fn_flags::parse::<EngineArgs>([OsString::from(engine)]);
-    let EngineArgs { limits, store } = match parsed {
+    #[derive(Debug, clap::Parser)]
+    struct NoArgs {
+        #[command(flatten)]
+        settings: Settings,
+    }
+    let NoArgs { settings } = match porch_fn_flags::parse([OsString::from(engine)]) {
         Ok(args) => args,
         Err(error) => return error.report(),
     };
-    let args = RunArgs {
-        image: run.image.clone(),
-        args: run.args.clone(),
-        network: run.network,
-        mount: run.mounts.clone(),
-        env: run.env.clone(),
-        user: run.user.clone(),
-        timeout: None,
-        pull: run.pull,
-        limits,
-        store,
-    };
-    try_run(&args, engine).unwrap_or_else(|failure| {
+    try_run(run, &settings, None, engine).unwrap_or_else(|failure| {
         eprintln!("{engine}: {failure}");
         ExitCode::from(NOT_STARTED)
     })
 }
 
-/// The settings of a container engine.
-#[derive(Debug, clap::Parser)]
-struct EngineArgs {
-    #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
-    store: StoreArgs,
-}
-
 /// Runs the image, and returns the exit code of its command.
-fn try_run(args: &RunArgs, program: &'static str) -> Result<ExitCode, Failure> {
-    let image = args.store.image(&args.image)?;
+fn try_run(
+    run: &Run,
+    settings: &Settings,
+    timeout: Option<GoDuration>,
+    program: &'static str,
+) -> Result<ExitCode, Failure> {
+    let image = settings.store.image(&run.image)?;
     // Ends before the sandbox starts, with all of its threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (store, mut stored) = runtime.block_on(find(args, &image))?;
+    let (store, mut stored) = runtime.block_on(find(&settings.store, run.pull, &image))?;
     drop(runtime);
-    let sandbox = sandbox(args, &image, &stored)?;
+    let sandbox = sandbox(run, settings.limits.limits(), &image, &stored)?;
     // Standard error is the function's: only a person gets a line of ours.
     if io::stderr().is_terminal() {
         let missing = not_enforced(&sandbox.limits);
@@ -164,20 +152,21 @@ fn try_run(args: &RunArgs, program: &'static str) -> Result<ExitCode, Failure> {
             eprintln!("{program}: {missing}");
         }
     }
-    let mut merge = || store.merged(&mut stored).map_err(|error| SandboxError::Merge(error.to_string()));
+    let merged = |error: StoreError| SandboxError::Merge(error.to_string());
+    let mut merge = || store.merged(&mut stored, &FOLDERS).map_err(merged);
     let running = start(sandbox, &mut merge, Payload::Command, program)?;
-    if let Some(timeout) = args.timeout {
-        end_after(timeout.into(), running.pid(), program);
+    if let Some(timeout) = timeout {
+        end_after(timeout.into(), program);
     }
     Ok(exit_code(running.wait()?))
 }
 
-async fn find(args: &RunArgs, image: &Image) -> Result<(Store, Stored), Failure> {
-    let store = args.store.open()?;
-    let mut stored = if args.pull == Pull::Always { None } else { store.find(image)? };
-    if stored.is_none() && args.pull != Pull::Never {
+async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<(Store, Stored), Failure> {
+    let store = args.open()?;
+    let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
+    if stored.is_none() && pull != Pull::Never {
         store
-            .pull(&client(&args.store.store, &args.store.insecure_registries)?, image, &Terminal::new(image))
+            .pull(&client(&args.registries)?, image, &Terminal::new(image))
             .await
             .map_err(|error| of_image(image, error))?;
         stored = store.find(image)?;
@@ -186,17 +175,17 @@ async fn find(args: &RunArgs, image: &Image) -> Result<(Store, Stored), Failure>
     Ok((store, stored.ok_or_else(missing)?))
 }
 
-fn sandbox(args: &RunArgs, image: &Image, stored: &Stored) -> Result<Sandbox, Failure> {
-    let run = &stored.run;
-    let command = run.command(&args.args);
+fn sandbox(run: &Run, limits: Limits, image: &Image, stored: &Stored) -> Result<Sandbox, Failure> {
+    let config = &stored.run;
+    let command = config.command(&run.args);
     if command.is_empty() {
         return Err(of_image(
             image,
             "the image has neither ENTRYPOINT nor CMD: add one to it, or name a command",
         ));
     }
-    let mut env = run.env.clone();
-    for variable in &args.env {
+    let mut env = config.env.clone();
+    for variable in &run.env {
         let (name, value) = match variable.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (&**variable, std::env::var(variable).ok()),
@@ -205,26 +194,25 @@ fn sandbox(args: &RunArgs, image: &Image, stored: &Stored) -> Result<Sandbox, Fa
         env.extend(value.map(|value| format!("{name}={value}")));
     }
     Ok(Sandbox {
-        layers: if stored.stacks { stored.layers.clone() } else { Vec::new() },
-        user: args.user.clone().unwrap_or_else(|| run.user.clone()),
+        layers: stored.stack(),
+        user: run.user.clone().unwrap_or_else(|| config.user.clone()),
         command,
         env,
-        folder: run.folder.clone(),
-        network: match args.network {
+        folder: config.folder.clone(),
+        network: match run.network {
             NetworkArg::None => Network::None,
             NetworkArg::Host => Network::Host,
         },
-        mounts: args.mount.clone(),
-        limits: args.limits.limits(),
+        mounts: run.mount.clone(),
+        limits,
     })
 }
 
-fn end_after(timeout: Duration, pid: i32, program: &'static str) {
+fn end_after(timeout: Duration, program: &'static str) {
     thread::spawn(move || {
         thread::sleep(timeout);
         eprintln!("{program}: the function is ended after --timeout");
         // The sandbox ends with this process.
-        let _ = pid;
         std::process::exit(TIMED_OUT.into());
     });
 }
@@ -262,13 +250,8 @@ pub(crate) fn parse_mount(text: &str) -> Result<Mount, String> {
 // === impl LimitArgs ===
 
 impl LimitArgs {
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            memory_bytes: Some(self.memory).filter(|bytes| *bytes > 0),
-            pids: self.pids,
-            cpus: Some(self.cpus).filter(|cpus| *cpus > 0.0),
-            tmp_bytes: self.tmp_size,
-        }
+    fn limits(&self) -> Limits {
+        Limits::of_flags(self.memory, self.pids, self.cpus, self.tmp_size)
     }
 }
 

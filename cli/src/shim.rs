@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
+use porch_fn_runner_config::user_folder;
 
 use self::command::{Asked, parse};
 use crate::failure::Failure;
@@ -133,8 +134,7 @@ fn link(engine: Engine, dir: &Path) -> Result<(), Failure> {
 }
 
 fn default_folder() -> Result<PathBuf, Failure> {
-    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")));
+    let data = user_folder("XDG_DATA_HOME", ".local/share");
     let data = data
         .ok_or_else(|| Failure::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --dir"))?;
     Ok(data.join("porch-fn/bin"))

@@ -9,18 +9,18 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use futures_util::future::{join_all, select_all};
-use porch_fn_flags::{CommaList, FlagError, GoDuration, LogFormat, SetFlags};
+use porch_fn_flags::{FlagError, GoDuration, LogFormat, SetFlags};
 use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
 use porch_fn_runner::pods::local::{LocalCluster, LocalOptions, SandboxOptions, Sandboxes};
-use porch_fn_runner_config::{ImageStoreFlags, SandboxFlags};
+use porch_fn_runner_config::SandboxFlags;
 use tokio::task::spawn_blocking;
 use wrapper_server::process::adopt_orphans;
 
 use crate::failure::Failure;
-use crate::images::client;
+use crate::images::{RegistryArgs, client};
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
 const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -71,16 +71,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "BACKEND", value_enum, default_value_t = Backend::Sandbox)]
     pod_backend: Backend,
     #[command(flatten)]
-    store: ImageStoreFlags,
-    /// Registries that speak plain HTTP: host or host:port, separated by commas
-    #[arg(
-        long,
-        value_name = "HOSTS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Sandboxes"
-    )]
-    insecure_registries: CommaList,
+    registries: RegistryArgs,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
@@ -181,8 +172,8 @@ fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCom
 
 /// Opens the image store for sandboxes.
 async fn sandboxes(args: &UpArgs, flags: &runner::Flags) -> Result<Sandboxes, Failure> {
-    let client = client(&args.store, &args.insecure_registries)?;
-    let sandbox = SandboxFlags { store: args.store.clone(), ..flags.sandbox.clone() };
+    let client = client(&args.registries)?;
+    let sandbox = SandboxFlags { store: args.registries.store.clone(), ..flags.sandbox.clone() };
     let options = SandboxOptions::new(&sandbox, Arc::new(client), flags.image_metadata_ttl.into());
     let options = options.map_err(Failure::usage)?;
     Ok(spawn_blocking(move || Sandboxes::open(options)).await??)

@@ -205,7 +205,6 @@ fn try_enter(folder: &Path, settings: &[Setting]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::DEFAULT_LIMITS;
 
     #[test]
     fn version_1_has_a_place_for_each_controller() {
@@ -223,11 +222,11 @@ mod tests {
 
     #[test]
     fn limits_become_files() {
-        let limits = Limits { cpus: Some(0.5), ..DEFAULT_LIMITS };
+        let limits = Limits::of_flags(2 << 30, 1024, 0.5, 512 << 20);
         assert_eq!(settings("cpu", 1, &limits), [("cpu.cfs_quota_us", "50000".to_owned())]);
         assert_eq!(settings("cpu", 2, &limits), [("cpu.max", "50000 100000".to_owned())]);
         assert_eq!(settings("memory", 1, &limits), [("memory.limit_in_bytes", (2_u64 << 30).to_string())]);
         assert_eq!(settings("memory", 2, &limits).len(), 2);
-        assert!(settings("cpu", 2, &DEFAULT_LIMITS).is_empty());
+        assert!(settings("cpu", 2, &Limits { cpus: None, ..limits }).is_empty());
     }
 }

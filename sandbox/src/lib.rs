@@ -33,7 +33,7 @@ pub use enter::Merge;
 pub use error::SandboxError;
 pub use init::{Inside, Payload};
 pub use limits::not_enforced;
-pub use spec::{DEFAULT_LIMITS, Limits, Mount, Network, Sandbox};
+pub use spec::{FOLDERS, Limits, Mount, Network, Sandbox};
 pub use start::{Running, start};
 
 /// The user and group of all files of images, and of all sandboxes, if this process is root:

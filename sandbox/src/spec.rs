@@ -63,10 +63,6 @@ pub struct Limits {
     pub tmp_bytes: u64,
 }
 
-/// Enough for the functions of the catalog, and little enough that one cannot stop the machine.
-pub const DEFAULT_LIMITS: Limits =
-    Limits { memory_bytes: Some(2 << 30), pids: 1024, cpus: None, tmp_bytes: 512 << 20 };
-
 /// Paths of /proc that say or change something about the machine, as in Docker.
 const MASKED: [&str; 9] = [
     "/proc/acpi",
@@ -86,7 +82,21 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 const NO_CGROUP: &str = "porch-fn-no-cgroup";
 
 /// The folders that every sandbox has, also if the image does not.
-pub(crate) const FOLDERS: [&str; 4] = ["dev", "proc", "sys", "tmp"];
+pub const FOLDERS: [&str; 4] = ["dev", "proc", "sys", "tmp"];
+
+// === impl Limits ===
+
+impl Limits {
+    /// Limits according to flags. For `memory` and `cpus`, 0 means no limit.
+    pub fn of_flags(memory: u64, pids: u64, cpus: f64, tmp_bytes: u64) -> Self {
+        Self {
+            memory_bytes: Some(memory).filter(|bytes| *bytes > 0),
+            pids,
+            cpus: Some(cpus).filter(|cpus| *cpus > 0.0),
+            tmp_bytes,
+        }
+    }
+}
 
 // === impl Sandbox ===
 
@@ -150,7 +160,7 @@ mod tests {
             folder: "/work".to_owned(),
             network: Network::None,
             mounts: vec![Mount { source: "/data".into(), target: "/in".into(), is_writable: false }],
-            limits: DEFAULT_LIMITS,
+            limits: Limits::of_flags(0, 10, 0.0, 1 << 20),
         };
         let spec = |sandbox: &Sandbox| {
             serde_json::to_value(sandbox.runtime_spec("/root", &["/m/0".to_owned()]).unwrap())

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
@@ -67,14 +66,6 @@ impl Running {
     /// The process ID of the sandbox's first process.
     pub fn pid(&self) -> i32 {
         self.first.as_raw()
-    }
-
-    /// Sends the signal to the sandbox's first process.
-    ///
-    /// # Errors
-    /// The signal does not exist, or the process has ended.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        Ok(kill(self.first, Signal::try_from(signal)?)?)
     }
 
     /// Waits until the sandbox has ended.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, roots};
-use porch_fn_runner_config::ImageStoreFlags;
 
+use super::RegistryArgs;
 use crate::failure::Failure;
 
-pub(crate) fn client(store: &ImageStoreFlags, insecure: &[String]) -> Result<Client, Failure> {
-    let mirrors = store.registry_mirror.iter().map(String::as_str);
+pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
+    let mirrors = args.store.registry_mirror.iter().map(String::as_str);
     let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
-    let insecure = insecure.iter().map(String::as_str).chain(mirrors.plain());
+    let insecure = args.insecure_registries.iter().map(String::as_str).chain(mirrors.plain());
     let roots = roots(None, insecure.map(str::to_owned).collect()).map_err(Failure::new)?;
     Ok(Client::new(Options {
         platform: Platform::default(),

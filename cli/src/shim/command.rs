@@ -36,7 +36,7 @@ fn run(words: &[&str]) -> Result<Run, String> {
         network: NetworkArg::None,
         user: None,
         pull: Pull::Missing,
-        mounts: Vec::new(),
+        mount: Vec::new(),
         env: Vec::new(),
     };
     let mut words = words.iter().copied();
@@ -84,7 +84,7 @@ fn run(words: &[&str]) -> Result<Run, String> {
                 }
             }
             "--mount" => {
-                run.mounts.push(parse_mount(value()?).map_err(|problem| format!("--mount: {problem}"))?);
+                run.mount.push(parse_mount(value()?).map_err(|problem| format!("--mount: {problem}"))?);
             }
             "-e" | "--env" => run.env.push(value()?.to_owned()),
             other => return Err(format!("`run {other}` is not answered")),
@@ -115,7 +115,7 @@ mod tests {
             network: NetworkArg::None,
             user: Some("nobody".to_owned()),
             pull: Pull::Missing,
-            mounts: vec![Mount { source: "/a".into(), target: "/b".into(), is_writable: false }],
+            mount: vec![Mount { source: "/a".into(), target: "/b".into(), is_writable: false }],
             env: vec!["A=1".to_owned(), "B".to_owned()],
         };
         assert_eq!(asked(kpt), Ok(Asked::Run(Box::new(expected))));

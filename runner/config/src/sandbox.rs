@@ -36,6 +36,17 @@ pub struct ImageStoreFlags {
     pub registry_mirror: CommaList,
 }
 
+/// Default limits of a sandbox: enough for the functions of the catalog, and little enough that one
+/// cannot stop the machine.
+pub mod defaults {
+    /// Memory in bytes.
+    pub const MEMORY: u64 = 2 << 30;
+    /// Processes and threads.
+    pub const PIDS: u64 = 1024;
+    /// Size of `/tmp` in bytes.
+    pub const TMP_SIZE: u64 = 512 << 20;
+}
+
 /// The image store and the limits of each sandbox.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SandboxFlags {
@@ -43,16 +54,16 @@ pub struct SandboxFlags {
     #[command(flatten)]
     pub store: ImageStoreFlags,
     /// Memory of a sandbox's processes and of its /tmp, in bytes; 0: no limit
-    #[arg(long, value_name = "BYTES", default_value_t = 2 << 30, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "BYTES", default_value_t = defaults::MEMORY, help_heading = "Sandboxes")]
     pub sandbox_memory: u64,
     /// Number of a sandbox's processes and threads
-    #[arg(long, value_name = "COUNT", default_value_t = 1024, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "COUNT", default_value_t = defaults::PIDS, help_heading = "Sandboxes")]
     pub sandbox_pids: u64,
     /// Processors for a sandbox, such as 1.5; 0: no limit
     #[arg(long, value_name = "COUNT", default_value_t = 0.0, help_heading = "Sandboxes")]
     pub sandbox_cpus: f64,
     /// Size of a sandbox's /tmp, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "BYTES", default_value_t = defaults::TMP_SIZE, help_heading = "Sandboxes")]
     pub sandbox_tmp_size: u64,
 }
 
@@ -67,10 +78,15 @@ impl ImageStoreFlags {
         if !self.image_dir.is_empty() {
             return Ok(PathBuf::from(&self.image_dir));
         }
-        let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-        let cache = cache
+        let cache = user_folder("XDG_CACHE_HOME", ".cache")
             .ok_or("neither XDG_CACHE_HOME nor HOME is set: name a folder for images with --image-dir")?;
         Ok(cache.join("porch-fn/images"))
     }
+}
+
+/// A folder of the user by the XDG base directory specification: the one that the variable names,
+/// or this one in the home directory. `None`: neither variable has an absolute path.
+pub fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))
 }

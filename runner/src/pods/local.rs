@@ -17,4 +17,4 @@ pub use cluster::LocalCluster;
 pub(crate) use images::{LocalImages, follow_tags};
 pub use process::LocalOptions;
 pub use sandboxes::child::sandbox_child;
-pub use sandboxes::{SandboxOptions, Sandboxes, owner};
+pub use sandboxes::{SandboxOptions, Sandboxes, store_options};

@@ -15,17 +15,15 @@ use crate::error::OnDisk as _;
 use crate::store::{self, Store, publish, remove};
 use crate::{StoreError, Stored};
 
-/// Folders that every sandbox needs. When layers are stacked, they are below the image.
-const MOUNT_POINTS: [&str; 4] = ["dev", "proc", "sys", "tmp"];
-
 // === impl Store ===
 
 impl Store {
-    /// The folder with all files of the image. Creates it when it is needed for the first time.
+    /// The folder with all files of the image, and with these folders, which sandboxes need. Creates it
+    /// when it is needed for the first time.
     ///
     /// # Errors
     /// The disk.
-    pub fn merged(&self, stored: &mut Stored) -> Result<PathBuf, StoreError> {
+    pub fn merged(&self, stored: &mut Stored, mount_points: &[&str]) -> Result<PathBuf, StoreError> {
         let _lock = self.lock()?;
         let digests: Vec<_> = stored.layers.iter().filter_map(|layer| digest_of(layer)).collect();
         let folder = self.path("merged").join(Self::merged_key(&digests));
@@ -37,7 +35,7 @@ impl Store {
                 let contents = self.contents(digest)?.unwrap_or_default();
                 add(&merged, layer, &contents.whiteouts, &contents.opaque).on_disk("cannot merge", layer)?;
             }
-            for name in MOUNT_POINTS {
+            for name in mount_points {
                 let point = merged.join(name);
                 if fs::symlink_metadata(&point).is_err() {
                     fs::create_dir(&point).on_disk("cannot write", point)?;

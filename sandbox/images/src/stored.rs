@@ -19,11 +19,20 @@ pub struct Stored {
     /// What the reference resolved to when it was pulled.
     pub digest: String,
     /// The folders with the layers' files, lowest first.
-    pub layers: Vec<PathBuf>,
+    pub(crate) layers: Vec<PathBuf>,
     /// Whether overlayfs can stack the layers. If not, [`Store::merged`] gives one folder.
-    pub stacks: bool,
+    pub(crate) stacks: bool,
     #[allow(dead_code, reason = "closing the files ends the lease")]
     pub(crate) leases: Vec<File>,
+}
+
+// === impl Stored ===
+
+impl Stored {
+    /// The folders to stack, lowest first. Empty if they do not stack.
+    pub fn stack(&self) -> Vec<PathBuf> {
+        if self.stacks { self.layers.clone() } else { Vec::new() }
+    }
 }
 
 // === impl Store ===

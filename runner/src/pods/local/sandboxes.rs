@@ -5,7 +5,6 @@ pub(super) mod child;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +15,10 @@ use porch_fn_image::Image;
 use porch_fn_images::{Owner, RunFolder, Store, StoreError, Stored};
 use porch_fn_pool::{ImageContent, ImageKey, Reason};
 use porch_fn_registry::{Client, Images};
-use porch_fn_runner_config::SandboxFlags;
+use porch_fn_runner_config::{ImageStoreFlags, SandboxFlags};
 use porch_fn_sandbox::{Limits, Network, Sandbox, UNPRIVILEGED};
 use rustix::process::geteuid;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use self::child::Order;
@@ -87,24 +85,25 @@ impl SandboxOptions {
     pub fn new(flags: &SandboxFlags, client: Arc<Client>, ttl: Duration) -> Result<Self, String> {
         // The program may be replaced while it runs. This is still the same.
         let program = ["/proc/self/exe", child::NAME].map(OsString::from).into();
-        let images = porch_fn_images::Options {
-            folder: flags.store.folder()?,
-            max_bytes: flags.store.image_max_size,
-            owner: owner(),
-        };
-        let limits = Limits {
-            memory_bytes: Some(flags.sandbox_memory).filter(|bytes| *bytes > 0),
-            pids: flags.sandbox_pids,
-            cpus: Some(flags.sandbox_cpus).filter(|cpus| *cpus > 0.0),
-            tmp_bytes: flags.sandbox_tmp_size,
-        };
+        let images = store_options(&flags.store)?;
+        let limits = Limits::of_flags(
+            flags.sandbox_memory,
+            flags.sandbox_pids,
+            flags.sandbox_cpus,
+            flags.sandbox_tmp_size,
+        );
         Ok(Self { program, images, client, ttl, limits })
     }
 }
 
-/// The owner of all files of images: if this process is root, the user of all sandboxes.
-pub fn owner() -> Option<Owner> {
-    geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED })
+/// The image store that the flags choose. If this process is root, all files of images belong to
+/// the user of all sandboxes.
+///
+/// # Errors
+/// `--image-dir` is needed.
+pub fn store_options(flags: &ImageStoreFlags) -> Result<porch_fn_images::Options, String> {
+    let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
+    Ok(porch_fn_images::Options { folder: flags.folder()?, max_bytes: flags.image_max_size, owner })
 }
 
 // === impl Sandboxes ===
@@ -159,7 +158,7 @@ impl Sandboxes {
         let parsed = Image::parse(image.as_str(), "").map_err(missing)?;
         let stored = match self.find(&parsed).await.map_err(missing)? {
             Some(stored) => stored,
-            None => self.pull(image, &parsed).await.map_err(missing)?,
+            None => self.pull(image, &parsed, None).await.map_err(missing)?,
         };
         let content = self.content_of(image, &parsed, &stored);
         let run = &stored.run;
@@ -172,7 +171,7 @@ impl Sandboxes {
         let name = self.0.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
         let order = Order {
             sandbox: Sandbox {
-                layers: if stored.stacks { stored.layers.clone() } else { Vec::new() },
+                layers: stored.stack(),
                 user: run.user.clone(),
                 command,
                 env: run.env.clone(),
@@ -204,7 +203,7 @@ impl Sandboxes {
         if known.digest.as_str() == &*found.digest {
             return;
         }
-        match self.pull(image, &parsed).await {
+        match self.pull(image, &parsed, Some(known.digest.as_str())).await {
             Ok(stored) => {
                 self.content_of(image, &parsed, &stored);
                 // Fails only if no runner follows the changes.
@@ -237,26 +236,35 @@ impl Sandboxes {
     }
 
     async fn find(&self, image: &Image) -> Result<Option<Stored>, StoreError> {
-        let (store, image) = (self.0.store.clone(), image.clone());
-        match spawn_blocking(move || store.find(&image)).await {
-            Ok(found) => found,
-            Err(error) => Err(StoreError::Stream(io::Error::other(error))),
-        }
+        let image = image.clone();
+        self.0.store.blocking(move |store| store.find(&image)).await
     }
 
-    async fn pull(&self, key: &ImageKey, image: &Image) -> Result<Stored, StoreError> {
-        let before = self.find(image).await?.map(|stored| stored.digest);
+    /// Pulls the image, unless it is here with another digest than `outdated`.
+    async fn pull(
+        &self,
+        key: &ImageKey,
+        image: &Image,
+        outdated: Option<&str>,
+    ) -> Result<Stored, StoreError> {
         let turn = Arc::clone(self.0.pulls.lock().entry(key.clone()).or_default());
         let pulled = {
             let _turn = turn.lock().await;
-            match self.find(image).await? {
-                // Another pod of the image was first.
-                Some(stored) if Some(&stored.digest) != before.as_ref() => Ok(()),
-                _ => self.pull_now(image).await,
-            }
+            self.pull_in_turn(image, outdated).await
         };
+        drop(turn);
         self.0.pulls.lock().retain(|_, turn| Arc::strong_count(turn) > 1);
-        pulled?;
+        pulled
+    }
+
+    async fn pull_in_turn(&self, image: &Image, outdated: Option<&str>) -> Result<Stored, StoreError> {
+        // Another pod of the image may have been first.
+        if let Some(stored) = self.find(image).await?
+            && Some(&*stored.digest) != outdated
+        {
+            return Ok(stored);
+        }
+        self.pull_now(image).await?;
         let missing = || StoreError::Missing(self.0.store.folder().to_owned());
         self.find(image).await?.ok_or_else(missing)
     }

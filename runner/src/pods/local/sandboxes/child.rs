@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use porch_fn_image::Image;
 use porch_fn_images::{Options, Store};
-use porch_fn_sandbox::{Inside, Payload, Running, Sandbox, SandboxError, start};
+use porch_fn_sandbox::{FOLDERS, Inside, Payload, Running, Sandbox, SandboxError, start};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,7 +64,7 @@ fn create() -> Result<Running, String> {
         let store = Store::open(order.images.clone()).map_err(|error| text(&error))?;
         let missing = || SandboxError::Merge("the image was removed".to_owned());
         let mut stored = store.find(&image).map_err(|error| text(&error))?.ok_or_else(missing)?;
-        let folder = store.merged(&mut stored).map_err(|error| text(&error))?;
+        let folder = store.merged(&mut stored, &FOLDERS).map_err(|error| text(&error))?;
         merged = Some(stored);
         Ok(folder)
     };
