@@ -7,6 +7,7 @@ mod driver;
 mod error;
 pub mod kubernetes;
 pub mod local;
+pub(crate) mod moved_tags;
 mod probe;
 mod start_errors;
 mod starts;

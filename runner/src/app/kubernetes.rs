@@ -19,7 +19,8 @@ use crate::pods::kubernetes::client::Cluster;
 use crate::pods::kubernetes::pull_secret::PullSecret;
 use crate::pods::kubernetes::store::{Connect, Store};
 use crate::pods::kubernetes::template_source::{TemplateSource, Templates};
-use crate::pods::kubernetes::{clock, function_configs, moved_tags, watch as follow};
+use crate::pods::kubernetes::{clock, function_configs, watch as follow};
+use crate::pods::moved_tags;
 use crate::settings::Sources;
 use porch_fn_runner_config::{Flags, PodConnect};
 
@@ -119,7 +120,9 @@ impl Wiring<'_> {
                 follow::services(Arc::clone(&shared)),
             );
         }
-        let moved = moved_tags::follow(Arc::clone(&shared), owned.clone(), flags.image_metadata_ttl.into());
+        let (pods, source, ttl) = (Arc::clone(&store), Arc::clone(&images), flags.image_metadata_ttl.into());
+        let revalidate = move |image| Arc::clone(&source).revalidate(image);
+        let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
         tasks.keep(tracing::info_span!("tags"), moved);
         let held = Arc::clone(&shared);
         tasks.keep(tracing::info_span!("idle connections"), async move { held.store.follow_idle().await });

@@ -17,10 +17,8 @@ use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{
-    LocalBackend, LocalCluster, LocalImages, LocalOptions, SandboxOptions, Sandboxes, follow_tags,
-};
-use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime};
+use crate::pods::local::{LocalBackend, LocalCluster, LocalImages, LocalOptions, SandboxOptions, Sandboxes};
+use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime, moved_tags};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
 
@@ -138,8 +136,12 @@ impl Wiring<'_> {
         let events = events();
         let backend = LocalBackend::attach(cluster.clone(), events.0.clone());
         let catalog = Arc::new(LocalImages::new(cluster));
-        let follow = follow_tags(cluster.clone(), owned.clone(), self.flags.image_metadata_ttl.into());
-        self.tasks.keep(tracing::info_span!("tags"), follow);
+        if let Some(sandboxes) = cluster.sandboxes().cloned() {
+            let (pods, ttl) = (cluster.clone(), self.flags.image_metadata_ttl.into());
+            let revalidate = move |image| sandboxes.clone().revalidate(image);
+            let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
+            self.tasks.keep(tracing::info_span!("tags"), moved);
+        }
         let mut desired = desired(self.flags, LocalImages::new(cluster), catalog, owned);
         desired.base.skew = LOCAL_SKEW;
         self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())

@@ -26,7 +26,6 @@ mod crash;
 mod fake;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
-pub(crate) mod moved_tags;
 mod observe;
 mod probing;
 pub(crate) mod pull_secret;

@@ -14,7 +14,7 @@ mod sandboxes;
 
 pub use backend::LocalBackend;
 pub use cluster::LocalCluster;
-pub(crate) use images::{LocalImages, follow_tags};
+pub(crate) use images::LocalImages;
 pub use process::LocalOptions;
 pub use sandboxes::child::sandbox_child;
 pub use sandboxes::{SandboxOptions, Sandboxes, store_options};

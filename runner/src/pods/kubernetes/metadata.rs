@@ -55,8 +55,8 @@ impl ImageSource {
     }
 
     /// Queries the registry for the tag of `image`, unless the known answer is recent enough.
-    pub(crate) async fn revalidate(&self, image: &ImageKey) {
-        if let Some(parsed) = self.tagged(image) {
+    pub(crate) async fn revalidate(self: Arc<Self>, image: ImageKey) {
+        if let Some(parsed) = self.tagged(&image) {
             // After a failure the known answer stays, and the failure is cached.
             let _ = self.registries.metadata(&parsed).await;
         }

@@ -254,7 +254,7 @@ impl Store {
     }
 
     /// Images that have pods, each with its shard key.
-    pub(super) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
+    pub(crate) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
         let state = self.state.lock();
         let pods = state.pods.values().map(|known| &known.seen.pod);
         pods.map(|pod| (pod.name.image.clone(), pod.shard_key.clone())).collect()

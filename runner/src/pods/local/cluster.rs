@@ -1,7 +1,7 @@
 //! The set of local pods, shared by the runners of one process: names, versions, preconditions,
 //! events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
@@ -82,14 +82,10 @@ impl LocalCluster {
     }
 
     /// The images that have pods, each with its shard key.
-    pub(crate) fn images(&self) -> Vec<(ImageKey, ShardKey)> {
+    pub(crate) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
         let state = self.0.state.lock();
-        let pods =
-            state.pods.values().map(|local| (local.pod.name.image.clone(), local.pod.shard_key.clone()));
-        let mut images: Vec<_> = pods.collect();
-        images.sort_unstable();
-        images.dedup();
-        images
+        let pods = state.pods.values().map(|local| &local.pod);
+        pods.map(|pod| (pod.name.image.clone(), pod.shard_key.clone())).collect()
     }
 
     /// Sends the existing pods to `events`, and then every change.

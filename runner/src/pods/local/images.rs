@@ -1,16 +1,11 @@
 //! The images that can have local pods: those with a command, and with sandboxes all others.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{ImageKey, OwnedShards, PodRecipe};
+use porch_fn_pool::{ImageKey, PodRecipe};
 use porch_fn_registry::ResolveError;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{LocalCluster, Sandboxes};
 use crate::pods::backend::Catalog;
@@ -20,10 +15,6 @@ use crate::settings::CurrentSettings;
 
 /// The configuration of all sandboxes. Its own flags change only with the process.
 const VERSION: &str = "sandbox";
-/// The interval between queries is half the validity of an answer, but within these limits.
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_mins(1);
-
 /// Knows which images can have local pods, and what their pods are made of.
 #[derive(Debug)]
 pub(crate) struct LocalImages {
@@ -85,24 +76,6 @@ impl Origins for LocalImages {
                 Err(RecvError::Lagged(_)) => None,
                 Err(RecvError::Closed) => pending().await,
             },
-        }
-    }
-}
-
-/// Asks registries whether the tags of the images with pods have moved, forever. Only the owner of
-/// an image asks.
-pub(crate) async fn follow_tags(cluster: LocalCluster, owned: watch::Receiver<OwnedShards>, ttl: Duration) {
-    let Some(sandboxes) = cluster.sandboxes().cloned() else { return pending().await };
-    let cluster = Arc::new(cluster);
-    let mut ticks = interval((ttl / 2).clamp(SHORTEST, LONGEST));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let ownership = owned.borrow().clone();
-        for (image, shard_key) in cluster.images() {
-            if ownership.owns(&shard_key) {
-                sandboxes.revalidate(&image).await;
-            }
         }
     }
 }

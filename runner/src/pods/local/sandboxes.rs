@@ -191,23 +191,23 @@ impl Sandboxes {
 
     /// Asks the registry whether the image's tag has moved. If so, pulls the image again, and its
     /// pods are then outdated.
-    pub(crate) async fn revalidate(&self, image: &ImageKey) {
+    pub(crate) async fn revalidate(self, image: ImageKey) {
         let Some(parsed) = Image::parse(image.as_str(), "").ok().filter(|image| image.digest().is_none())
         else {
             return;
         };
-        let (Some(known), Ok(found)) = (self.content(image), self.0.registries.metadata(&parsed).await)
+        let (Some(known), Ok(found)) = (self.content(&image), self.0.registries.metadata(&parsed).await)
         else {
             return;
         };
         if known.digest.as_str() == &*found.digest {
             return;
         }
-        match self.pull(image, &parsed, Some(known.digest.as_str())).await {
+        match self.pull(&image, &parsed, Some(known.digest.as_str())).await {
             Ok(stored) => {
-                self.content_of(image, &parsed, &stored);
+                self.content_of(&image, &parsed, &stored);
                 // Fails only if no runner follows the changes.
-                let _ = self.0.changes.send(image.clone());
+                let _ = self.0.changes.send(image);
             }
             Err(error) => {
                 let error = error.to_string();
