@@ -4,7 +4,8 @@
 //! connection was lost. Pooling clients hide both. With h2's own handle, a call also queues its
 //! headers and its message together, and needs no task of its own to send them.
 
-use std::fmt;
+mod address;
+
 use std::future::{pending, poll_fn};
 use std::path::Path;
 use std::pin::pin;
@@ -20,18 +21,17 @@ use h2::client::{self, Builder, ResponseFuture, SendRequest};
 use http::uri::Authority;
 use http::{Request, Response, Uri};
 use parking_lot::Mutex;
-use porch_fn_grpc::serve::Stream;
 use porch_fn_grpc::{
     Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, cork, send_tonic,
     silence,
 };
 use porch_fn_tls::Connector;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use tracing::Instrument;
+
+use self::address::{Address, connect};
 
 /// Flow-control windows for answers. A whole answer is held in memory anyway, so smaller windows
 /// would only add round trips. The connection's window holds the answers of all calls at the default
@@ -83,15 +83,6 @@ pub enum ConnectError {
     /// [`Connection::close`] was called.
     #[error("the connection was closed")]
     Closed,
-}
-
-/// Where a peer listens.
-#[derive(Debug, Clone)]
-enum Address {
-    /// `host:port`.
-    Tcp(Arc<str>),
-    /// The path of a Unix socket.
-    Unix(Arc<Path>),
 }
 
 /// A peer's address and its connection, if there is one.
@@ -343,45 +334,6 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
     origin.build().map_err(|_| error())
 }
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => f.write_str(address),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// Connects, and completes the TLS handshake.
-async fn connect(
-    address: &Address,
-    tls: Option<Connector>,
-    options: Options,
-) -> Result<Box<dyn Stream>, ConnectError> {
-    let failed = |error| ConnectError::Connect(Arc::new(error));
-    let address = match address {
-        Address::Tcp(address) => address,
-        Address::Unix(path) => {
-            return Ok(Box::new(UnixStream::connect(path).await.map_err(failed)?));
-        }
-    };
-    let stream = TcpStream::connect(&**address).await.map_err(failed)?;
-    // The connection also works without these socket options, so errors are ignored.
-    let _ = stream.set_nodelay(true);
-    // Other systems of the command line, such as macOS, lack this option.
-    #[cfg(target_os = "linux")]
-    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
-    if let Some((idle, interval)) = options.keepalive {
-        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
-        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-    }
-    let Some(connector) = tls else { return Ok(Box::new(stream)) };
-    let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let secured = connector.connect(stream, host).await;
-    Ok(Box::new(secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?))
-}
-
 async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
     let (cork, corked) = cork(connect(&address, tls, options).await?);
     let handshake = Builder::new()
@@ -435,7 +387,7 @@ async fn run(
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
     use super::*;
 
