@@ -38,13 +38,13 @@ impl Facts {
             .lines()
             .any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"));
         if is(&self.apparmor, "1") {
-            return "AppArmor forbids user namespaces (Ubuntu 23.10 and newer): allow them with `sudo sysctl -w \
-                    kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
+            return "AppArmor forbids user namespaces (Ubuntu 23.10 and newer): allow them with `sudo \
+                    sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
                 .to_owned();
         }
         if is(&self.clone, "0") {
-            return "this machine forbids user namespaces for ordinary users: allow them with `sudo sysctl -w \
-                    kernel.unprivileged_userns_clone=1`, or run as root"
+            return "this machine forbids user namespaces for ordinary users: allow them with `sudo \
+                    sysctl -w kernel.unprivileged_userns_clone=1`, or run as root"
                 .to_owned();
         }
         if is(&self.most, "0") {
@@ -53,15 +53,16 @@ impl Facts {
                 .to_owned();
         }
         if self.is_pod {
-            return "a Kubernetes pod needs a user namespace, and the right to mount /proc: set `hostUsers: false` in \
-                    the pod's spec, and in the container's securityContext `procMount: Unmasked`, \
+            return "a Kubernetes pod needs a user namespace, and the right to mount /proc: set \
+                    `hostUsers: false` in the pod's spec, and in the container's securityContext \
+                    `procMount: Unmasked`, \
                     `seccompProfile: {type: Unconfined}`, `appArmorProfile: {type: Unconfined}` and \
                     `capabilities: {add: [SYS_ADMIN]}`"
                 .to_owned();
         }
         if self.is_container || has_seccomp {
-            return "a container needs the rights to create namespaces and to mount /proc: start it with `docker run \
-                    --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
+            return "a container needs the rights to create namespaces and to mount /proc: start it with \
+                    `docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
                     systempaths=unconfined`"
                 .to_owned();
         }

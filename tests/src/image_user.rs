@@ -76,6 +76,19 @@ impl ImageUser {
         self.number.is_none() && geteuid().is_root()
     }
 
+    /// The command lines of the running processes of this user's `porch-fn`.
+    pub fn processes(&self) -> Vec<String> {
+        let processes = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+        let own = processes.filter(|process| {
+            fs::read_link(process.path().join("exe")).is_ok_and(|program| program == self.program)
+        });
+        own.map(|process| {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).replace('\0', " ")
+        })
+        .collect()
+    }
+
     /// A command of this user.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.sandbox.command(program);

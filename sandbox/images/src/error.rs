@@ -75,12 +75,13 @@ pub enum StoreError {
 /// The texts of lookups name flags of runners. Here, credentials are Docker's.
 fn registry_text(error: &RegistryError) -> String {
     match error {
-        RegistryError::Unauthorized => "the image's registry refuses access to the image: check the image's name, or \
-                                        give credentials in Docker's config.json, as `docker login` does"
+        RegistryError::Unauthorized => "the image's registry refuses access to the image: check the image's \
+                                        name, or give credentials in Docker's config.json, as `docker login` \
+                                        does"
             .to_owned(),
-        RegistryError::Unreachable => "the image's registry cannot be reached: check the registry and the network path \
-                                       to it (proxy, DNS, firewall), and retry; without internet, use `porch-fn images \
-                                       import`"
+        RegistryError::Unreachable => "the image's registry cannot be reached: check the registry and the \
+                                       network path to it (proxy, DNS, firewall), and retry; without \
+                                       internet, use `porch-fn images import`"
             .to_owned(),
         other => other.to_string(),
     }

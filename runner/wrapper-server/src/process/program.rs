@@ -37,8 +37,8 @@ pub enum Environment {
 
 impl Program {
     /// Looks `name` up like Go's `exec.LookPath`. A name without a slash is looked up on the `PATH`
-    /// of `environment`, or on this process's. Any other name is a path, which becomes absolute. A failure is stored, and
-    /// each call returns it to its caller.
+    /// of `environment`, or on this process's. Any other name is a path, which becomes absolute. A
+    /// failure is stored, and each call returns it to its caller.
     pub fn new<A: Into<OsString>>(
         name: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,

@@ -1,3 +1,5 @@
+//! Layers that tests write themselves, also malformed ones, and archives of GNU tar.
+
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;

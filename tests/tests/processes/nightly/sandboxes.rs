@@ -75,8 +75,7 @@ async fn up_is_killed_twenty_times() {
 /// Waits until no process of the user is left, and returns the store's size in bytes. Its next user
 /// has then removed what was unfinished.
 async fn size_when_ended(user: &ImageUser, mounts: &str) -> u64 {
-    let program = user.program().display().to_string();
-    eventually("no process is left", async || (!is_running(&program)).then_some(())).await;
+    eventually("no process is left", async || user.processes().is_empty().then_some(())).await;
     assert_eq!(self::mounts(), mounts, "something is mounted");
     user.run(&["images", "list"], b"").await;
     for folder in ["tmp", "run"] {
@@ -92,13 +91,6 @@ async fn prune(user: &ImageUser) {
 
 fn mounts() -> String {
     fs::read_to_string("/proc/self/mounts").unwrap()
-}
-
-fn is_running(program: &str) -> bool {
-    let mut processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    processes.any(|process| {
-        fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe.to_string_lossy() == program)
-    })
 }
 
 /// The sizes of all files below a folder, in bytes.
