@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, roots};
+use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, check_insecure, roots};
 
 use super::RegistryArgs;
 use crate::failure::Failure;
@@ -10,6 +10,7 @@ use crate::failure::Failure;
 pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
     let mirrors = args.store.registry_mirror.iter().map(String::as_str);
     let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
+    check_insecure(&args.insecure_registries).map_err(Failure::usage)?;
     let insecure = args.insecure_registries.iter().map(String::as_str).chain(mirrors.plain());
     let roots = roots(None, insecure.map(str::to_owned).collect()).map_err(Failure::new)?;
     Ok(Client::new(Options {

@@ -15,6 +15,7 @@ mod error;
 mod failure;
 mod file;
 mod images;
+mod insecure;
 mod manifest;
 mod platform;
 mod roots;
@@ -38,6 +39,7 @@ pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use digest::{Hasher, has_digest, sha256};
 pub use error::RegistryError;
 pub use images::{Images, ResolveError};
+pub use insecure::check_insecure;
 pub use platform::Platform;
 pub use roots::{CaFile, Roots, roots};
 

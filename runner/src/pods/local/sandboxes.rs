@@ -5,11 +5,13 @@ pub(super) mod child;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 use porch_fn_image::Image;
 use porch_fn_images::{Owner, RunFolder, Store, StoreError, Stored};
@@ -27,6 +29,8 @@ use crate::clock::now;
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
 /// further behind replaces all outdated pods.
 const MAX_CHANGES: usize = 1024;
+/// Images whose content is remembered. The pods of an image that is forgotten are replaced once.
+const MAX_CONTENTS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Images that are pulled at the same time.
 const MAX_PULLS: usize = 4;
 
@@ -58,7 +62,7 @@ struct Inner {
     sockets: RunFolder,
     next_socket: AtomicU64,
     /// The content of each image that had a pod, as it is in the store.
-    contents: Mutex<HashMap<ImageKey, ImageContent>>,
+    contents: Mutex<LruCache<ImageKey, ImageContent>>,
     changes: broadcast::Sender<ImageKey>,
     /// One pull per image at a time.
     pulls: Mutex<HashMap<ImageKey, Arc<AsyncMutex<()>>>>,
@@ -127,7 +131,7 @@ impl Sandboxes {
             store,
             options,
             next_socket: AtomicU64::new(0),
-            contents: Mutex::default(),
+            contents: Mutex::new(LruCache::new(MAX_CONTENTS)),
             changes: broadcast::channel(MAX_CHANGES).0,
             pulls: Mutex::default(),
             places: tokio::sync::Semaphore::new(MAX_PULLS),
@@ -231,7 +235,7 @@ impl Sandboxes {
         let mut contents = self.0.contents.lock();
         let known = contents.get(image).filter(|known| known.digest == digest).cloned();
         let content = known.unwrap_or_else(|| ImageContent { digest, resolved: Some(now()) });
-        contents.insert(image.clone(), content.clone());
+        contents.put(image.clone(), content.clone());
         Some(content)
     }
 

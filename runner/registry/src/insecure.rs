@@ -1,0 +1,51 @@
+//! Checks `--insecure-registries`. A registry that no image can have would be ignored in silence.
+
+use porch_fn_image::Image;
+
+/// How many characters of an invalid item an error quotes.
+const MAX_QUOTED: usize = 100;
+
+/// Checks that each item could be the registry of an image.
+///
+/// # Errors
+/// The first item that could not, and what to write.
+pub fn check_insecure(items: &[String]) -> Result<(), String> {
+    let Some(item) = items.iter().find(|item| !is_registry(item)) else { return Ok(()) };
+    let item: String = item.chars().take(MAX_QUOTED).collect();
+    Err(format!(
+        "--insecure-registries: {item:?} is no registry: write host, host:port or [IPv6 address]:port, without a scheme or \
+         a path, several of them separated by commas"
+    ))
+}
+
+/// Whether an image reference could have `item` as its registry. Image references recognise a
+/// registry by a dot or a port. An item may have neither, so this adds a port.
+fn is_registry(item: &str) -> bool {
+    let has_port = item.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
+    let registry = if has_port { item.to_owned() } else { format!("{item}:80") };
+    Image::parse(&format!("{registry}/image:tag"), "")
+        .is_ok_and(|image| image.registry() == registry.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn insecure_registries_are_hosts() {
+        let good = "localhost registry registry:5000 a.b A.b:80 127.0.0.1 127.0.0.1:65535 [::1] [::1]:5000 \
+                    index.docker.io docker.io my-registry.svc.cluster.local:5000";
+        for good in good.split(' ') {
+            assert_eq!(check_insecure(&["x.y".to_owned(), good.to_owned()]), Ok(()), "{good}");
+        }
+        let wrong = "http://a.b https://a.b:80 a.b/ a.b/team a.b:80/team a.b: a.b:0 a.b:65536 a.b:x a.b:+1 :5000 ::1 [::1 \
+                     [::1]5000 [::1]: [a.b]:80 a_b -a.b a..b *.b me@a.b a.b?c a.b#c a.b:80@sha256 ä.b";
+        for wrong in wrong.split(' ').chain(["a b"]) {
+            let error = check_insecure(&["x.y".to_owned(), wrong.to_owned()]).expect_err(wrong);
+            assert!(error.starts_with("--insecure-registries: ") && !error.contains('\n'), "{error}");
+            assert!(error.contains(&format!("{wrong:?} is no registry: write host, host:port")), "{error}");
+        }
+        let error = check_insecure(&["/".repeat(5000)]).unwrap_err();
+        assert!(error.len() < 400, "{error}");
+    }
+}
