@@ -17,7 +17,7 @@ use porch_fn_runner::pods::local::store_options;
 use porch_fn_runner_config::ImageStoreFlags;
 use tokio::task::spawn_blocking;
 
-pub(crate) use self::client::client;
+pub(crate) use self::client::{client, log_causes};
 pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{show, table};
@@ -104,6 +104,7 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
     match action {
         Action::List { args } => list(&args.open()?)?,
         Action::Pull { images, args } => {
+            log_causes();
             let (store, client) = (args.open()?, client(&args.registries)?);
             for image in images {
                 let image = args.image(&image)?;

@@ -19,7 +19,7 @@ use porch_fn_sandbox::{
 };
 
 use crate::failure::Failure;
-use crate::images::{StoreArgs, Terminal, client, of_image};
+use crate::images::{StoreArgs, Terminal, client, log_causes, of_image};
 
 const NAME: &str = "porch-fn run";
 /// Exit codes of Docker, and of timeout(1).
@@ -145,8 +145,7 @@ fn try_run(
     let (store, mut stored) = runtime.block_on(find(&settings.store, run.pull, &image))?;
     drop(runtime);
     let sandbox = sandbox(run, settings.limits.limits(), &image, &stored)?;
-    // Standard error is the function's: only a person gets a line of ours.
-    if io::stderr().is_terminal() {
+    if is_for_a_person() {
         let missing = not_enforced(&sandbox.limits);
         if !missing.is_empty() {
             eprintln!("{program}: {missing}");
@@ -161,10 +160,18 @@ fn try_run(
     Ok(exit_code(running.wait()?))
 }
 
+/// Standard error is the function's: only a person gets lines of ours.
+fn is_for_a_person() -> bool {
+    io::stderr().is_terminal()
+}
+
 async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<(Store, Stored), Failure> {
     let store = args.open()?;
     let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
     if stored.is_none() && pull != Pull::Never {
+        if is_for_a_person() {
+            log_causes();
+        }
         store
             .pull(&client(&args.registries)?, image, &Terminal::new(image))
             .await

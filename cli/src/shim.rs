@@ -86,8 +86,9 @@ pub(crate) fn install(action: Action) -> Result<ExitCode, Failure> {
     link(engine, &dir)?;
     let name = engine.name();
     show(&format!(
-        "Linked {}. Set these for kpt:\n\nexport PATH={}:\"$PATH\"\nexport {}={name} {}={name}\n",
+        "Linked {}. Set these for {}:\n\nexport PATH={}:\"$PATH\"\nexport {}={name} {}={name}\n",
         dir.join(name).display(),
+        engine.callers(),
         dir.display(),
         KPT_RUNTIME[0],
         KPT_RUNTIME[1],
@@ -148,6 +149,13 @@ impl Engine {
             Self::Docker => "docker",
             Self::Nerdctl => "nerdctl",
             Self::Podman => "podman",
+        }
+    }
+
+    fn callers(self) -> &'static str {
+        match self {
+            Self::Docker => "kpt and kustomize",
+            Self::Nerdctl | Self::Podman => "kpt",
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use porch_fn_flags::LogFormat;
 use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, check_insecure, roots};
 
 use super::RegistryArgs;
 use crate::failure::Failure;
+
+const WARNINGS: u8 = 1;
 
 pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
     let mirrors = args.store.registry_mirror.iter().map(String::as_str);
@@ -20,4 +23,10 @@ pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
         mirrors,
         report: Arc::new(|_, _, _| {}),
     }))
+}
+
+/// From now on, logs why a registry was not reached. The errors themselves have no such detail,
+/// because those of runners reach package commits.
+pub(crate) fn log_causes() {
+    porch_fn_telemetry::init("porch-fn", WARNINGS, LogFormat::Text);
 }

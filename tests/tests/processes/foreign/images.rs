@@ -152,6 +152,51 @@ async fn eight_processes_pull_an_image_at_once() {
     }
 }
 
+#[tokio::test]
+#[ignore = "needs docker-registry and tests/clients; tests/run runs it"]
+async fn kustomize_runs_functions_without_an_engine() {
+    const FUNCTION: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: NAME\n  annotations:\n    \
+                            config.kubernetes.io/function: |\n      container:\n        image: IMAGE\n";
+    const RESOURCE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n";
+    const ALL: &str = "resources: [a.yaml]\ntransformers: [first.yaml, second.yaml]\n";
+    let sandbox = Sandbox::new();
+    let registry = registry(&sandbox).await;
+    for (name, script) in [("add", "sed 's/name: a$/name: b/'"), ("fail", "echo no >&2; exit 7")] {
+        let layer = Layer::of_programs(&["sh", "sed"]).script("function", script);
+        push(registry.address(), &format!("f/{name}:v1"), &Image::new(&["/function"]).layer(layer)).await;
+    }
+    let kustomize = foreign::client("kustomize");
+    for user in ImageUser::all() {
+        let installed = user.run(&["shim", "install", "--as", "docker"], b"").await;
+        assert!(installed.status.success(), "{installed:?}");
+        let folder = user.sandbox().path("home/.local/share/porch-fn/bin");
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+        let build = async |second: &str| {
+            let package = user.sandbox().path("home/package");
+            let _ = std::fs::create_dir(&package);
+            let function = |place: &str, name: &str| {
+                let image = registry.image(&format!("f/{name}:v1"));
+                (place.to_owned(), FUNCTION.replace("NAME", place).replace("IMAGE", &image))
+            };
+            let resource = ("a".to_owned(), RESOURCE.to_owned());
+            let files = [function("first", "add"), function("second", second), resource];
+            for (name, content) in files {
+                std::fs::write(package.join(format!("{name}.yaml")), content).unwrap();
+            }
+            std::fs::write(package.join("kustomization.yaml"), ALL).unwrap();
+            let mut command = user.command(&kustomize);
+            command.args(["build", "--enable-alpha-plugins", "--as-current-user"]).arg(package);
+            command.env("PATH", &path).env("USER", "test").output().await.unwrap()
+        };
+        let built = build("add").await;
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        assert_eq!(String::from_utf8_lossy(&built.stdout), RESOURCE.replace("name: a", "name: b"));
+        let failed = build("fail").await;
+        let stderr = String::from_utf8_lossy(&failed.stderr);
+        assert!(stderr.starts_with("no\n") && stderr.contains("exit status 7"), "{stderr}");
+    }
+}
+
 /// A proxy that ends each answer after 3 MiB.
 async fn cutting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     const LONGEST: u64 = 3 << 20;
