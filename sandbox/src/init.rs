@@ -11,6 +11,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::sync::Arc;
 
 use caps::CapSet::{Ambient, Bounding, Effective, Inheritable, Permitted};
+use libcontainer::network::link::LinkClient;
+use libcontainer::network::wrapper::create_network_client;
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::errno::Errno;
@@ -22,11 +24,13 @@ use nix::sys::stat::fstat;
 use nix::unistd::{chdir, dup2, execve};
 
 use crate::seccomp;
-use crate::spec::Sandbox;
+use crate::spec::{Network, Sandbox};
 use crate::user::{User, resolve};
 
 /// Largest `/etc/passwd` that is read, in bytes.
 const MAX_PASSWD: u64 = 1 << 20;
+/// The number of the loopback device in every network namespace: `LOOPBACK_IFINDEX` of Linux.
+const LOOPBACK: u32 = 1;
 /// The PATH of an image that has none, as in Docker.
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -79,6 +83,9 @@ impl Init {
             | MsFlags::MS_NOEXEC;
         mount(None::<&str>, "/dev", None::<&str>, flags, None::<&str>)
             .map_err(|error| text("make /dev read-only", error.into()))?;
+        if self.sandbox.network == Network::None {
+            enable_loopback().map_err(|error| format!("enable its loopback device: {error}"))?;
+        }
         become_user(&user).map_err(|error| text("become the image's user", error))?;
         seccomp::apply().map_err(|error| format!("apply the filter of system calls: {error}"))?;
         let folder = if self.sandbox.folder.is_empty() { "/" } else { &*self.sandbox.folder };
@@ -172,6 +179,12 @@ fn candidates(command: &[String], path: &str) -> Vec<String> {
 fn env_path(env: &[String]) -> String {
     let path = env.iter().rev().find_map(|variable| variable.strip_prefix("PATH="));
     path.unwrap_or(&DEFAULT_PATH["PATH=".len()..]).to_owned()
+}
+
+/// Without it, programs that talk to themselves by TCP fail. Docker's network `none` has it too.
+fn enable_loopback() -> Result<(), String> {
+    let mut links = LinkClient::new(create_network_client()).map_err(|error| error.to_string())?;
+    links.set_up(LOOPBACK).map_err(|error| error.to_string())
 }
 
 /// A user namespace in the sandbox's: there, the only user has the image's number. Its root cannot

@@ -32,6 +32,17 @@ async fn input_outputs_and_exit_code_are_the_functions() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
+async fn processes_of_a_function_reach_each_other_by_loopback() {
+    for user in ImageUser::all() {
+        user.import(NAME, &shell("bash -c ': </dev/tcp/127.0.0.1/1'")).await;
+        let ended = user.run(&["run", NAME], b"").await;
+        // Nothing listens there, but the address can be reached.
+        assert!(stderr(&ended).contains("Connection refused"), "{}", stderr(&ended));
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
 async fn the_process_is_as_the_image_and_the_flags_say() {
     for user in ImageUser::all() {
         let image = shell("id -u; id -g; echo \"$HOME $A $B\"; ls; cat /proc/self/cgroup >/dev/null")
