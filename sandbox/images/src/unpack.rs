@@ -11,6 +11,7 @@ mod decompress;
 mod entry;
 mod folder;
 mod guard;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ pub use self::decompress::decompressed;
 use self::entry::{Step, step};
 use self::folder::Folder;
 use self::guard::Guard;
+use self::sparse::Sparse;
 use crate::owner::Owner;
 
 /// Largest headers of one entry, in bytes: long names, attributes, and maps of sparse files.
@@ -103,7 +105,7 @@ pub enum Refusal {
     LinkTarget,
     #[error("its type is not known")]
     Type,
-    #[error("its sparse format is not supported: GNU tar writes the supported one with --format=gnu")]
+    #[error("its attributes for a sparse file are malformed")]
     Sparse,
     #[error("its path leads through a file or out of the layer")]
     Path,
@@ -134,22 +136,29 @@ pub fn unpack(
         if count > limits.entries {
             return Err(UnpackError::TooLarge { limit: limits.entries, unit: "entries" });
         }
-        let name = entry.path_bytes().into_owned();
-        let refused = |refusal| UnpackError::Refused { name: quoted(&name), refusal };
-        let kind = entry.header().entry_type();
-        if is_pax_sparse(&mut entry) {
-            return Err(refused(Refusal::Sparse));
+        let mut name = entry.path_bytes().into_owned();
+        let of_name = |name: &[u8], refusal| UnpackError::Refused { name: quoted(name), refusal };
+        let mut sparse = Sparse::of(&mut entry).map_err(|refusal| of_name(&name, refusal))?;
+        if let Some(other) = sparse.as_mut().and_then(|sparse| sparse.name.take()) {
+            name = other;
         }
+        let kind = entry.header().entry_type();
         let target = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
         let mode = entry.header().mode().unwrap_or(0o644);
         let modified = entry.header().mtime().unwrap_or_default();
-        let is_sparse = kind == EntryType::GNUSparse;
-        match step(kind, &name, target.as_deref(), mode).map_err(refused)? {
+        match step(kind, &name, target.as_deref(), mode).map_err(|refusal| of_name(&name, refusal))? {
             Step::Folder { path, mode } => folder.folder(&path, mode),
-            Step::File { place, mode } => {
-                let size = entry.size();
-                folder.file(&place, mode, modified, is_sparse, size, &mut entry)
-            }
+            Step::File { place, mode } => match sparse {
+                Some(sparse) => {
+                    let size = sparse.size;
+                    let mut data = sparse.expand(&mut entry).map_err(UnpackError::Read)?;
+                    folder.file(&place, mode, modified, true, size, &mut data)
+                }
+                None => {
+                    let (size, is_sparse) = (entry.size(), kind == EntryType::GNUSparse);
+                    folder.file(&place, mode, modified, is_sparse, size, &mut entry)
+                }
+            },
             Step::Symlink { place, target } => folder.symlink(&place, &target),
             Step::HardLink { place, target } => folder.hard_link(&place, &target),
             Step::Whiteout(place) => folder.whiteout(&place),
@@ -165,14 +174,6 @@ pub fn unpack(
     // The digest covers the padding behind the last entry, too.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(UnpackError::Read)?;
     Ok(folder.contents)
-}
-
-/// Whether this is one of the formats of sparse files that the tar library does not read. It would
-/// give the file's map as the file's content.
-fn is_pax_sparse<R: Read>(entry: &mut tar::Entry<'_, R>) -> bool {
-    entry.pax_extensions().ok().flatten().is_some_and(|extensions| {
-        extensions.flatten().any(|extension| extension.key_bytes().starts_with(b"GNU.sparse."))
-    })
 }
 
 /// The name for an error, without control characters.
