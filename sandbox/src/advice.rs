@@ -3,6 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+/// The variable that every container of a Kubernetes pod has. A process that creates a sandbox must
+/// inherit it, so that errors name the settings of pods.
+pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
+
 /// Names the setting that most likely forbids a sandbox here.
 pub(crate) fn advice() -> String {
     let read = |path: &str| fs::read_to_string(path).ok();
@@ -11,7 +15,8 @@ pub(crate) fn advice() -> String {
         clone: read("/proc/sys/kernel/unprivileged_userns_clone"),
         most: read("/proc/sys/user/max_user_namespaces"),
         status: read("/proc/self/status").unwrap_or_default(),
-        is_pod: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+        mounts: read("/proc/self/mountinfo").unwrap_or_default(),
+        is_pod: std::env::var_os(IN_A_POD).is_some(),
         is_container: ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists()),
     };
     facts.advice()
@@ -23,6 +28,7 @@ struct Facts {
     clone: Option<String>,
     most: Option<String>,
     status: String,
+    mounts: String,
     is_pod: bool,
     is_container: bool,
 }
@@ -52,15 +58,20 @@ impl Facts {
                     user.max_user_namespaces=15000`"
                 .to_owned();
         }
+        // A container runtime covers parts of /proc. Linux then forbids to mount another one.
+        let is_masked = self
+            .mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .any(|place| place.starts_with("/proc/") && !place.starts_with("/proc/sys/fs/binfmt_misc"));
         if self.is_pod {
             return "a Kubernetes pod needs a user namespace, and the right to mount /proc: set \
                     `hostUsers: false` in the pod's spec, and in the container's securityContext \
-                    `procMount: Unmasked`, \
-                    `seccompProfile: {type: Unconfined}`, `appArmorProfile: {type: Unconfined}` and \
-                    `capabilities: {add: [SYS_ADMIN]}`"
+                    `procMount: Unmasked`, `seccompProfile: {type: Unconfined}` and \
+                    `appArmorProfile: {type: Unconfined}`"
                 .to_owned();
         }
-        if self.is_container || has_seccomp {
+        if self.is_container || has_seccomp || is_masked {
             return "a container needs the rights to create namespaces and to mount /proc: start it with \
                     `docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt \
                     systempaths=unconfined`"
@@ -76,13 +87,17 @@ mod tests {
 
     #[test]
     fn the_advice_names_the_setting() {
-        let facts = || Facts {
+        let facts = || {
+            Facts {
             apparmor: None,
             clone: None,
             most: Some("1000\n".to_owned()),
             status: "Name:\tx\nSeccomp:\t0\n".to_owned(),
+            mounts: "22 27 0:21 / /proc rw - proc proc rw\n35 22 0:3 / /proc/sys/fs/binfmt_misc rw - autofs x rw\n"
+                .to_owned(),
             is_pod: false,
             is_container: false,
+        }
         };
         let one = || Some("1\n".to_owned());
         let zero = || Some("0\n".to_owned());
@@ -93,6 +108,10 @@ mod tests {
             (Facts { is_pod: true, ..facts() }, "hostUsers: false"),
             (Facts { is_container: true, ..facts() }, "--security-opt seccomp=unconfined"),
             (Facts { status: "Seccomp:\t2\n".to_owned(), ..facts() }, "--security-opt seccomp=unconfined"),
+            (
+                Facts { mounts: "9 8 0:5 /null /proc/kcore rw - tmpfs t rw".to_owned(), ..facts() },
+                "systempaths=unconfined",
+            ),
             (facts(), "docs/sandbox.md"),
         ] {
             assert!(facts.advice().contains(expected), "{}", facts.advice());

@@ -28,6 +28,7 @@ mod spec;
 mod start;
 mod user;
 
+pub use advice::IN_A_POD;
 pub use cgroups::{remove_unused as remove_unused_cgroups, take_own as take_own_cgroup};
 pub use enter::Merge;
 pub use error::SandboxError;

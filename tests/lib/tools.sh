@@ -53,6 +53,12 @@ no_registry() {
     have docker-registry || echo "docker-registry is not installed (Debian's package docker-registry)"
 }
 
+# no_runc: prints why there is no container on this machine, if there is none.
+no_runc() {
+    have runc || echo "runc is not installed (Debian's package runc). "
+    [ "$(id -u)" -eq 0 ] || echo 'containers of runc need root'
+}
+
 # no_sandboxes: prints why this machine cannot run sandboxes, if it cannot.
 no_sandboxes() {
     unshare --user --map-root-user --mount --pid --fork true 2>/dev/null ||
@@ -110,6 +116,7 @@ install_tools() {
     [ -z "$(no_chromium)" ] || packages="$packages chromium fonts-inter"
     [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
     [ -z "$(no_registry)" ] || packages="$packages docker-registry"
+    [ "$(id -u)" -ne 0 ] || have runc || packages="$packages runc"
     have shellcheck || packages="$packages shellcheck"
     [ -z "$(no_shells)" ] || packages="$packages bash zsh fish"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"

@@ -71,6 +71,11 @@ impl ImageUser {
         self.sandbox.path("home/images")
     }
 
+    /// The ordinary user's number.
+    pub fn number(&self) -> Option<u32> {
+        self.number
+    }
+
     /// Whether the user is root.
     pub fn is_root(&self) -> bool {
         self.number.is_none() && geteuid().is_root()

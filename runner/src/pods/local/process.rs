@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use porch_fn_flags::LogFormat;
 use porch_fn_pool::Reason;
+use porch_fn_sandbox::IN_A_POD;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -138,11 +139,13 @@ fn spawn_wrapper(options: &LocalOptions, command: &[String]) -> io::Result<Spawn
     spawn(&mut wrapper)
 }
 
-/// The process gets its order on standard input, and nothing of the runner's environment.
+/// The process gets its order on standard input. Of the runner's environment, it gets only what says
+/// that this is a Kubernetes pod.
 async fn spawn_sandbox(options: &LocalOptions, prepared: &Prepared) -> io::Result<Spawned> {
     let program = options.sandboxes.as_ref().map(Sandboxes::program).unwrap_or_default();
     let (program, leading) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
-    let (child, mut stdin) = spawn(Command::new(program).args(leading).env_clear())?;
+    let in_a_pod = std::env::var_os(IN_A_POD).map(|value| (IN_A_POD, value));
+    let (child, mut stdin) = spawn(Command::new(program).args(leading).env_clear().envs(in_a_pod))?;
     let mut order = serde_json::to_vec(&prepared.order)?;
     order.push(b'\n');
     stdin.as_mut().ok_or(ErrorKind::BrokenPipe)?.write_all(&order).await?;
