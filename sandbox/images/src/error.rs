@@ -45,7 +45,7 @@ pub enum StoreError {
     #[error("the image is not in {}: run `porch-fn images pull` or `porch-fn images import`", .0.display())]
     Missing(PathBuf),
     /// The folder belongs to another user.
-    #[error("{} belongs to user {owner}, and this is user {user}: name another folder with --image-dir", .path.display())]
+    #[error("{} belongs to user {owner}, and this is user {user}: name another folder with --image-dir, such as a new one in it", .path.display())]
     Owner {
         /// The folder.
         path: PathBuf,
