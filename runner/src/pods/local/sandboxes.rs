@@ -29,7 +29,8 @@ use crate::clock::now;
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
 /// further behind replaces all outdated pods.
 const MAX_CHANGES: usize = 1024;
-/// Images whose content is remembered. The pods of an image that is forgotten are replaced once.
+/// Images whose content is remembered, the latest ones. The pods of another image do not follow its
+/// tag until the image gets its next pod.
 const MAX_CONTENTS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Images that are pulled at the same time.
 const MAX_PULLS: usize = 4;
