@@ -53,10 +53,6 @@ no_registry() {
     have docker-registry || echo "docker-registry is not installed (Debian's package docker-registry)"
 }
 
-no_kpt() {
-    have kpt || echo 'kpt is not installed (https://kpt.dev/installation)'
-}
-
 # no_runc: prints why there is no container on this machine, if there is none.
 no_runc() {
     have runc || echo "runc is not installed (Debian's package runc). "

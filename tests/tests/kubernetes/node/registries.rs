@@ -1,5 +1,5 @@
 //! Images from private, secure and open registries. The runner reads an image's metadata from its
-//! registry, and the node pulls the image. runner/registry tests the runner's requests to
+//! registry, and the node pulls the image. common/registry tests the runner's requests to
 //! registries.
 
 mod outage;

@@ -1,9 +1,9 @@
-//! What OCI registries report about function images: digest, command, tags.
+//! What OCI registries report about function images: digest, command, tags, and their content.
 //!
 //! [`Images`] caches the answers and limits the lookups. The runner uses it to create a pod or to
 //! resolve a tag constraint. If a pod is ready, a call waits for a registry only when no cached tag
 //! matches the call's constraint. [`Registry`] is the interface that [`Images`] uses, and
-//! [`Client`] implements it.
+//! [`Client`] implements it. The image store of sandboxes pulls with the same client.
 
 mod address_class;
 mod auth;
