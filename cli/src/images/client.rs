@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use porch_fn_flags::LogFormat;
-use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, check_insecure, roots};
+use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, plain_registries, roots};
 
 use super::RegistryArgs;
 use crate::failure::Failure;
@@ -13,9 +13,8 @@ const WARNINGS: u8 = 1;
 pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
     let mirrors = args.store.registry_mirror.iter().map(String::as_str);
     let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
-    check_insecure(&args.insecure_registries).map_err(Failure::usage)?;
-    let insecure = args.insecure_registries.iter().map(String::as_str).chain(mirrors.plain());
-    let roots = roots(None, insecure.map(str::to_owned).collect()).map_err(Failure::new)?;
+    let plain = plain_registries(&args.insecure_registries, &mirrors).map_err(Failure::usage)?;
+    let roots = roots(None, plain).map_err(Failure::new)?;
     Ok(Client::new(Options {
         platform: Platform::default(),
         credentials: CredentialSource::default_place().watch(),

@@ -1,15 +1,24 @@
-//! Checks `--insecure-registries`. A registry that no image can have would be ignored in silence.
+//! The registries that speak plain HTTP: those of `--insecure-registries`, and mirrors. A registry
+//! that no image can have would be ignored in silence, so it is an error.
 
 use porch_fn_image::Image;
+
+use crate::Mirrors;
 
 /// How many characters of an invalid item an error quotes.
 const MAX_QUOTED: usize = 100;
 
-/// Checks that each item could be the registry of an image.
+/// The registries that speak plain HTTP, each `host` or `host:port`, for [`roots`](crate::roots()).
+/// `insecure` is `--insecure-registries`.
 ///
 /// # Errors
-/// The first item that could not, and what to write.
-pub fn check_insecure(items: &[String]) -> Result<(), String> {
+/// The first item that could not be the registry of an image, and what to write.
+pub fn plain_registries(insecure: &[String], mirrors: &Mirrors) -> Result<Vec<String>, String> {
+    check_insecure(insecure)?;
+    Ok(insecure.iter().cloned().chain(mirrors.plain().map(str::to_owned)).collect())
+}
+
+fn check_insecure(items: &[String]) -> Result<(), String> {
     let Some(item) = items.iter().find(|item| !is_registry(item)) else { return Ok(()) };
     let item: String = item.chars().take(MAX_QUOTED).collect();
     Err(format!(

@@ -39,7 +39,7 @@ pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use digest::{Hasher, has_digest, sha256};
 pub use error::RegistryError;
 pub use images::{Images, ResolveError};
-pub use insecure::check_insecure;
+pub use insecure::plain_registries;
 pub use platform::Platform;
 pub use roots::{CaFile, Roots, roots};
 

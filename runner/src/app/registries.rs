@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Images, Mirrors, Options, Platform, check_insecure, roots,
+    Client, CredentialFile, CredentialSource, Images, Mirrors, Options, Platform, plain_registries, roots,
 };
 
 use super::{AppError, Wiring};
@@ -37,17 +37,15 @@ impl Wiring<'_> {
             "" => Platform::default(),
             text => Platform::parse(text)?,
         };
-        check_insecure(&flags.insecure_registries)?;
         let mirrors = Mirrors::parse(flags.sandbox.store.registry_mirror.iter().map(String::as_str))?;
+        let plain = plain_registries(&flags.insecure_registries, &mirrors)?;
         let source = if private {
             CredentialSource::Private(flags.registry_auth_secret_path.clone())
         } else {
             CredentialSource::default_place()
         };
         let credentials = source.watch();
-        let insecure = flags.insecure_registries.iter().map(String::as_str).chain(mirrors.plain());
-        let insecure = insecure.map(str::to_owned).collect();
-        let roots = roots(private_tls.then(|| flags.tls_secret_path.clone()), insecure)?;
+        let roots = roots(private_tls.then(|| flags.tls_secret_path.clone()), plain)?;
         let report = |flag, is_set| {
             let metrics = Arc::clone(&self.metrics);
             move |usable| {

@@ -31,8 +31,8 @@ impl Mirrors {
         texts.into_iter().map(Mirror::parse).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The mirrors that speak plain HTTP, for `--insecure-registries`.
-    pub fn plain(&self) -> impl Iterator<Item = &str> {
+    /// The mirrors that speak plain HTTP, as in `--insecure-registries`.
+    pub(crate) fn plain(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|mirror| mirror.plain.as_deref())
     }
 
