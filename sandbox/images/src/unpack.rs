@@ -136,17 +136,14 @@ pub fn unpack(
         if count > limits.entries {
             return Err(UnpackError::TooLarge { limit: limits.entries, unit: "entries" });
         }
-        let mut name = entry.path_bytes().into_owned();
-        let of_name = |name: &[u8], refusal| UnpackError::Refused { name: quoted(name), refusal };
-        let mut sparse = Sparse::of(&mut entry).map_err(|refusal| of_name(&name, refusal))?;
-        if let Some(other) = sparse.as_mut().and_then(|sparse| sparse.name.take()) {
-            name = other;
-        }
+        let sparse = Sparse::of(&mut entry).map_err(|refusal| refused(&entry.path_bytes(), refusal))?;
+        let other = sparse.as_ref().and_then(|sparse| sparse.name.clone());
+        let name = other.unwrap_or_else(|| entry.path_bytes().into_owned());
         let kind = entry.header().entry_type();
         let target = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
         let mode = entry.header().mode().unwrap_or(0o644);
         let modified = entry.header().mtime().unwrap_or_default();
-        match step(kind, &name, target.as_deref(), mode).map_err(|refusal| of_name(&name, refusal))? {
+        match step(kind, &name, target.as_deref(), mode).map_err(|refusal| refused(&name, refusal))? {
             Step::Folder { path, mode } => folder.folder(&path, mode),
             Step::File { place, mode } => match sparse {
                 Some(sparse) => {
@@ -174,6 +171,10 @@ pub fn unpack(
     // The digest covers the padding behind the last entry, too.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(UnpackError::Read)?;
     Ok(folder.contents)
+}
+
+fn refused(name: &[u8], refusal: Refusal) -> UnpackError {
+    UnpackError::Refused { name: quoted(name), refusal }
 }
 
 /// The name for an error, without control characters.
