@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
 use porch_fn_tests::foreign::installed;
-use porch_fn_tests::image::{Image, Layer};
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::Sandbox;
 use serde_json::{Value, json};
+
+use super::cat;
 
 const NAME: &str = "example.com/functions/f:v1";
 /// The user in the container, as in our images.
@@ -115,7 +116,7 @@ impl Container {
 /// An ordinary user with an image.
 async fn user() -> ImageUser {
     let user = ImageUser::all().pop().expect("two users");
-    user.import(NAME, &Image::new(&["cat"]).layer(Layer::of_programs(&["cat"]))).await;
+    user.import(NAME, &cat()).await;
     user
 }
 

@@ -16,6 +16,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
 
+use super::{cat, function_image};
+
 const ITEMS: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:\n- apiVersion: v1\n  kind: \
                      ConfigMap\n  metadata:\n    name: a\n  data:\n    text: 'grüße'\n";
 const NAMESPACE: &str = "functionConfig:\n  apiVersion: v1\n  kind: ConfigMap\n  metadata:\n    name: config\n  data:\n    \
@@ -33,10 +35,6 @@ const NODE: &str = "let text = '';\nprocess.stdin.on('data', (part) => (text += 
 
 async fn registry(sandbox: &Sandbox) -> Registry<'_> {
     Registry::start(sandbox, "registry", Ipv4Addr::LOCALHOST.into(), Access::default()).await
-}
-
-fn cat() -> Image {
-    Image::new(&["cat"]).layer(Layer::of_programs(&["cat"]))
 }
 
 /// The output of a program that is started directly.
@@ -75,8 +73,7 @@ async fn functions_of_all_kinds() {
     for (name, config) in catalog {
         let input = format!("{ITEMS}{config}");
         let program = foreign::function(name);
-        let layer = Layer::new().file("function", 0o755, &std::fs::read(&program).unwrap());
-        push(address, &format!("f/{name}:v1"), &Image::new(&["/function"]).layer(layer)).await;
+        push(address, &format!("f/{name}:v1"), &function_image(name)).await;
         let output = by_hand(&sandbox, &program, &input).await;
         expected.push((name, input, output));
     }

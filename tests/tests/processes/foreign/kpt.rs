@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use porch_fn_tests::foreign;
-use porch_fn_tests::image::{Image, Layer};
 use porch_fn_tests::image_user::ImageUser;
+
+use super::function_image;
 
 const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const FUNCTIONS: [&str; 5] = ["set-namespace", "starlark", "apply-replacements", "label-setter", "validator"];
@@ -75,9 +75,7 @@ data:
 async fn a_package_with_five_functions_is_rendered() {
     for user in ImageUser::all() {
         for name in FUNCTIONS {
-            let program = fs::read(foreign::function(name)).unwrap();
-            let image = Image::new(&["/function"]).layer(Layer::new().file("function", 0o755, &program));
-            user.import(&format!("{CATALOG}/{name}:v1"), &image).await;
+            user.import(&format!("{CATALOG}/{name}:v1"), &function_image(name)).await;
         }
         let package = user.sandbox().path("home/package");
         // kpt writes into the package, so the user must own it.
