@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_dumpable;
-use nix::unistd::{Gid, Uid, getegid, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 
 use crate::advice::advice;
+use crate::namespaces;
 use crate::spec::{FOLDERS, Sandbox};
 use crate::{SandboxError, UNPRIVILEGED};
 
@@ -37,18 +38,8 @@ pub type Merge<'a> = dyn FnMut() -> Result<PathBuf, SandboxError> + 'a;
 
 /// Enters the namespaces. Returns where the sources of the mounts are.
 pub(crate) fn enter(sandbox: &Sandbox, merge: &mut Merge<'_>) -> Result<Vec<String>, SandboxError> {
-    let (uid, gid) = (geteuid(), getegid());
-    let is_root = uid.is_root();
-    let mut namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP;
-    if !is_root {
-        namespaces |= CloneFlags::CLONE_NEWUSER;
-    }
-    unshare(namespaces).map_err(refused("create its namespaces"))?;
-    if !is_root {
-        become_root_of(uid, gid)?;
-    }
-    mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE)
-        .map_err(refused("make mounts private"))?;
+    let is_root = geteuid().is_root();
+    namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
     // libcontainer looks here for a cgroup to create, and cannot create it.
     let cgroup = mount(Some("cgroup2"), "/sys/fs/cgroup", Some("cgroup2"), MsFlags::MS_RDONLY, NONE);
     cgroup.map_err(refused("mount its cgroup"))?;
@@ -84,15 +75,6 @@ fn bind(source: &File, to: &str, more: MsFlags) -> Result<(), SandboxError> {
         .map_err(refused("mount a folder"))
 }
 
-/// In a new user namespace, this user is root. Nobody else exists there.
-fn become_root_of(uid: Uid, gid: Gid) -> Result<(), SandboxError> {
-    let map = |file: &str, id: u32| fs::write(format!("/proc/self/{file}"), format!("0 {id} 1"));
-    fs::write("/proc/self/setgroups", "deny")
-        .and_then(|()| map("uid_map", uid.as_raw()))
-        .and_then(|()| map("gid_map", gid.as_raw()))
-        .map_err(|source| SandboxError::Refused { step: "map its user", source, advice: advice() })
-}
-
 /// Changes from root to an unprivileged user, who is root in a user namespace.
 fn drop_root() -> Result<(), SandboxError> {
     let give = |path: &str| chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED));
@@ -107,7 +89,7 @@ fn drop_root() -> Result<(), SandboxError> {
     set_dumpable(true).map_err(refused("map its user"))?;
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
         .map_err(refused("create its namespaces"))?;
-    become_root_of(uid, gid)
+    namespaces::map_root(uid, gid)
 }
 
 /// Creates the places for libcontainer and for the mounts.

@@ -23,6 +23,7 @@ mod enter;
 mod error;
 mod init;
 mod limits;
+mod namespaces;
 mod seccomp;
 mod spec;
 mod start;
@@ -34,6 +35,7 @@ pub use enter::Merge;
 pub use error::SandboxError;
 pub use init::{Inside, Payload};
 pub use limits::not_enforced;
+pub use namespaces::enter_own_mounts;
 pub use spec::{FOLDERS, Limits, Mount, Network, Sandbox};
 pub use start::{Running, start};
 
