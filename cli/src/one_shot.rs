@@ -12,11 +12,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{Store, StoreError, Stored};
+use porch_fn_images::{Store, Stored};
 use porch_fn_runner_config::defaults;
-use porch_fn_sandbox::{
-    FOLDERS, Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start,
-};
+use porch_fn_sandbox::{Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start};
 
 use crate::failure::Failure;
 use crate::images::{StoreArgs, Terminal, client, log_causes, of_image};
@@ -142,7 +140,7 @@ fn try_run(
     let image = settings.store.image(&run.image)?;
     // Ends before the sandbox starts, with all of its threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (store, mut stored) = runtime.block_on(find(&settings.store, run.pull, &image))?;
+    let (_store, stored) = runtime.block_on(find(&settings.store, run.pull, &image))?;
     drop(runtime);
     let sandbox = sandbox(run, settings.limits.limits(), &image, &stored)?;
     if is_for_a_person() {
@@ -151,8 +149,7 @@ fn try_run(
             eprintln!("{program}: {missing}");
         }
     }
-    let merged = |error: StoreError| SandboxError::Merge(error.to_string());
-    let mut merge = || store.merged(&mut stored, &FOLDERS).map_err(merged);
+    let mut merge = || Err(SandboxError::Merge("not needed any more".to_owned()));
     let running = start(sandbox, &mut merge, Payload::Command, program)?;
     if let Some(timeout) = timeout {
         end_after(timeout.into(), program);

@@ -95,7 +95,7 @@ enum Backend {
 /// Runs a child process of `up`: a local pod's wrapper-server, or an example function. `None`: the
 /// command line `args`, program name included, is another one.
 pub(crate) fn run_child(args: &[OsString]) -> Option<ExitCode> {
-    if let Some(exit) = runner::sandbox_child(args) {
+    if let Some(exit) = porch_fn_images::unpack_child(args).or_else(|| runner::sandbox_child(args)) {
         return Some(exit);
     }
     match args.get(1)?.to_str()? {

@@ -10,9 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use porch_fn_image::Image;
-use porch_fn_images::{Options, Store};
-use porch_fn_sandbox::{FOLDERS, Inside, Payload, Running, Sandbox, SandboxError, start};
+use porch_fn_images::Options;
+use porch_fn_sandbox::{Inside, Payload, Running, Sandbox, SandboxError, start};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -57,17 +56,7 @@ fn create() -> Result<Running, String> {
     let listener = std::env::set_current_dir(&order.sockets).and_then(|()| UnixListener::bind(&order.socket));
     let listener = listener.map_err(|error| format!("the wrapper-server's socket: {error}"))?;
     std::env::set_current_dir("/").map_err(|error| error.to_string())?;
-    let mut merged = None;
-    let mut merge = || {
-        let text = |error: &dyn ToString| SandboxError::Merge(error.to_string());
-        let image = Image::parse(&order.image, "").map_err(|error| text(&error))?;
-        let store = Store::open(order.images.clone()).map_err(|error| text(&error))?;
-        let missing = || SandboxError::Merge("the image was removed".to_owned());
-        let mut stored = store.find(&image).map_err(|error| text(&error))?.ok_or_else(missing)?;
-        let folder = store.merged(&mut stored, &FOLDERS).map_err(|error| text(&error))?;
-        merged = Some(stored);
-        Ok(folder)
-    };
+    let mut merge = || Err(SandboxError::Merge("not needed any more".to_owned()));
     let payload = serve(listener, order.wrapper.clone());
     start(order.sandbox.clone(), &mut merge, payload, "porch-fn sandbox").map_err(|error| error.to_string())
 }
