@@ -1,6 +1,7 @@
 //! `porch-fn images`: the images that this machine has for `up` and `run`.
 
 mod client;
+pub(crate) mod flags;
 mod progress;
 
 use std::fs::File;
@@ -11,14 +12,15 @@ use std::time::SystemTime;
 
 use porch_fn_flags::{CommaList, GoDuration};
 use porch_fn_image::Image;
-use porch_fn_images::{Archive, Store};
+use porch_fn_images::{Archive, Options, Owner, Store};
 use porch_fn_registry::Platform;
-use porch_fn_runner::pods::local::store_options;
-use porch_fn_runner_config::ImageStoreFlags;
+use porch_fn_sandbox::UNPRIVILEGED;
+use rustix::process::geteuid;
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::client::{client, log_causes};
 pub(crate) use self::progress::Terminal;
+use self::flags::ImageStoreFlags;
 use crate::failure::Failure;
 use crate::output::{show, table};
 
@@ -183,11 +185,23 @@ pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure 
     Failure::new(format!("{}: {error}", image.as_str()))
 }
 
+// === impl RegistryArgs ===
+
+impl RegistryArgs {
+    /// The image store that the flags choose. If this process is root, all files of images belong to
+    /// the user of all sandboxes.
+    pub(crate) fn store_options(&self) -> Result<Options, Failure> {
+        let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
+        let folder = self.store.folder().map_err(Failure::usage)?;
+        Ok(Options { folder, max_bytes: self.store.image_max_size, owner })
+    }
+}
+
 // === impl StoreArgs ===
 
 impl StoreArgs {
     pub(crate) fn open(&self) -> Result<Store, Failure> {
-        Ok(Store::open(store_options(&self.registries.store).map_err(Failure::usage)?)?)
+        Ok(Store::open(self.registries.store_options()?)?)
     }
 
     pub(crate) fn image(&self, name: &str) -> Result<Image, Failure> {

@@ -2,7 +2,9 @@
 //! exit code are the function's.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
@@ -12,14 +14,15 @@ use std::time::Duration;
 use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{Store, StoreError, Stored};
-use porch_fn_runner_config::defaults;
+use porch_fn_images::Stored;
 use porch_fn_sandbox::{
-    FOLDERS, Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start,
+    Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, Source, not_enforced,
 };
 
 use crate::failure::Failure;
+use crate::images::flags::defaults;
 use crate::images::{StoreArgs, Terminal, client, log_causes, of_image};
+use crate::output::escaped;
 
 const NAME: &str = "porch-fn run";
 /// Exit codes of Docker, and of timeout(1).
@@ -107,7 +110,7 @@ pub(crate) enum Pull {
     Never,
 }
 
-/// Runs the command line. It must be called before the program has a second thread.
+/// Runs the command line.
 pub(crate) fn run(RunArgs { run, timeout, settings }: &RunArgs) -> ExitCode {
     try_run(run, settings, *timeout, NAME).unwrap_or_else(|failure| {
         failure.report("run");
@@ -140,9 +143,13 @@ fn try_run(
     program: &'static str,
 ) -> Result<ExitCode, Failure> {
     let image = settings.store.image(&run.image)?;
-    // Ends before the sandbox starts, with all of its threads.
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    if input.metadata()?.is_dir() {
+        return Err(Failure::new("standard input is a folder: give it a file or a pipe"));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (store, mut stored) = runtime.block_on(find(&settings.store, run.pull, &image))?;
+    // Keeps the image's files while the sandbox runs.
+    let stored = runtime.block_on(find(&settings.store, run.pull, &image))?;
     drop(runtime);
     let sandbox = sandbox(run, settings.limits.limits(), &image, &stored)?;
     if is_for_a_person() {
@@ -151,13 +158,47 @@ fn try_run(
             eprintln!("{program}: {missing}");
         }
     }
-    let merged = |error: StoreError| SandboxError::Merge(error.to_string());
-    let mut merge = || store.merged(&mut stored, &FOLDERS).map_err(merged);
-    let running = start(sandbox, &mut merge, Payload::Command, program)?;
+    let (launch, mut command, pipes) = Launch::new(sandbox, None)?;
+    let mut child = command.spawn()?;
+    // It has descriptors of the sandbox.
+    drop(command);
+    let mut running = launch.start(child.id())?;
+    let Pipes { mut stdin, mut stdout, mut stderr } = pipes;
+    thread::spawn(move || io::copy(&mut { input }, &mut stdin));
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let output = thread::spawn(move || io::copy(&mut stdout, &mut output));
+    let errors = thread::spawn(move || io::copy(&mut stderr, &mut io::stderr()));
     if let Some(timeout) = timeout {
         end_after(timeout.into(), program);
     }
-    Ok(exit_code(running.wait()?))
+    let started = running.started();
+    let status = child.wait()?;
+    // All processes that could write have ended.
+    let _ = errors.join();
+    let written = output.join();
+    if let Err(error) = started {
+        eprintln!("{program}: {}", escaped(&error.to_string()));
+        return Ok(ExitCode::from(error.exit_code()));
+    }
+    if let Ok(Err(error)) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        return Err(Failure::new(format!("standard output cannot be written: {error}")));
+    }
+    if !status.success() {
+        for exceeded in running.reached() {
+            eprintln!("{program}: {}", reason(exceeded));
+        }
+    }
+    Ok(exit_code(status))
+}
+
+fn reason(exceeded: Exceeded) -> &'static str {
+    match exceeded {
+        Exceeded::Memory => "the function ran out of memory: raise --memory",
+        Exceeded::Pids => "the function was refused a process or thread: raise --pids",
+        Exceeded::Tmp => "the function's /tmp is full: raise --tmp-size",
+    }
 }
 
 /// Standard error is the function's: only a person gets lines of ours.
@@ -165,7 +206,7 @@ fn is_for_a_person() -> bool {
     io::stderr().is_terminal()
 }
 
-async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<(Store, Stored), Failure> {
+async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<Stored, Failure> {
     let store = args.open()?;
     let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
     if stored.is_none() && pull != Pull::Never {
@@ -179,7 +220,7 @@ async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<(Store, Sto
         stored = store.find(image)?;
     }
     let missing = || of_image(image, "the image is not here: see porch-fn images list, pull and import");
-    Ok((store, stored.ok_or_else(missing)?))
+    stored.ok_or_else(missing)
 }
 
 fn sandbox(run: &Run, limits: Limits, image: &Image, stored: &Stored) -> Result<Sandbox, Failure> {
@@ -205,7 +246,7 @@ fn sandbox(run: &Run, limits: Limits, image: &Image, stored: &Stored) -> Result<
         user: run.user.clone().unwrap_or_else(|| config.user.clone()),
         command,
         env,
-        folder: config.folder.clone(),
+        folder: config.folder.clone().into(),
         network: match run.network {
             NetworkArg::None => Network::None,
             NetworkArg::Host => Network::Host,
@@ -247,7 +288,7 @@ pub(crate) fn parse_mount(text: &str) -> Result<Mount, String> {
     }
     match (source, target) {
         (Some(source), Some(target)) if target.is_absolute() && source.is_absolute() => {
-            Ok(Mount { source, target, is_writable })
+            Ok(Mount { source: Source::Path(source), target, is_writable })
         }
         (Some(_), Some(_)) => Err(problem("the paths must be absolute")),
         _ => Err(problem("src or dst is missing")),
@@ -268,7 +309,7 @@ mod tests {
 
     #[test]
     fn mounts_have_dockers_syntax() {
-        let mount = |is_writable| Ok(Mount { source: "/a".into(), target: "/b".into(), is_writable });
+        let mount = |is_writable| Ok(Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable });
         for (text, expected) in [
             ("type=bind,src=/a,dst=/b", mount(false)),
             ("type=bind,source=/a,target=/b,readonly", mount(false)),

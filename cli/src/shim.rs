@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
-use porch_fn_runner_config::user_folder;
 
 use self::command::{Asked, parse};
 use crate::failure::Failure;
+use crate::images::flags::user_folder;
 use crate::one_shot;
 use crate::output::show;
 

@@ -95,7 +95,7 @@ fn run(words: &[&str]) -> Result<Run, String> {
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_sandbox::Mount;
+    use porch_fn_sandbox::{Mount, Source};
 
     use super::*;
 
@@ -115,7 +115,7 @@ mod tests {
             network: NetworkArg::None,
             user: Some("nobody".to_owned()),
             pull: Pull::Missing,
-            mount: vec![Mount { source: "/a".into(), target: "/b".into(), is_writable: false }],
+            mount: vec![Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable: false }],
             env: vec!["A=1".to_owned(), "B".to_owned()],
         };
         assert_eq!(asked(kpt), Ok(Asked::Run(Box::new(expected))));

@@ -37,7 +37,7 @@ impl Wiring<'_> {
             "" => Platform::default(),
             text => Platform::parse(text)?,
         };
-        let mirrors = Mirrors::parse(flags.sandbox.store.registry_mirror.iter().map(String::as_str))?;
+        let mirrors = Mirrors::parse(flags.mirrors.registry_mirror.iter().map(String::as_str))?;
         let plain = plain_registries(&flags.insecure_registries, &mirrors)?;
         let source = if private {
             CredentialSource::Private(flags.registry_auth_secret_path.clone())

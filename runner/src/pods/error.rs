@@ -8,8 +8,8 @@ use porch_fn_registry::RegistryError;
 use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
 use tonic::Code;
 
-/// The kind of a pod's failure if a runner with sandboxes cannot have its image.
-pub(crate) const IMAGE_MISSING: &str = "image_missing";
+/// The kind of a pod's failure if its sandbox cannot have its image.
+pub const IMAGE_MISSING: &str = "image_missing";
 
 /// Why the pod runtime cannot return an answer of the pod's wrapper-server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
