@@ -50,7 +50,7 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
     std::env::set_current_dir("/").map_err(step("enter the root folder"))?;
     // Modes of new files are exact.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let user = root::build(&order.sandbox)?;
+    let resolved = root::build(&order.sandbox)?;
     let mut more = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     if order.sandbox.network == Network::None {
         more |= CloneFlags::CLONE_NEWNET;
@@ -63,7 +63,7 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
         let child = first.spawn()?;
         let mut descriptors = vec![control.as_fd()];
         descriptors.extend(stdio.iter().map(OwnedFd::as_fd));
-        handover::send(&ours, &FirstOrder { order, user }, &descriptors)?;
+        handover::send(&ours, &FirstOrder { order, resolved }, &descriptors)?;
         Ok(child)
     };
     spawn().map_err(step("start its first process"))

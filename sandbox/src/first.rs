@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
@@ -30,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::command::{self, Inside};
 use crate::error::step;
 use crate::launch::{Order, Report};
-use crate::root::{PROGRAM, ROOT, folder_of, open, open_device, path_of};
+use crate::root::{PROGRAM, ROOT, Resolved, folder_of, open, open_device, path_of};
 use crate::spec::Network;
 use crate::user::User;
 use crate::{SandboxError, handover, mounts, seccomp};
@@ -57,7 +58,7 @@ const INERT: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FirstOrder {
     pub(crate) order: Order,
-    pub(crate) user: User,
+    pub(crate) resolved: Resolved,
 }
 
 /// The descriptors that the first process gets, besides its standard input and outputs.
@@ -80,14 +81,14 @@ pub struct Served {
 
 /// Runs the first process. `serve` is the program's own server.
 pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
-    let Ok((FirstOrder { order, user }, Named { report, listener })) = receive() else {
+    let Ok((FirstOrder { order, resolved }, Named { report, listener })) = receive() else {
         return ExitCode::FAILURE;
     };
     let failed = |error: &SandboxError| {
         Report::failed(error).send(&report);
         ExitCode::from(error.exit_code())
     };
-    let inside = match enter(&order, &user) {
+    let inside = match enter(&order, &resolved) {
         Err(error) => return failed(&error),
         Ok(inside) => inside,
     };
@@ -117,7 +118,7 @@ fn receive() -> io::Result<(FirstOrder, Named)> {
 }
 
 /// Enters the sandbox for good.
-fn enter(order: &Order, user: &User) -> Result<Inside, SandboxError> {
+fn enter(order: &Order, Resolved { user, folder }: &Resolved) -> Result<Inside, SandboxError> {
     let sandbox = &order.sandbox;
     // From now on, nothing can execute it a second time, also not as /proc/self/exe.
     mounts::restrict(Path::new(PROGRAM), MsFlags::MS_NOEXEC).map_err(step("protect its program"))?;
@@ -137,7 +138,7 @@ fn enter(order: &Order, user: &User) -> Result<Inside, SandboxError> {
     order.rlimits.apply().map_err(step("set its limits"))?;
     seccomp::apply(sandbox.network)
         .map_err(|error| step("apply the filter of system calls")(io::Error::other(error)))?;
-    enter_folder(&sandbox.folder).map_err(|source| SandboxError::Image {
+    enter_folder(folder).map_err(|source| SandboxError::Image {
         what: "working directory",
         path: sandbox.folder.clone(),
         source,
@@ -215,12 +216,15 @@ fn become_user(user: &User, proc: &OwnedFd) -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
-/// Enters the working directory. No link of /proc may lead out of the sandbox.
+/// Enters the working directory. All links of the image are resolved, so the others are those of
+/// /proc, and could lead out of the sandbox.
 fn enter_folder(folder: &Path) -> io::Result<()> {
-    let folder = if folder.as_os_str().is_empty() { Path::new("/") } else { folder };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    fchdir(openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?)?;
-    let here = getcwd(Vec::new())?;
+    let outside = || io::Error::other("it leads through a link of /proc");
+    match openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        Err(Errno::LOOP) => return Err(outside()),
+        opened => fchdir(opened?)?,
+    }
     // The kernel writes "(unreachable)" before a folder that is not below the root.
-    if here.to_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::other("it is not in the image")) }
+    if getcwd(Vec::new())?.to_bytes().starts_with(b"/") { Ok(()) } else { Err(outside()) }
 }

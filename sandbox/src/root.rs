@@ -14,6 +14,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::CloneFlags;
 use nix::unistd::geteuid;
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::build::drop_root;
 use crate::error::step;
@@ -51,9 +52,17 @@ const LINKS: [(&str, &str); 5] = [
 const NONE: Option<&str> = None;
 const PROTECTED: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
 
-/// Builds everything but `/proc`, which only a process of the sandbox can mount. Returns the image's
-/// user.
-pub(crate) fn build(sandbox: &Sandbox) -> Result<User, SandboxError> {
+/// What the image's own words mean in its root.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Resolved {
+    /// The image's user.
+    pub(crate) user: User,
+    /// The working directory, without links.
+    pub(crate) folder: PathBuf,
+}
+
+/// Builds everything but `/proc`, which only a process of the sandbox can mount.
+pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
     let is_root = geteuid().is_root();
     namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
     mount(Some("tmpfs"), PLACE, Some("tmpfs"), PROTECTED, Some("mode=755"))
@@ -105,17 +114,17 @@ pub(crate) fn build(sandbox: &Sandbox) -> Result<User, SandboxError> {
         };
         done?.map_err(problem)?;
     }
-    // The working directory may be below a mount, such as /tmp.
-    target_of(&root, &sandbox.folder, true).map_err(|source| working_directory(sandbox, source))?;
-    Ok(user)
+    let problem =
+        |source| SandboxError::Image { what: "working directory", path: sandbox.folder.clone(), source };
+    let folder = canonical(&root, &sandbox.folder).map_err(problem)?;
+    if folder.starts_with("tmp") {
+        target_of(&root, &folder, true).map_err(problem)?;
+    }
+    Ok(Resolved { user, folder: Path::new("/").join(folder) })
 }
 
 fn read_only(is_writable: bool) -> MsFlags {
     if is_writable { MsFlags::empty() } else { MsFlags::MS_RDONLY }
-}
-
-fn working_directory(sandbox: &Sandbox, source: io::Error) -> SandboxError {
-    SandboxError::Image { what: "working directory", path: sandbox.folder.clone(), source }
 }
 
 /// Mounts this program where nobody can write it, also not through `/proc/PID/exe`. It is a copy
@@ -138,15 +147,15 @@ fn bind_program() -> io::Result<()> {
 /// Mounts the image's layers, and above them what the image lacks.
 fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
     let is_stacked = stack(&sandbox.layers)?;
-    let mut wanted: Vec<(&Path, bool)> = FOLDERS.iter().map(|folder| (Path::new(folder), true)).collect();
-    wanted.push((&sandbox.folder, true));
-    for (number, mount) in sandbox.mounts.iter().enumerate() {
-        wanted.push((&mount.target, !Path::new(&format!("{SOURCES}/{number}")).is_file()));
-    }
+    let own = FOLDERS.iter().map(|folder| ("folder", Path::new(folder), true));
+    let targets = sandbox.mounts.iter().enumerate().map(|(number, mount)| {
+        ("path", &*mount.target, !Path::new(&format!("{SOURCES}/{number}")).is_file())
+    });
+    let wanted = own.chain(targets).chain([("working directory", &*sandbox.folder, true)]);
     let root = open(Path::new(ROOT))?;
     let mut is_complete = true;
-    for (path, is_folder) in wanted {
-        let add = || -> io::Result<()> {
+    for (what, path, is_folder) in wanted {
+        let mut add = || -> io::Result<()> {
             let folders = inside::folders(&root, &canonical(&root, path)?, is_folder)?;
             if folders.iter().all(|(_, mode)| mode.is_some()) {
                 return Ok(());
@@ -154,16 +163,15 @@ fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
             is_complete = false;
             if !is_stacked {
                 return Err(io::Error::other(
-                    "the image does not have it, and the kernel cannot stack the image's layers in its folder",
+                    "the image does not have it, and the kernel cannot stack folders in --image-dir",
                 ));
             }
             inside::create(&File::open(TOP)?, &folders, is_folder)?;
             // All files of images belong to this user.
-            let owned = |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
-            if is_root { folders.iter().try_for_each(|(path, _)| owned(path)) } else { Ok(()) }
+            let give = |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
+            if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
-        let mut add = add;
-        add().map_err(|source| SandboxError::Image { what: "path", path: path.to_owned(), source })?;
+        add().map_err(|source| SandboxError::Image { what, path: path.to_owned(), source })?;
     }
     if is_complete {
         return Ok(());
@@ -178,6 +186,9 @@ fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
 /// the kernel could: a single layer is mounted alone otherwise.
 fn stack(layers: &[PathBuf]) -> Result<bool, SandboxError> {
     let opened = layers.iter().map(|layer| open(layer)).collect::<Result<Vec<_>, _>>()?;
+    // The root has the mode of the highest folder of the stack.
+    let mode = opened.last().and_then(|layer| layer.metadata().ok()).map(|it| it.permissions());
+    mode.map_or(Ok(()), |mode| fs::set_permissions(TOP, mode)).map_err(step("create its folders"))?;
     // The kernel reads the options in a page of 4 KiB, so the layers have short names. They say
     // nothing about the machine, and need no escapes.
     let names = [TOP.to_owned()].into_iter().chain(opened.iter().rev().map(path_of));
