@@ -85,9 +85,10 @@ impl SandboxesOfRunner for Sandboxes {
         &'a self,
         image: &'a ImageKey,
         wrapper: Vec<String>,
+        pulling: &'a (dyn Fn() + Sync),
     ) -> BoxFuture<'a, Result<Box<dyn SandboxPod>, Reason>> {
         async move {
-            let pod = self.pod(image, wrapper).await?;
+            let pod = self.pod(image, wrapper, pulling).await?;
             Ok(Box::new(pod) as Box<dyn SandboxPod>)
         }
         .boxed()
@@ -141,11 +142,19 @@ impl Sandboxes {
     }
 
     /// Pulls the image if it is not here, and returns a pod of it.
-    async fn pod(&self, image: &ImageKey, wrapper: Vec<String>) -> Result<Pod, Reason> {
+    async fn pod(
+        &self,
+        image: &ImageKey,
+        wrapper: Vec<String>,
+        pulling: &(dyn Fn() + Sync),
+    ) -> Result<Pod, Reason> {
         let parsed = Image::parse(image.as_str(), "").map_err(missing)?;
         let stored = match self.find(&parsed).await.map_err(missing)? {
             Some(stored) => stored,
-            None => self.pull(image, &parsed, None).await.map_err(missing)?,
+            None => {
+                pulling();
+                self.pull(image, &parsed, None).await.map_err(missing)?
+            }
         };
         let content = self.content_of(image, &parsed, &stored);
         let run = &stored.run;

@@ -250,8 +250,12 @@ async fn supervise(
         // An image without a command and sandboxes has no pods.
         (None, None) => None,
         (None, Some(sandboxes)) => {
+            let pulling = || {
+                let reason = Reason::new("pulling", "its image is being pulled");
+                change(&|local| local.pod.phase = Phase::Pending(Some(reason.clone())));
+            };
             let prepared = tokio::select! {
-                prepared = sandboxes.prepare(&image, options.wrapper_args()) => Some(prepared),
+                prepared = sandboxes.prepare(&image, options.wrapper_args(), &pulling) => Some(prepared),
                 Err(_) = &mut stopped => None,
             };
             match prepared {

@@ -14,10 +14,12 @@ use tokio::sync::{broadcast, oneshot};
 /// Runs pods of images that have no command on this machine.
 pub trait Sandboxes: fmt::Debug + Send + Sync {
     /// Gets the image, so that a pod of it can start. `wrapper` are the wrapper-server's arguments.
+    /// Calls `pulling` if that takes a pull.
     fn prepare<'a>(
         &'a self,
         image: &'a ImageKey,
         wrapper: Vec<String>,
+        pulling: &'a (dyn Fn() + Sync),
     ) -> BoxFuture<'a, Result<Box<dyn SandboxPod>, Reason>>;
 
     /// The content of the image, if the image had a pod.
