@@ -1,10 +1,10 @@
 //! What this process does before libcontainer: it enters a mount namespace of its own, and as an
 //! ordinary user a user namespace. There it stacks the image's layers.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{OpenOptionsExt as _, chown};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
@@ -14,7 +14,7 @@ use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 
 use crate::advice::advice;
 use crate::namespaces;
-use crate::spec::{FOLDERS, Sandbox};
+use crate::spec::{FOLDERS, Mount, Sandbox, Source};
 use crate::{SandboxError, UNPRIVILEGED};
 
 /// A folder that every Linux machine has, and that has no images and nothing to mount. In the
@@ -47,7 +47,11 @@ pub(crate) fn enter(sandbox: &Sandbox, merge: &mut Merge<'_>) -> Result<Vec<Stri
     mount(Some("tmpfs"), PLACE, Some("tmpfs"), tmpfs, Some("mode=755,size=1m"))
         .map_err(refused("mount a tmpfs"))?;
     // Opened once, with the rights of the caller, so that no path is resolved twice.
-    let sources = sandbox.mounts.iter().map(|mount| open(&mount.source)).collect::<Result<Vec<_>, _>>()?;
+    let source = |mount: &Mount| match &mount.source {
+        Source::Path(path) => open(path).map(Some),
+        Source::Tmpfs => Ok(None),
+    };
+    let sources = sandbox.mounts.iter().map(source).collect::<Result<Vec<_>, _>>()?;
     let places = places(sandbox, &sources)?;
     match stack(&sandbox.layers) {
         Err(SandboxError::NoOverlay(error)) => {
@@ -57,7 +61,9 @@ pub(crate) fn enter(sandbox: &Sandbox, merge: &mut Merge<'_>) -> Result<Vec<Stri
         stacked => stacked?,
     }
     for (source, place) in sources.iter().zip(&places) {
-        bind(source, place, MsFlags::empty())?;
+        if let Some(source) = source {
+            bind(source, place, MsFlags::empty())?;
+        }
     }
     if is_root {
         drop_root()?;
@@ -93,7 +99,7 @@ fn drop_root() -> Result<(), SandboxError> {
 }
 
 /// Creates the places for libcontainer and for the mounts.
-fn places(sandbox: &Sandbox, sources: &[File]) -> Result<Vec<String>, SandboxError> {
+fn places(sandbox: &Sandbox, sources: &[Option<File>]) -> Result<Vec<String>, SandboxError> {
     let create = |path: &str| {
         fs::create_dir_all(path).map_err(|source| SandboxError::Open { path: path.into(), source })
     };
@@ -112,13 +118,18 @@ fn places(sandbox: &Sandbox, sources: &[File]) -> Result<Vec<String>, SandboxErr
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
             OpenOptions::new().create(true).append(true).open(path).map(|_| ())
         };
-        let is_folder = source.metadata().is_ok_and(|metadata| metadata.is_dir());
+        let is_folder = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_dir());
+        let is_folder = source.as_ref().is_none_or(is_folder);
         let place = format!("{PLACE}/mounts/{number}");
         let target = mount.target.strip_prefix("/").unwrap_or(&mount.target);
         let bottom = PathBuf::from(BOTTOM).join(target);
         at(Path::new(&place), is_folder)
             .and_then(|()| at(&bottom, is_folder))
             .map_err(|source| SandboxError::Open { path: mount.target.clone(), source })?;
+        if source.is_none() {
+            fs::set_permissions(&place, Permissions::from_mode(0o1777))
+                .map_err(|source| SandboxError::Open { path: mount.target.clone(), source })?;
+        }
         places.push(place);
     }
     Ok(places)

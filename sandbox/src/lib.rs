@@ -36,7 +36,7 @@ pub use error::SandboxError;
 pub use init::{Inside, Payload};
 pub use limits::not_enforced;
 pub use namespaces::enter_own_mounts;
-pub use spec::{FOLDERS, Limits, Mount, Network, Sandbox};
+pub use spec::{FOLDERS, Limits, Mount, Network, Sandbox, Source};
 pub use start::{Running, start};
 
 /// The user and group of all files of images, and of all sandboxes, if this process is root:

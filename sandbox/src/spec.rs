@@ -39,15 +39,24 @@ pub enum Network {
     Host,
 }
 
-/// A file or folder of the machine in the sandbox.
+/// A file or folder in the sandbox that is not the image's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// The path on the machine.
-    pub source: PathBuf,
+    /// Where it comes from.
+    pub source: Source,
     /// The path in the sandbox.
     pub target: PathBuf,
     /// Whether the sandbox may write.
     pub is_writable: bool,
+}
+
+/// Where the content of a mount comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// The path of a file or folder of the machine.
+    Path(PathBuf),
+    /// An empty folder in memory.
+    Tmpfs,
 }
 
 /// The limits of one sandbox.
@@ -159,7 +168,7 @@ mod tests {
             env: vec!["A=1".to_owned()],
             folder: "/work".to_owned(),
             network: Network::None,
-            mounts: vec![Mount { source: "/data".into(), target: "/in".into(), is_writable: false }],
+            mounts: vec![Mount { source: Source::Path("/data".into()), target: "/in".into(), is_writable: false }],
             limits: Limits::of_flags(0, 10, 0.0, 1 << 20),
         };
         let spec = |sandbox: &Sandbox| {

@@ -10,7 +10,7 @@ pub mod times;
 use std::collections::BTreeMap;
 
 pub use self::flags::{BASE_POD_TEMPLATE, Flags, FunctionConfigTags, PodBackend, PodConnect};
-pub use self::sandbox::{ImageStoreFlags, SandboxFlags, defaults, user_folder};
+pub use self::sandbox::{ImageStoreFlags, SandboxFlags, limits, user_folder};
 use self::template::Template;
 
 /// Checks whether a runner can make pods from the data of the ConfigMap of

@@ -92,10 +92,10 @@ impl SandboxOptions {
         let program = ["/proc/self/exe", child::NAME].map(OsString::from).into();
         let images = store_options(&flags.store)?;
         let limits = Limits::of_flags(
-            flags.sandbox_memory,
+            flags.sandbox_memory.0,
             flags.sandbox_pids,
             flags.sandbox_cpus,
-            flags.sandbox_tmp_size,
+            flags.sandbox_tmp_size.0,
         );
         Ok(Self { program, images, client, ttl, limits })
     }
@@ -108,7 +108,7 @@ impl SandboxOptions {
 /// `--image-dir` is needed.
 pub fn store_options(flags: &ImageStoreFlags) -> Result<porch_fn_images::Options, String> {
     let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
-    Ok(porch_fn_images::Options { folder: flags.folder()?, max_bytes: flags.image_max_size, owner })
+    Ok(porch_fn_images::Options { folder: flags.folder()?, max_bytes: flags.image_max_size.0, owner })
 }
 
 // === impl Sandboxes ===
