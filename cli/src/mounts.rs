@@ -16,8 +16,11 @@ pub(crate) struct Syntax {
 }
 
 /// `porch-fn run`: read-only without `rw`, as on kpt's own command line.
-const OWN: Syntax =
-    Syntax { is_writable: false, kind: "bind", form: "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH" };
+const OWN: Syntax = Syntax {
+    is_writable: false,
+    kind: "bind",
+    form: "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH",
+};
 /// Engines: writable without `readonly`. kpt and kustomize write nothing for a writable mount.
 const ENGINE: Syntax = Syntax {
     is_writable: true,

@@ -168,7 +168,11 @@ mod tests {
             env: vec!["A=1".to_owned()],
             folder: "/work".to_owned(),
             network: Network::None,
-            mounts: vec![Mount { source: Source::Path("/data".into()), target: "/in".into(), is_writable: false }],
+            mounts: vec![Mount {
+                source: Source::Path("/data".into()),
+                target: "/in".into(),
+                is_writable: false,
+            }],
             limits: Limits::of_flags(0, 10, 0.0, 1 << 20),
         };
         let spec = |sandbox: &Sandbox| {

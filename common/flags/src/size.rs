@@ -19,10 +19,12 @@ impl FromStr for Size {
     /// Reads a whole number and a unit: none or `b`; `k`, `m`, `g`, `t`, also followed by `i`, `b`
     /// or `ib`. Upper and lower case are alike.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let problem = || format!("{} is not a size; use whole numbers such as 64Mi, 1g, 1048576", quote(text));
+        let problem =
+            || format!("{} is not a size; use whole numbers such as 64Mi, 1g, 1048576", quote(text));
         let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
         let unit = unit.to_ascii_uppercase();
-        let known = |(name, shift)| matches!(unit.strip_prefix(name)?, "" | "I" | "B" | "IB").then_some(shift);
+        let known =
+            |(name, shift)| matches!(unit.strip_prefix(name)?, "" | "I" | "B" | "IB").then_some(shift);
         let shift = match &*unit {
             "" | "B" => 0,
             _ => UNITS.into_iter().find_map(known).ok_or_else(problem)?,

@@ -76,7 +76,9 @@ impl UserCredentials {
         for path in &*self.files {
             let place = path.display();
             let unusable = |problem| {
-                format!("the registry credentials of {place} cannot be used: {problem}; fix or remove the file")
+                format!(
+                    "the registry credentials of {place} cannot be used: {problem}; fix or remove the file"
+                )
             };
             let Some(bytes) = file::read(path).map_err(unusable)? else { continue };
             let config = DockerConfig::parse(&bytes).map_err(unusable)?;

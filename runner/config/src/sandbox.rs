@@ -55,7 +55,9 @@ pub mod limits {
     /// It is not a size, or too small.
     pub fn memory(text: &str) -> Result<Size, String> {
         match text.parse()? {
-            Size(1..LEAST_MEMORY) => Err("no function starts with less than 4Mi; 0 means no limit".to_owned()),
+            Size(1..LEAST_MEMORY) => {
+                Err("no function starts with less than 4Mi; 0 means no limit".to_owned())
+            }
             size => Ok(size),
         }
     }

@@ -180,5 +180,8 @@ fn helpers_are_found_in_the_order_of_docker() {
             "{image:?}"
         );
     }
-    assert_eq!(parse(&json!({"credHelpers": {"gcr.io": "x"}})).unwrap().origin(&Image::parse("a.b/c", "").unwrap()), None);
+    assert_eq!(
+        parse(&json!({"credHelpers": {"gcr.io": "x"}})).unwrap().origin(&Image::parse("a.b/c", "").unwrap()),
+        None
+    );
 }

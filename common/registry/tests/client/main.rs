@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Credentials, Mirrors, Options, Platform, RegistryError, Roots, roots,
+    Client, CredentialFile, CredentialSource, Credentials, Mirrors, Options, Platform, RegistryError, Roots,
+    roots,
 };
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! TLS, redirects and connections.
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Credentials, Client, Options, Registry as _, RegistryError, Roots, roots};
+use porch_fn_registry::{Client, Credentials, Options, Registry as _, RegistryError, Roots, roots};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
