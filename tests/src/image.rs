@@ -1,6 +1,7 @@
 //! Makes function images: archives that our command line imports, and images in a registry.
 
 mod push;
+mod serve;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
 pub use push::{push, push_index};
+pub use serve::serve;
 
 /// How the layers of an image are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,7 @@ pub struct Image {
 }
 
 /// A blob of an image, by its digest.
+#[derive(Clone)]
 struct Blob {
     digest: String,
     bytes: Vec<u8>,

@@ -101,7 +101,7 @@ impl Store {
     }
 
     /// Removes blobs and layers that no image has. Returns their size.
-    fn remove_unneeded(&self) -> Result<u64, StoreError> {
+    pub(crate) fn remove_unneeded(&self) -> Result<u64, StoreError> {
         let entries = self.entries()?;
         let records = || entries.iter().map(|entry| &entry.record);
         let blobs = records().flat_map(Record::all_blobs).map(file_name).collect();
