@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use porch_fn_flags::{CommaList, GoDuration};
 use porch_fn_image::Image;
-use porch_fn_images::{Archive, Details, ImageInfo, Options, Owner, Store};
+use porch_fn_images::{Archive, ImageInfo, Options, Owner, Store};
 use porch_fn_registry::Platform;
 use porch_fn_sandbox::UNPRIVILEGED;
 use rustix::process::geteuid;
@@ -200,16 +200,12 @@ fn json_of(image: &ImageInfo) -> Value {
     })
 }
 
-/// What is known about an image, as JSON.
-pub(crate) fn details(Details { info, manifest, layers, run }: Details) -> Value {
+/// What is known about an image, as JSON. `config` has the names of Docker's fields.
+pub(crate) fn details((info, mut configuration): (ImageInfo, Value)) -> Value {
     let mut json = json_of(&info);
-    json["manifest"] = manifest.into();
-    json["layers"] = layers.into();
-    json["entrypoint"] = run.entrypoint.into();
-    json["cmd"] = run.cmd.into();
-    json["env"] = run.env.into();
-    json["workdir"] = run.folder.into();
-    json["user"] = run.user.into();
+    json["manifest"] = info.manifest.into();
+    json["layers"] = info.layers.into_iter().map(|layer| layer.digest).collect();
+    json["config"] = configuration["config"].take();
     json
 }
 

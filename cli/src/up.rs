@@ -99,7 +99,9 @@ enum Backend {
 /// Runs a child process of `up`: a local pod's wrapper-server, or an example function. `None`: the
 /// command line `args`, program name included, is another one.
 pub(crate) fn run_child(args: &[OsString]) -> Option<ExitCode> {
-    if let Some(exit) = porch_fn_sandbox::run_child(args, &sandboxes::serve) {
+    if let Some(exit) =
+        porch_fn_images::unpack_child(args).or_else(|| porch_fn_sandbox::run_child(args, &sandboxes::serve))
+    {
         return Some(exit);
     }
     match args.get(1)?.to_str()? {

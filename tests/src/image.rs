@@ -49,7 +49,8 @@ struct Parts {
     layers: Vec<Blob>,
 }
 
-fn sha256(bytes: &[u8]) -> String {
+/// The digest of content.
+pub fn sha256(bytes: &[u8]) -> String {
     let digest = digest(&SHA256, bytes);
     digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }

@@ -19,3 +19,4 @@ pub mod registry;
 pub mod rights;
 pub mod scaling;
 pub mod stack;
+pub mod tree;

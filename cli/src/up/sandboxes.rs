@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_images::{RunFolder, Store, StoreError, Stored};
 use porch_fn_pool::{ImageContent, ImageKey, Reason, Time};
-use porch_fn_registry::{Client, Images, ResolveError};
+use porch_fn_registry::{Client, Images, Limiter, RegistryError, ResolveError};
 use porch_fn_runner::pods::IMAGE_MISSING;
 use porch_fn_runner::pods::local::{SandboxPod, Sandboxes as SandboxesOfRunner};
 use porch_fn_sandbox::{Inside, Limits, Network, Sandbox, Served};
@@ -31,8 +31,6 @@ const MAX_CHANGES: usize = 1024;
 /// Images whose content is remembered, the latest ones. The pods of another image do not follow its
 /// tag until the image gets its next pod.
 const MAX_CONTENTS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
-/// Images that are pulled at the same time.
-const MAX_PULLS: usize = 4;
 
 /// How sandboxes are made.
 #[derive(Debug, Clone)]
@@ -64,7 +62,7 @@ struct Inner {
     changes: broadcast::Sender<ImageKey>,
     /// One pull per image at a time.
     pulls: Mutex<HashMap<ImageKey, Arc<AsyncMutex<()>>>>,
-    places: tokio::sync::Semaphore,
+    places: Limiter,
 }
 
 /// Runs the wrapper-server as the first process of a sandbox.
@@ -137,7 +135,7 @@ impl Sandboxes {
             contents: Mutex::new(LruCache::new(MAX_CONTENTS)),
             changes: broadcast::channel(MAX_CHANGES).0,
             pulls: Mutex::default(),
-            places: tokio::sync::Semaphore::new(MAX_PULLS),
+            places: Limiter::for_pulls(),
         })))
     }
 
@@ -252,10 +250,13 @@ impl Sandboxes {
     }
 
     async fn pull_now(&self, image: &Image) -> Result<(), StoreError> {
-        let _place = self.0.places.acquire().await;
+        // Callers choose the registries, and some hang.
+        let place = self.0.places.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let began = Instant::now();
         tracing::info!(%image, "pulling an image");
-        self.0.store.pull(&self.0.options.client, image, &()).await?;
+        let pulled = self.0.store.pull(&self.0.options.client, image, &()).await;
+        place.finish(!matches!(pulled, Err(StoreError::Registry(RegistryError::Unreachable))));
+        pulled?;
         tracing::info!(%image, took = ?began.elapsed(), "pulled an image");
         Ok(())
     }

@@ -8,7 +8,7 @@
 //! time. The lookup is a task of its own, because the first caller may cancel.
 
 mod answers;
-mod limiter;
+pub(crate) mod limiter;
 mod tag_list;
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use self::answers::{Answer, Answers, NEGATIVE_TTL, Question};
-use self::limiter::LookupLimiter;
+use self::limiter::{LOOKUPS, Limiter};
 use self::tag_list::TagList;
 use crate::{Metadata, Registry, RegistryError};
 
@@ -47,7 +47,7 @@ pub struct Images {
     ttl: Duration,
     known: Arc<Answers<Metadata>>,
     lists: Arc<Answers<TagList>>,
-    limiter: LookupLimiter,
+    limiter: Limiter,
 }
 
 // === impl Images ===
@@ -61,7 +61,7 @@ impl Images {
             ttl,
             known: Arc::new(Answers::new()),
             lists: Arc::new(Answers::new()),
-            limiter: LookupLimiter::new(),
+            limiter: Limiter::new(LOOKUPS),
         }
     }
 

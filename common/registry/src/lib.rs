@@ -39,6 +39,7 @@ pub use client::{Blob, Client, Manifest, Mirrors, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, Credentials, CredentialsFileContent};
 pub use digest::{Hasher, has_digest, sha256};
 pub use error::RegistryError;
+pub use images::limiter::{Limiter, Permit};
 pub use images::{Images, ResolveError};
 pub use insecure::plain_registries;
 pub use platform::Platform;

@@ -67,6 +67,11 @@ impl Platform {
         self.compatible().iter().find_map(of).or_else(unnamed)
     }
 
+    /// Whether an image for this platform runs here.
+    pub fn runs(&self, image: &Self) -> bool {
+        self.compatible().contains(image)
+    }
+
     /// The platforms whose images run on this one, best first: itself, lower variants, and the
     /// 32-bit platforms of the same processors.
     fn compatible(&self) -> Vec<Self> {

@@ -8,44 +8,37 @@ mod oci;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::SystemTime;
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Hasher, Platform, has_digest, sha256};
-use tempfile::TempDir;
+use porch_fn_registry::{Hasher, Platform, sha256};
 
 use crate::StoreError;
-use crate::content::Hashed;
+use crate::content::{Content, Hashed, Incoming};
+use crate::document::{self, MAX_DOCUMENT};
 use crate::error::OnDisk as _;
-use crate::pull::{parse_layers, parse_manifest};
 use crate::record::Record;
-use crate::store::{Lock, Store};
-use crate::unpack::decompressed;
+use crate::run_folder::RunFolder;
+use crate::store::Store;
+use crate::unpack::{Guard, decompressed};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
-/// Largest document in an archive, in bytes.
-const MAX_DOCUMENT: u64 = 8 << 20;
 
 /// The files of an archive, by the names in it.
 pub struct Archive {
     store: Store,
-    folder: TempDir,
-    files: HashMap<String, FileOf>,
-    _lock: Lock,
-}
-
-struct FileOf {
-    path: PathBuf,
-    digest: String,
-    size: u64,
+    folder: RunFolder,
+    files: HashMap<String, Content>,
 }
 
 /// An image in an archive.
 struct Found {
     /// The names that the archive gives it.
     names: Vec<String>,
+    /// The digest of the index that has the manifest, if there is one.
+    index: Option<String>,
     manifest: Vec<u8>,
 }
 
@@ -57,152 +50,147 @@ impl Archive {
     /// # Errors
     /// It is not an archive of images, or it is larger than `--image-max-size`.
     pub fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
-        let lock = store.lock()?;
-        let folder = store.workspace()?;
-        let mut archive = Self { store: store.clone(), folder, files: HashMap::new(), _lock: lock };
+        let mut archive = Self { store: store.clone(), folder: store.run_folder()?, files: HashMap::new() };
         let limit = store.options().max_bytes;
-        let stream = decompressed(stream).map_err(StoreError::Stream)?;
-        let mut tar = tar::Archive::new(stream);
-        let malformed = |error: io::Error| StoreError::document("archive", error);
-        let (mut links, mut total) = (HashMap::new(), 0_u64);
-        for entry in tar.entries().map_err(malformed)? {
+        let guard = Guard::new(limit);
+        let malformed = |error: io::Error| match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                StoreError::TooLarge { needs: (limit >> 20) + 1, limit: limit >> 20 }
+            }
+            _ => problem(error.to_string().escape_debug()),
+        };
+        let mut tar = tar::Archive::new(guard.watch(decompressed(stream).map_err(StoreError::Stream)?));
+        let mut entries = tar.entries().map_err(malformed)?;
+        while let Some(entry) = entries.next() {
             let mut entry = entry.map_err(malformed)?;
+            guard.expect_data();
+            if archive.files.len() >= MAX_FILES {
+                return Err(problem(format!("it has more than {MAX_FILES} files")));
+            }
             let name = normal(&entry.path_bytes());
-            let kind = entry.header().entry_type();
-            if archive.files.len() + links.len() >= MAX_FILES {
-                return Err(StoreError::document("archive", format!("it has more than {MAX_FILES} files")));
-            }
-            if let Some(target) = entry.link_name_bytes().filter(|_| kind.is_symlink() || kind.is_hard_link())
-            {
-                // Old versions of Docker link equal layers: `ID/layer.tar -> ../OTHER/layer.tar`.
-                let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
-                let target = if kind.is_symlink() { resolve(parent, &target) } else { normal(&target) };
-                links.insert(name, target);
-            } else if kind.is_file() {
-                total = total.saturating_add(entry.size());
-                if total > limit {
-                    return Err(StoreError::TooLarge { needs: total >> 20, limit: limit >> 20 });
+            if entry.header().entry_type().is_file() {
+                let path = archive.folder.path().join(format!("file-{}", archive.files.len()));
+                let mut incoming = Incoming::create(path, Hasher::sha256())?;
+                let mut buffer = vec![0; 128 << 10];
+                loop {
+                    let read = entry.read(&mut buffer).map_err(malformed)?;
+                    if read == 0 {
+                        break;
+                    }
+                    incoming.write(&buffer[..read])?;
                 }
-                let path = archive.folder.path().join(archive.files.len().to_string());
-                let mut file = File::create_new(&path).on_disk("cannot write", &path)?;
-                let mut hashed = Hashed::new(&mut entry, Hasher::sha256());
-                let size = io::copy(&mut hashed, &mut file).on_disk("cannot write", &path)?;
-                archive.files.insert(name, FileOf { path, digest: hashed.digest(), size });
+                archive.files.insert(name, incoming.finish());
             }
-        }
-        for (name, target) in links {
-            if let Some(FileOf { path, digest, size }) = archive.files.get(&target) {
-                let file = FileOf { path: path.clone(), digest: digest.clone(), size: *size };
-                archive.files.insert(name, file);
-            }
+            io::copy(&mut entry, &mut io::sink()).map_err(malformed)?;
+            guard.expect_headers();
         }
         Ok(archive)
     }
 
     /// Adds the archive's images for this platform to the store, each with the names that the
-    /// archive gives it, or with the name `name`. Returns the names.
+    /// archive gives it, or with the name `name`. Returns the names. Then removes other images, if
+    /// all take more than `--image-max-size`.
     ///
     /// # Errors
     /// The archive is malformed, or has no name for an image and `name` is `None`.
     pub fn import(&self, platform: &Platform, name: Option<&Image>) -> Result<Vec<Image>, StoreError> {
         let found = if self.files.contains_key("index.json") { self.oci(platform)? } else { self.docker()? };
         if name.is_some() && found.len() > 1 {
-            return Err(StoreError::document("archive", "it has several images, so --as cannot name them"));
+            return Err(problem("it has several images, so --as cannot name them"));
         }
         let mut imported = Vec::new();
-        for Found { names, manifest } in found {
+        for found in found {
             let images = match name {
                 Some(name) => vec![name.clone()],
-                None => names.iter().map(|name| full_name(name)).collect::<Result<_, _>>()?,
+                None => found.names.iter().map(|name| full_name(name)).collect::<Result<_, _>>()?,
             };
             if images.is_empty() {
-                return Err(StoreError::document(
-                    "archive",
-                    "it has no name for an image: name it with --as",
-                ));
+                return Err(problem("it has no name for an image: name it with --as"));
             }
-            self.keep(&images, &manifest)?;
+            self.keep(&images, found)?;
             imported.extend(images);
         }
+        self.store.collect_or_warn()?;
         Ok(imported)
     }
 
-    fn keep(&self, images: &[Image], manifest_bytes: &[u8]) -> Result<(), StoreError> {
-        let manifest = parse_manifest(manifest_bytes)?;
-        let digest = sha256(manifest_bytes);
-        let config_digest = manifest.config().digest().to_string();
-        let config = self.document_by_digest(&config_digest, "image configuration")?;
-        let (run, blobs, layers) = parse_layers(&manifest, &config)?;
-        self.store.keep_blob(&digest, manifest_bytes)?;
-        self.store.keep_blob(&config_digest, &config)?;
-        for (blob, layer) in blobs.iter().zip(&layers) {
-            let to = self.store.blob_path(blob);
-            if !to.exists() {
-                let file = self.by_digest(blob).ok_or_else(|| missing(blob))?;
-                // Images of one archive share layers, and a name may be used twice.
-                std::fs::hard_link(&file.path, &to).on_disk("cannot write", to)?;
-            }
-            self.store.unpack_layer(blob, layer)?;
+    fn keep(&self, images: &[Image], Found { index, manifest: bytes, .. }: Found) -> Result<(), StoreError> {
+        let manifest = document::manifest(&bytes)?;
+        let digest = sha256(&bytes);
+        let record = Record {
+            reference: String::new(),
+            resolved: index.unwrap_or_else(|| digest.clone()),
+            manifest: digest.clone(),
+            pulled: SystemTime::now(),
+        };
+        if let Some(image) = images.iter().find(|image| record.contradicts(image)) {
+            return Err(StoreError::Pinned { name: image.to_string(), digest });
         }
-        for image in images {
-            let record = Record {
-                reference: image.as_str().to_owned(),
-                resolved: digest.clone(),
-                manifest: digest.clone(),
-                config: config_digest.clone(),
-                blobs: blobs.clone(),
-                layers: layers.clone(),
-                run: run.clone(),
-                pulled: SystemTime::now(),
-            };
-            self.store.save(&self.store.record_path(image), &record)?;
+        let config = self.by_digest(manifest.config().digest().as_ref())?;
+        let layers = document::parse(&manifest, &read_document(&config)?)?.layers;
+        let contents = layers.iter().map(|layer| self.by_digest(&layer.digest));
+        let contents = contents.collect::<Result<Vec<_>, _>>()?;
+        if layers.iter().zip(&contents).any(|(layer, content)| layer.size != content.size) {
+            return Err(problem("a layer has another size than its manifest says"));
         }
-        Ok(())
+        let mut leases = {
+            let _lock = self.store.lock()?;
+            self.store.lease_trees(&layers)?
+        };
+        leases.push(self.store.keep(&self.folder, &digest, &bytes, "manifest")?);
+        for content in [&config].into_iter().chain(&contents) {
+            leases.push(self.store.admit(content)?);
+        }
+        for number in 0..layers.len() {
+            leases.extend(self.store.unpack(&layers, number)?);
+        }
+        self.store.finish(images, &record, &layers)
     }
 
-    fn by_digest(&self, digest: &str) -> Option<&FileOf> {
-        let at = self.files.get(&format!("blobs/{}", digest.replacen(':', "/", 1)));
-        at.or_else(|| self.files.values().find(|file| file.digest == digest))
+    /// The file that has this digest, whatever its name is.
+    fn by_digest(&self, digest: &str) -> Result<Content, StoreError> {
+        if let Some(content) = self.files.values().find(|file| file.digest == digest) {
+            return Ok(content.clone());
+        }
+        let missing = || problem(format!("it does not have {digest:?}"));
+        let name = format!("blobs/{}", digest.replacen(':', "/", 1));
+        let content = self.files.get(&name).ok_or_else(missing)?;
+        // All files were hashed with SHA-256.
+        let hasher = Hasher::of(digest).ok_or_else(missing)?;
+        let file = File::open(&content.path).on_disk("cannot read", &content.path)?;
+        let found = Hashed::new(file, hasher).finish().on_disk("cannot read", &content.path)?;
+        if found != digest {
+            return Err(problem(format!("its file {name:?} does not have the digest in its name")));
+        }
+        Ok(Content { digest: found, ..content.clone() })
     }
 
     fn document(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.files.get(name).map(read_document).transpose()
     }
-
-    fn document_by_digest(&self, digest: &str, what: &'static str) -> Result<Vec<u8>, StoreError> {
-        let file = self.by_digest(digest).ok_or_else(|| missing(digest))?;
-        let bytes = read_document(file)?;
-        if has_digest(&bytes, digest) { Ok(bytes) } else { Err(StoreError::Digest { what }) }
-    }
 }
 
-fn read_document(file: &FileOf) -> Result<Vec<u8>, StoreError> {
+fn problem(reason: impl std::fmt::Display) -> StoreError {
+    StoreError::document("archive", reason)
+}
+
+fn read_document(file: &Content) -> Result<Vec<u8>, StoreError> {
     if file.size > MAX_DOCUMENT {
-        return Err(StoreError::document("archive", "one of its documents is larger than 8 MiB"));
+        return Err(problem("one of its documents is larger than 8 MiB"));
     }
     std::fs::read(&file.path).on_disk("cannot read", &file.path)
 }
 
-fn missing(digest: &str) -> StoreError {
-    StoreError::document("archive", format!("it does not have {digest}"))
-}
-
-/// A name in the archive, without `./` and a leading slash.
+/// A name in the archive, without `.`, `..` and a leading slash. It is only a key.
 fn normal(name: &[u8]) -> String {
-    resolve("", name)
-}
-
-/// A path relative to a folder of the archive. It is only a key, so it can lead nowhere.
-fn resolve(folder: &str, path: &[u8]) -> String {
-    let path = String::from_utf8_lossy(path);
-    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
-    for part in path.split('/') {
+    let name = String::from_utf8_lossy(name);
+    let name = Path::new("/").join(&*name);
+    let mut parts: Vec<String> = Vec::new();
+    for part in name.components() {
         match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
+            std::path::Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
+            std::path::Component::ParentDir => drop(parts.pop()),
+            _ => {}
         }
     }
     parts.join("/")
@@ -217,8 +205,7 @@ fn full_name(name: &str) -> Result<Image, StoreError> {
         (false, true) => format!("docker.io/{name}"),
         (false, false) => format!("docker.io/library/{name}"),
     };
-    let problem = |error| StoreError::document("archive", format!("the name {name:?} of an image: {error}"));
-    Image::parse(&name, "").map_err(problem)
+    Image::parse(&name, "").map_err(|error| problem(format!("the name {name:?} of an image: {error}")))
 }
 
 #[cfg(test)]
@@ -240,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn links_resolve_in_the_archive() {
-        assert_eq!(resolve("a", b"../b/layer.tar"), "b/layer.tar");
-        assert_eq!(resolve("a", b"../../../etc/passwd"), "etc/passwd");
-        assert_eq!(normal(b"./manifest.json"), "manifest.json");
+    fn names_in_the_archive_are_only_keys() {
+        for (name, key) in [("./manifest.json", "manifest.json"), ("a/../../../etc/passwd", "etc/passwd")] {
+            assert_eq!(normal(name.as_bytes()), key);
+        }
     }
 }

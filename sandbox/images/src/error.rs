@@ -6,21 +6,22 @@ use std::path::PathBuf;
 
 use porch_fn_registry::RegistryError;
 
-use crate::unpack::UnpackError;
-
 /// Why an image cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The registry.
     #[error("{}", registry_text(.0))]
     Registry(#[from] RegistryError),
-    /// A layer.
-    #[error(transparent)]
-    Unpack(#[from] UnpackError),
+    /// The registry sends too slowly.
+    #[error("the image's registry sends too slowly, {0}: retry, or use a mirror with --registry-mirror")]
+    Slow(&'static str),
+    /// A layer, as the process that unpacks it reports.
+    #[error("{0}")]
+    Layer(String),
     /// A document of the image cannot be used.
     #[error("the image's {what} cannot be used: {reason}")]
     Document {
-        /// `manifest`, `image configuration`, `archive`.
+        /// `manifest`, `configuration`, `archive`.
         what: &'static str,
         /// What is wrong with it.
         reason: String,
@@ -30,8 +31,19 @@ pub enum StoreError {
         "a {what} of the image does not have its digest: its registry, a proxy or the archive changed it"
     )]
     Digest {
-        /// `layer`, `manifest`, `image configuration`.
+        /// `layer`, `manifest`, `configuration`.
         what: &'static str,
+    },
+    /// The reference names another digest than the image has.
+    #[error(
+        "the name {name:?} has another digest than the image, {digest}: remove the digest from the name, or \
+         get the image that has it"
+    )]
+    Pinned {
+        /// The reference.
+        name: String,
+        /// The image's digest.
+        digest: String,
     },
     /// The image needs more room than the store may take.
     #[error("the image needs {needs} MiB, more than --image-max-size of {limit} MiB")]
@@ -44,6 +56,9 @@ pub enum StoreError {
     /// The image is not in the store.
     #[error("the image is not in {}: run `porch-fn images pull` or `porch-fn images import`", .0.display())]
     Missing(PathBuf),
+    /// Content of the store was changed.
+    #[error("{} is damaged: repair the image with `porch-fn images pull` or `porch-fn images import`", .0.display())]
+    Damaged(PathBuf),
     /// The folder belongs to another user.
     #[error("{} belongs to user {owner}, and this is user {user}: name another folder with --image-dir, such as a new one in it", .path.display())]
     Owner {
@@ -54,6 +69,9 @@ pub enum StoreError {
         /// This process's user.
         user: u32,
     },
+    /// Other users can write to the folder.
+    #[error("other users can write to {path}: forbid it with `chmod go-w {path}`, or name another folder with --image-dir", path = .0.display())]
+    Writable(PathBuf),
     /// Another process uses the store.
     #[error("another process uses {}: retry when it has ended", .0.display())]
     Busy(PathBuf),

@@ -1,45 +1,48 @@
 //! Function images on a machine's disk, without a container engine.
 //!
-//! [`Store`] pulls images from registries, imports archives, and unpacks each layer once into a
-//! folder of its own. [`Stored`] is an image that is ready to start: its configuration, and a lease
-//! on its layers.
+//! [`Store`] pulls images from registries, imports archives, and unpacks each layer once on top of its
+//! parents. [`Stored`] is an image that is ready to start: its configuration, and a lease on its
+//! trees.
 //!
 //! ```text
 //! --image-dir
-//! ├── lock              shared: a pull or a start; exclusive: removal
+//! ├── lock              shared: for the moments of a change; exclusive: removal
 //! ├── images/KEY.json   one file per reference; its modification time is when it was last used
 //! ├── blobs/DIGEST      manifests, configurations and compressed layers, as in the registry
-//! ├── layers/DIGEST/    a layer by the digest of its tar stream: fs/ and contents.json
-//! ├── merged/KEY/       the layers of an image in one folder, where the kernel cannot stack them
-//! ├── run/              sockets of running processes
-//! └── tmp/              unfinished: whatever is here without a running pull is removed
+//! ├── layers/KEY/       a layer on top of its parents: fs/ for overlayfs, and tree.json
+//! └── tmp/              folders of running processes; one without a lock is removed
 //! ```
 //!
 //! What has a final name is complete: content is written below `tmp/`, and renamed at the end. So a
-//! process may be killed at any time, and several processes may use one folder.
+//! process may be killed at any time, and several processes may use one folder. Nothing is trusted
+//! for its name: documents are hashed each time that they are read, layers when they are unpacked or
+//! exported. What is damaged counts as absent, and the next pull or import replaces it.
 
 mod archive;
-mod config;
+mod child;
 mod content;
+mod document;
 mod error;
 mod export;
 mod manage;
-mod merge;
 mod owner;
 mod prune;
 mod pull;
 mod record;
+mod run_folder;
 mod store;
 mod stored;
+mod trees;
 pub mod unpack;
 
 pub use archive::Archive;
-pub use config::RunConfig;
+pub use child::unpack_child;
+pub use document::{Layer, RunConfig};
 pub use error::StoreError;
-pub use manage::Details;
+pub use manage::ImageInfo;
 pub use owner::Owner;
 pub use prune::Pruned;
 pub use pull::Progress;
-pub use record::ImageInfo;
-pub use store::{Options, RunFolder, Store};
+pub use run_folder::RunFolder;
+pub use store::{Options, Store};
 pub use stored::Stored;

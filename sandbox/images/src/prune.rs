@@ -2,86 +2,119 @@
 //! user wants to be gone. What a running sandbox uses stays.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::StoreError;
+use crate::document::{MAX_DOCUMENT, Parsed};
 use crate::error::OnDisk as _;
-use crate::record::{ImageInfo, Record};
-use crate::store::{Lock, Store, digest_of, file_name, open, remove};
+use crate::record::Record;
+use crate::run_folder::RunFolder;
+use crate::store::{Store, read};
 
 /// What was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Number of images.
     pub images: usize,
-    /// Size of the blobs and layers that no image needs any more, in bytes.
+    /// Size of the blobs and trees that no image needs any more, in bytes.
     pub bytes: u64,
 }
 
-/// A record and its file.
-struct Entry {
-    path: PathBuf,
-    record: Record,
-    used: SystemTime,
+/// A record that leads to its documents.
+pub(crate) struct Entry {
+    pub(crate) path: PathBuf,
+    pub(crate) record: Record,
+    pub(crate) parsed: Parsed,
+    pub(crate) used: SystemTime,
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// The digests of all blobs that the image needs.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = &str> {
+        let layers = self.parsed.layers.iter().map(|layer| &layer.digest);
+        [&self.record.manifest, &self.parsed.config].into_iter().chain(layers).map(String::as_str)
+    }
 }
 
 // === impl Store ===
 
 impl Store {
-    /// The images of the store, by name.
-    ///
-    /// # Errors
-    /// The disk.
-    pub fn list(&self) -> Result<Vec<ImageInfo>, StoreError> {
-        let _lock = self.lock()?;
-        let info = |Entry { record, used, .. }: Entry| ImageInfo {
-            bytes: self.size(record.all_blobs(), record.layers.iter().map(String::as_str)),
-            reference: record.reference,
-            digest: record.resolved,
-            pulled: record.pulled,
-            used,
-        };
-        let mut images: Vec<_> = self.entries()?.into_iter().map(info).collect();
-        images.sort_by(|a, b| a.reference.cmp(&b.reference));
-        Ok(images)
-    }
-
     /// Removes images that have not been used for this long and are not in use, and content that
-    /// no image needs.
+    /// is damaged or that no image needs. Unpacks again what is incomplete.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while another process pulls or starts images.
+    /// [`StoreError::Busy`] while another process uses the store all the time.
     pub fn prune(&self, unused_for: Duration) -> Result<Pruned, StoreError> {
-        let lock = self.lock_alone()?.ok_or_else(|| StoreError::Busy(self.folder().to_owned()))?;
+        let mut damaged = Vec::new();
+        for path in self.files("blobs")? {
+            let Ok(blob) = File::open(&path) else { continue };
+            if !self.is_intact(&digest_of(&path), &blob)? {
+                damaged.push(path);
+            }
+        }
+        let lock = self.must_lock_alone()?;
+        let doomed = self.run_folder_locked(&lock)?;
+        for path in damaged {
+            // Another process may have replaced it.
+            if let Ok(blob) = File::open(&path)
+                && !self.is_intact(&digest_of(&path), &blob)?
+            {
+                fs::remove_file(&path).on_disk("cannot remove", path)?;
+            }
+        }
         let mut images = 0;
         for entry in self.entries()? {
             let is_old = entry.used.elapsed().is_ok_and(|age| age >= unused_for);
-            if is_old && is_free(&entry.path)? {
-                remove(&entry.path)?;
+            let is_whole = entry.blobs().all(|digest| self.blob_path(digest).exists());
+            if (is_old || !is_whole) && is_free(&entry.path)? {
+                fs::remove_file(&entry.path).on_disk("cannot remove", entry.path)?;
                 images += 1;
             }
         }
-        let collected = self.collect_locked(&lock)?;
+        let collected = self.collect_locked(&doomed)?;
+        let kept = self.entries()?;
+        drop(lock);
+        for Entry { record, parsed: Parsed { layers, .. }, .. } in kept {
+            let mut unpacked =
+                (0..layers.len()).try_for_each(|number| self.unpack(&layers, number).map(drop));
+            unpacked = unpacked.and_then(|()| self.unpack_plain(&layers).map(drop));
+            if let Err(error) = unpacked {
+                let error = error.to_string();
+                tracing::warn!(image = record.reference, error, "an image cannot be unpacked again");
+            }
+        }
         Ok(Pruned { images: images + collected.images, ..collected })
     }
 
-    /// Removes images until the rest fits. Does nothing while other processes pull or start images.
-    pub(crate) fn collect(&self) -> Result<(), StoreError> {
-        if self.total()? > self.options().max_bytes
-            && let Some(lock) = self.lock_alone()?
-        {
-            let Pruned { images, bytes } = self.collect_locked(&lock)?;
+    /// Removes images until the rest fits. A fault is no reason to fail a pull.
+    pub(crate) fn collect_or_warn(&self) -> Result<(), StoreError> {
+        let collect = || -> Result<(), StoreError> {
+            if self.total()? <= self.options().max_bytes {
+                return Ok(());
+            }
+            let Some(lock) = self.lock_alone()? else { return Ok(()) };
+            let doomed = self.run_folder_locked(&lock)?;
+            let Pruned { images, bytes } = self.collect_locked(&doomed)?;
+            drop(lock);
             tracing::info!(images, bytes, "images that were unused for longest are removed");
+            Ok(())
+        };
+        if let Err(error) = collect() {
+            tracing::warn!(error = error.to_string(), "images that are not needed cannot be removed");
         }
         Ok(())
     }
 
-    fn collect_locked(&self, _: &Lock) -> Result<Pruned, StoreError> {
-        let mut pruned = Pruned { images: 0, bytes: self.remove_unneeded()? };
+    /// The caller holds the lock alone. Large folders move to `doomed`, which is removed after the
+    /// lock was released.
+    fn collect_locked(&self, doomed: &RunFolder) -> Result<Pruned, StoreError> {
+        let mut pruned = Pruned { images: 0, bytes: self.remove_unneeded(doomed)? };
         let mut total = self.total()?;
         let mut entries = self.entries()?;
         entries.sort_by_key(|entry| entry.used);
@@ -90,9 +123,9 @@ impl Store {
                 break;
             }
             if is_free(&entry.path)? {
-                remove(&entry.path)?;
-                let freed = self.remove_unneeded()?;
-                total -= freed;
+                fs::remove_file(&entry.path).on_disk("cannot remove", entry.path)?;
+                let freed = self.remove_unneeded(doomed)?;
+                total = total.saturating_sub(freed);
                 pruned.images += 1;
                 pruned.bytes += freed;
             }
@@ -100,48 +133,56 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes blobs and layers that no image has. Returns their size.
-    pub(crate) fn remove_unneeded(&self) -> Result<u64, StoreError> {
-        let entries = self.entries()?;
-        let records = || entries.iter().map(|entry| &entry.record);
-        let blobs = records().flat_map(Record::all_blobs).map(file_name).collect();
-        let layers = records().flat_map(|record| &record.layers).map(|layer| file_name(layer)).collect();
-        let merged = records().map(|record| Self::merged_key(&record.layers)).collect();
-        // Files of merged folders are those of layers.
-        self.retain("merged", &merged, |_, _| 0)?;
-        Ok(self.retain("blobs", &blobs, Self::blob_size)?
-            + self.retain("layers", &layers, Self::layer_size)?)
+    /// Removes one image, and what only it needs.
+    pub(crate) fn remove_record(&self, path: &Path) -> Result<bool, StoreError> {
+        let lock = self.must_lock_alone()?;
+        if !path.exists() {
+            return Ok(false);
+        }
+        if !is_free(path)? {
+            return Err(StoreError::Busy(path.to_owned()));
+        }
+        fs::remove_file(path).on_disk("cannot remove", path)?;
+        let doomed = self.run_folder_locked(&lock)?;
+        self.remove_unneeded(&doomed)?;
+        drop(lock);
+        Ok(true)
     }
 
-    /// Removes all but these names. Returns the size of what was removed.
-    fn retain(
-        &self,
-        folder: &str,
-        names: &HashSet<String>,
-        size: impl Fn(&Self, &str) -> u64,
-    ) -> Result<u64, StoreError> {
+    /// Removes records that lead nowhere, and blobs and trees that no image has. Returns their size.
+    fn remove_unneeded(&self, doomed: &RunFolder) -> Result<u64, StoreError> {
+        let entries = self.entries()?;
+        let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
+        let records: HashSet<_> = entries.iter().filter_map(|entry| name(&entry.path)).collect();
+        let blobs = entries.iter().flat_map(Entry::blobs).map(|digest| self.blob_path(digest));
+        let blobs: HashSet<_> = blobs.filter_map(|path| name(&path)).collect();
+        let mut trees = HashSet::new();
+        for entry in &entries {
+            let complete = self.trees(&entry.parsed.layers)?.unwrap_or_default();
+            trees.extend(complete.into_iter().map(|(key, _)| key.into()));
+        }
         let mut removed = 0;
-        for path in self.files(folder)? {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !names.contains(name) && is_free(&path)? {
-                removed += size(self, &digest_of(name));
-                // Renamed first, so that nothing with a final name is ever incomplete.
-                let workspace = self.workspace()?;
-                let doomed = workspace.path().join("removed");
-                fs::rename(&path, &doomed).on_disk("cannot remove", &path)?;
-                remove(&doomed)?;
+        for (folder, names) in [("images", records), ("blobs", blobs), ("layers", trees)] {
+            for path in self.files(folder)? {
+                let name = name(&path).unwrap_or_default();
+                if names.contains(&name) || !is_free(&path)? {
+                    continue;
+                }
+                removed += if folder == "images" { 0 } else { self.size_of(&path) };
+                fs::rename(&path, doomed.path().join(&name)).on_disk("cannot remove", path)?;
             }
         }
         Ok(removed)
     }
 
-    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::new();
         for path in self.files("images")? {
-            let read = || -> std::io::Result<_> { Ok((fs::read(&path)?, fs::metadata(&path)?.modified()?)) };
-            let (bytes, used) = read().on_disk("cannot read", &path)?;
-            if let Ok(record) = serde_json::from_slice(&bytes) {
-                entries.push(Entry { path, record, used });
+            let Some(bytes) = read(&path, MAX_DOCUMENT)? else { continue };
+            if let Some((record, parsed)) = self.parse(&bytes)? {
+                let used =
+                    fs::metadata(&path).and_then(|file| file.modified()).on_disk("cannot read", &path)?;
+                entries.push(Entry { path, record, parsed, used });
             }
         }
         Ok(entries)
@@ -149,30 +190,27 @@ impl Store {
 
     /// Size of all content, in bytes.
     fn total(&self) -> Result<u64, StoreError> {
-        let digests = |folder| -> Result<Vec<String>, StoreError> {
-            let digest = |path: PathBuf| Some(digest_of(path.file_name()?.to_str()?));
-            Ok(self.files(folder)?.into_iter().filter_map(digest).collect())
-        };
-        let (blobs, layers) = (digests("blobs")?, digests("layers")?);
-        Ok(self.size(blobs.iter().map(String::as_str), layers.iter().map(String::as_str)))
+        let content = self.files("blobs")?.into_iter().chain(self.files("layers")?);
+        Ok(content.map(|path| self.size_of(&path)).fold(0, u64::saturating_add))
     }
 
-    fn size<'a>(&self, blobs: impl Iterator<Item = &'a str>, layers: impl Iterator<Item = &'a str>) -> u64 {
-        let blobs: u64 = blobs.map(|digest| self.blob_size(digest)).sum();
-        blobs + layers.map(|digest| self.layer_size(digest)).sum::<u64>()
-    }
-
-    fn blob_size(&self, digest: &str) -> u64 {
-        fs::metadata(self.blob_path(digest)).map_or(0, |file| file.len())
-    }
-
-    fn layer_size(&self, digest: &str) -> u64 {
-        self.contents(digest).ok().flatten().map_or(0, |contents| contents.bytes)
+    /// Size of a blob or of a tree.
+    fn size_of(&self, path: &Path) -> u64 {
+        let size = path.file_name().and_then(|name| self.tree(name.to_str()?).ok()?);
+        size.map_or_else(|| fs::metadata(path).map_or(0, |file| file.len()), |size| size.bytes)
     }
 }
 
-/// Whether no sandbox uses the image or layer. The caller holds the store's lock alone.
+fn digest_of(blob: &Path) -> String {
+    blob.file_name().unwrap_or_default().to_string_lossy().replacen('-', ":", 1)
+}
+
+/// Whether no sandbox uses the image or tree. The caller holds the store's lock alone.
 fn is_free(path: &Path) -> Result<bool, StoreError> {
-    let Some(file) = open(path)? else { return Ok(true) };
-    Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        file => {
+            Ok(flock(file.on_disk("cannot open", path)?, FlockOperation::NonBlockingLockExclusive).is_ok())
+        }
+    }
 }

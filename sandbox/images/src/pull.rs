@@ -1,34 +1,30 @@
-//! Pulls images: manifest, configuration, then all layers at once. A layer's digest is verified
-//! while it arrives, and only verified content is unpacked.
+//! Pulls images: manifest, configuration, then all layers at once. A layer is unpacked as soon as
+//! it and its parents are here.
+
+mod download;
 
 use std::fs::File;
-use std::io::Write as _;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use oci_spec::image::{Descriptor, ImageManifest};
-use porch_fn_image::{Image, is_digest};
-use porch_fn_registry::{Client, Hasher, RegistryError, has_digest};
-use rustix::fs::{Mode, OFlags, mkdir, open};
+use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
+use porch_fn_image::Image;
+use porch_fn_registry::{Client, Hasher};
+use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
-use crate::content::Hashed;
-use crate::error::OnDisk as _;
+use self::download::{Download, Wanted};
+use crate::StoreError;
+use crate::content::Incoming;
+use crate::document::{self, Layer};
 use crate::record::Record;
-use crate::store::{Store, publish};
-use crate::unpack::{Contents, decompressed, unpack};
-use crate::{RunConfig, StoreError, config};
+use crate::run_folder::RunFolder;
+use crate::store::Store;
 
-/// Layers that are fetched and unpacked at the same time.
+/// Layers that are fetched at the same time.
 const AT_ONCE: usize = 4;
-/// Attempts at one layer. Each goes on where the last one stopped.
-const MAX_ATTEMPTS: u32 = 6;
-/// Pause before the second attempt. It doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Largest configuration of an image, in bytes.
-const MAX_CONFIG: u64 = 8 << 20;
+/// Longest pull.
+const MAX_TIME: Duration = Duration::from_secs(3600);
 
 /// Receives what a pull does, for people who watch it.
 pub trait Progress: Send + Sync {
@@ -46,8 +42,8 @@ impl Progress for () {}
 // === impl Store ===
 
 impl Store {
-    /// Pulls the image, even if it is here: its tag may have moved. Content that is here is not
-    /// fetched again. Then removes other images, if all take more than `--image-max-size`.
+    /// Pulls the image, even if it is here: its tag may have moved. Intact content that is here is
+    /// not fetched again. Then removes other images, if all take more than `--image-max-size`.
     ///
     /// # Errors
     /// [`StoreError`]. What is complete stays for the next attempt.
@@ -57,9 +53,10 @@ impl Store {
         image: &Image,
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
-        let pulled = self.pull_all(client, image, progress).await;
-        let collected = self.blocking(Self::collect).await;
-        pulled.and(collected)
+        let pulled = timeout(MAX_TIME, self.pull_all(client, image, progress)).await;
+        let pulled = pulled.unwrap_or(Err(StoreError::Slow("the pull takes longer than an hour")));
+        self.blocking(Store::collect_or_warn).await?;
+        pulled
     }
 
     async fn pull_all(
@@ -68,195 +65,138 @@ impl Store {
         image: &Image,
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
-        let _lock = self.blocking(Self::lock).await?;
+        let folder = self.blocking(Self::run_folder).await?;
+        let download = Download { client, image, progress };
         let fetched = client.manifest(image).await?;
-        let manifest = parse_manifest(&fetched.bytes)?;
-        self.keep_blob(&fetched.digest, &fetched.bytes)?;
-        let config = self.fetch_config(client, image, manifest.config()).await?;
-        let (run, blobs, layers) = parse_layers(&manifest, &config)?;
-        let mut missing = Vec::new();
-        for (descriptor, layer) in manifest.layers().iter().zip(&layers) {
-            if self.contents(layer)?.is_none() || !self.blob_path(descriptor.digest().as_ref()).exists() {
-                missing.push((descriptor, layer));
-            }
-        }
-        let bytes: u64 = missing.iter().map(|(descriptor, _)| descriptor.size()).sum();
-        if bytes > self.options().max_bytes {
-            return Err(StoreError::TooLarge { needs: bytes >> 20, limit: self.options().max_bytes >> 20 });
-        }
-        progress.start(missing.len(), bytes);
-        // Collected first, because the compiler cannot prove that a stream of closures is `Send`.
-        let fetches: Vec<_> = missing
-            .into_iter()
-            .map(|(descriptor, layer)| self.fetch_layer(client, image, descriptor, layer, progress))
-            .collect();
-        stream::iter(fetches).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        let manifest = document::manifest(&fetched.bytes)?;
         let record = Record {
             reference: image.as_str().to_owned(),
             resolved: fetched.resolved.to_string(),
             manifest: fetched.digest.to_string(),
-            config: manifest.config().digest().to_string(),
-            blobs,
-            layers,
-            run,
             pulled: SystemTime::now(),
         };
-        let path = self.record_path(image);
-        self.blocking(move |store| store.save(&path, &record)).await
-    }
-
-    async fn fetch_config(
-        &self,
-        client: &Client,
-        image: &Image,
-        descriptor: &Descriptor,
-    ) -> Result<Vec<u8>, StoreError> {
-        const WHAT: &str = "image configuration";
-        let digest = descriptor.digest().to_string();
-        if descriptor.size() > MAX_CONFIG {
-            return Err(StoreError::document(WHAT, format!("it is larger than {} MiB", MAX_CONFIG >> 20)));
+        let mut leases = vec![self.keep(&folder, &record.manifest, &fetched.bytes, "manifest")?];
+        let config = manifest.config().digest().to_string();
+        if self.blob(&config)?.is_none() {
+            let size = manifest.config().size();
+            let wanted = Wanted { digest: &config, size, what: "configuration", is_counted: false };
+            let content = download.fetch(&wanted, folder.path().join("config")).await?;
+            leases.push(self.admit(&content)?);
         }
-        if let Some(bytes) = is_digest(&digest).then(|| self.blob(&digest)).transpose()?.flatten() {
-            return Ok(bytes);
-        }
-        let mut bytes = Vec::new();
-        let mut blob = client.blob(image, &digest, 0).await?;
-        while let Some(chunk) = blob.chunk().await? {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() as u64 > MAX_CONFIG {
-                return Err(StoreError::Digest { what: WHAT });
+        let bytes = self.blob(&config)?.ok_or_else(|| StoreError::Damaged(self.blob_path(&config)))?;
+        let parsed = document::parse(&manifest, &bytes)?;
+        let layers = parsed.layers;
+        // What is here stays until the end of the pull. The lock is not held so long.
+        let known = layers.clone();
+        let (trees, blobs) = self
+            .blocking(move |store| {
+                let lock = store.lock()?;
+                let trees = store.lease_trees(&known)?;
+                let blobs = known.iter().map(|layer| store.lease_blob(&layer.digest, layer.size));
+                let blobs = blobs.collect::<Result<Vec<_>, _>>()?;
+                drop(lock);
+                let intact = known.iter().zip(blobs).map(|(layer, blob)| match blob {
+                    Some(blob) if store.is_intact(&layer.digest, &blob)? => Ok(Some(blob)),
+                    _ => Ok(None),
+                });
+                Ok((trees, intact.collect::<Result<Vec<_>, StoreError>>()?))
+            })
+            .await?;
+        leases.extend(trees);
+        self.check_size(&layers, &blobs)?;
+        let missing = || layers.iter().zip(&blobs).filter(|(_, blob)| blob.is_none()).map(|(layer, _)| layer);
+        progress.start(missing().count(), missing().map(|layer| layer.size).sum());
+        // Collected first, because the compiler cannot prove that a stream of closures is `Send`.
+        let fetches: Vec<_> = layers
+            .iter()
+            .zip(blobs)
+            .enumerate()
+            .map(|(number, (layer, blob))| self.fetch_layer(&download, &folder, number, layer, blob))
+            .collect();
+        let (sender, mut arrived) = mpsc::unbounded_channel();
+        let fetched = stream::iter(fetches).buffered(AT_ONCE).try_for_each(move |lease| {
+            // Nobody listens if a layer before could not be unpacked.
+            let _ = sender.send(lease);
+            future::ok(())
+        });
+        let unpacked = async {
+            for number in 0..layers.len() {
+                let Some(blob) = arrived.recv().await else { return Ok(()) };
+                leases.push(blob);
+                let layers = layers.clone();
+                leases.extend(self.blocking(move |store| store.unpack(&layers, number)).await?);
+                progress.unpacked();
             }
-        }
-        if !has_digest(&bytes, &digest) {
-            return Err(StoreError::Digest { what: WHAT });
-        }
-        self.keep_blob(&digest, &bytes)?;
-        Ok(bytes)
+            Ok(())
+        };
+        future::try_join(fetched, unpacked).await?;
+        let image = image.clone();
+        self.blocking(move |store| store.finish(&[image], &record, &layers)).await
     }
 
-    /// Fetches a layer into the store, and unpacks it.
+    /// Fetches a layer into the store, unless it is here. Returns a lease.
     async fn fetch_layer(
         &self,
-        client: &Client,
-        image: &Image,
-        descriptor: &Descriptor,
-        layer: &str,
-        progress: &dyn Progress,
-    ) -> Result<(), StoreError> {
-        let digest = descriptor.digest().to_string();
-        if !self.blob_path(&digest).exists() {
-            let workspace = self.workspace()?;
-            let path = workspace.path().join("blob");
-            self.download(client, image, descriptor, &path, progress).await?;
-            let to = self.blob_path(&digest);
-            std::fs::rename(&path, &to).on_disk("cannot write", to)?;
+        download: &Download<'_>,
+        folder: &RunFolder,
+        number: usize,
+        layer: &Layer,
+        blob: Option<File>,
+    ) -> Result<File, StoreError> {
+        if let Some(blob) = blob {
+            return Ok(blob);
         }
-        let layer = layer.to_owned();
-        self.blocking(move |store| store.unpack_layer(&digest, &layer)).await?;
-        progress.unpacked();
+        let wanted = Wanted { digest: &layer.digest, size: layer.size, what: "layer", is_counted: true };
+        let content = download.fetch(&wanted, folder.path().join(format!("layer-{number}"))).await?;
+        self.blocking(move |store| store.admit(&content)).await
+    }
+
+    /// Takes a document into the store. Returns a lease.
+    pub(crate) fn keep(
+        &self,
+        folder: &RunFolder,
+        digest: &str,
+        bytes: &[u8],
+        what: &'static str,
+    ) -> Result<File, StoreError> {
+        let hasher = Hasher::of(digest).ok_or(StoreError::Digest { what })?;
+        let mut incoming = Incoming::create(folder.path().join(digest.replace(':', "-")), hasher)?;
+        incoming.write(bytes)?;
+        let content = incoming.finish();
+        if content.digest == digest { self.admit(&content) } else { Err(StoreError::Digest { what }) }
+    }
+
+    /// Fails if the compressed layers that are not here are too large.
+    fn check_size(&self, layers: &[Layer], blobs: &[Option<File>]) -> Result<(), StoreError> {
+        let missing = layers.iter().zip(blobs).filter(|(_, blob)| blob.is_none());
+        self.check_limit(missing.fold(0, |sum, (layer, _)| layer.size.saturating_add(sum)))
+    }
+
+    pub(crate) fn check_limit(&self, needs: u64) -> Result<(), StoreError> {
+        let limit = self.options().max_bytes;
+        if needs > limit {
+            return Err(StoreError::TooLarge { needs: needs >> 20, limit: limit >> 20 });
+        }
         Ok(())
     }
 
-    /// Writes a layer to a file. If the connection is lost, goes on from there.
-    async fn download(
+    /// Saves the record of an image whose blobs and trees are here, under these names.
+    pub(crate) fn finish(
         &self,
-        client: &Client,
-        image: &Image,
-        descriptor: &Descriptor,
-        path: &Path,
-        progress: &dyn Progress,
+        images: &[Image],
+        record: &Record,
+        layers: &[Layer],
     ) -> Result<(), StoreError> {
-        let digest = descriptor.digest().to_string();
-        let malformed = || StoreError::document("manifest", "a layer's digest is of an unknown algorithm");
-        let mut hasher = Hasher::of(&digest).ok_or_else(malformed)?;
-        let mut file = File::create_new(path).on_disk("cannot write", path)?;
-        let (mut received, mut attempt) = (0, 1);
-        loop {
-            let lost = match client.blob(image, &digest, received).await {
-                Ok(mut blob) => {
-                    let mut skip = received - blob.from.min(received);
-                    loop {
-                        match blob.chunk().await {
-                            Ok(Some(chunk)) => {
-                                let seen = skip.min(chunk.len() as u64);
-                                skip -= seen;
-                                let new = &chunk[seen as usize..];
-                                received += new.len() as u64;
-                                if received > descriptor.size() {
-                                    return Err(StoreError::Digest { what: "layer" });
-                                }
-                                hasher.update(new);
-                                // A few KiB, into the page cache.
-                                file.write_all(new).on_disk("cannot write", path)?;
-                                progress.add(new.len() as u64);
-                            }
-                            Ok(None) if received == descriptor.size() => {
-                                let is_equal = hasher.digest() == digest;
-                                return if is_equal {
-                                    Ok(())
-                                } else {
-                                    Err(StoreError::Digest { what: "layer" })
-                                };
-                            }
-                            Ok(None) => break RegistryError::Unreachable,
-                            Err(error) => break error,
-                        }
-                    }
-                }
-                Err(error) => error,
-            };
-            let may_retry = matches!(lost, RegistryError::Unreachable | RegistryError::Busy { .. });
-            if !may_retry || attempt == MAX_ATTEMPTS {
-                return Err(lost.into());
-            }
-            tracing::info!(attempt, received, "a layer was interrupted; it goes on from there");
-            sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
-            attempt += 1;
+        let _lease = self.unpack_plain(layers)?;
+        let trees = self.trees(layers)?.unwrap_or_default();
+        // Otherwise the image would be the first to be removed.
+        let blobs = layers.iter().map(|layer| layer.size);
+        let sizes = blobs.chain(trees.iter().map(|(_, size)| size.bytes));
+        self.check_limit(sizes.fold(0, u64::saturating_add))?;
+        for image in images {
+            self.save(image, &Record { reference: image.as_str().to_owned(), ..record.clone() })?;
         }
-    }
-
-    /// Unpacks a layer that is here.
-    pub(crate) fn unpack_layer(&self, blob: &str, layer: &str) -> Result<(), StoreError> {
-        if self.contents(layer)?.is_some() {
-            return Ok(());
-        }
-        let path = self.blob_path(blob);
-        let workspace = self.workspace()?;
-        let contents = {
-            let file = File::open(&path).on_disk("cannot read", &path)?;
-            let fs = workspace.path().join("fs");
-            // Overlayfs shows the mode and owner of the highest layer's folder as those of `/`.
-            mkdir(&fs, Mode::from(0o755)).on_disk("cannot write", &fs)?;
-            let folder = open(&fs, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .on_disk("cannot read", &fs)?;
-            let owner = self.options().owner;
-            if let Some(owner) = owner {
-                rustix::fs::fchown(&folder, Some(owner.uid()), Some(owner.gid()))
-                    .on_disk("cannot write", &fs)?;
-            }
-            let tar = decompressed(file).on_disk("cannot read", &path)?;
-            let hasher = Hasher::of(layer).ok_or_else(|| {
-                StoreError::document("image configuration", "a layer's digest is malformed")
-            })?;
-            let mut tar = Hashed::new(tar, hasher);
-            let contents = unpack(&mut tar, std::os::fd::AsFd::as_fd(&folder), owner, self.limits())?;
-            if tar.digest() != layer {
-                return Err(StoreError::Digest { what: "layer" });
-            }
-            contents
-        };
-        save_contents(workspace.path(), &contents)?;
-        publish(workspace.path(), &self.layer_path(layer))
-    }
-
-    pub(crate) fn keep_blob(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let path = self.blob_path(digest);
-        if path.exists() { Ok(()) } else { self.write(&path, bytes) }
-    }
-
-    pub(crate) fn save(&self, path: &Path, record: &Record) -> Result<(), StoreError> {
-        let bytes = serde_json::to_vec(record).map_err(|error| StoreError::document("record", error))?;
-        self.write(path, &bytes)
+        Ok(())
     }
 
     /// Runs a method on a thread that may block.
@@ -272,45 +212,5 @@ impl Store {
             Ok(done) => done,
             Err(error) => Err(StoreError::Stream(error.into())),
         }
-    }
-}
-
-fn save_contents(layer: &Path, contents: &Contents) -> Result<(), StoreError> {
-    let path = layer.join("contents.json");
-    let bytes = serde_json::to_vec(contents).map_err(|error| StoreError::document("layer", error))?;
-    std::fs::write(&path, bytes).on_disk("cannot write", path)
-}
-
-pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<ImageManifest, StoreError> {
-    ImageManifest::from_reader(bytes).map_err(|error| StoreError::document("manifest", error))
-}
-
-/// How the image wants to be run, the digests of its compressed layers, and those of their tar
-/// streams, lowest first.
-pub(crate) fn parse_layers(
-    manifest: &ImageManifest,
-    config: &[u8],
-) -> Result<(RunConfig, Vec<String>, Vec<String>), StoreError> {
-    let (run, layers) = config::parse(config)?;
-    let blobs: Vec<_> = manifest.layers().iter().map(|layer| layer.digest().to_string()).collect();
-    check_layers(&blobs, &layers)?;
-    Ok((run, blobs, layers))
-}
-
-/// Fails if the digests cannot be names of files, or if manifest and configuration disagree.
-fn check_layers(blobs: &[String], layers: &[String]) -> Result<(), StoreError> {
-    /// As many as overlayfs stacks at most is 500; Docker refuses more than 127.
-    const MAX_LAYERS: usize = 200;
-    let problem = |reason| Err(StoreError::document("manifest", reason));
-    if blobs.len() != layers.len() {
-        return problem("it has another number of layers than the image configuration");
-    }
-    if blobs.len() > MAX_LAYERS {
-        return problem("it has more than 200 layers");
-    }
-    if blobs.iter().chain(layers).all(|digest| is_digest(digest)) {
-        Ok(())
-    } else {
-        problem("a layer's digest is of an unknown algorithm")
     }
 }

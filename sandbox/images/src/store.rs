@@ -2,21 +2,24 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::sleep;
+use std::time::Duration;
 
-use porch_fn_image::Image;
-use rustix::fs::{FlockOperation, flock, syncfs};
+use porch_fn_image::{Image, is_digest};
+use porch_fn_registry::{Hasher, has_digest};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
+use crate::content::Hashed;
+use crate::document::{self, MAX_DOCUMENT, Parsed};
 use crate::error::OnDisk as _;
 use crate::record::Record;
-use crate::unpack::{Contents, Limits};
 use crate::{Owner, StoreError};
 
 /// Settings of a store.
@@ -24,43 +27,28 @@ use crate::{Owner, StoreError};
 pub struct Options {
     /// `--image-dir`.
     pub folder: PathBuf,
-    /// `--image-max-size`, in bytes: a pull removes the images that were unused for longest until
-    /// all fit.
+    /// `--image-max-size`, in bytes: no image may need more. When all need more, those that were
+    /// unused for longest are removed.
     pub max_bytes: u64,
     /// The owner of all files of images. `None`: this process's user.
     pub owner: Option<Owner>,
 }
 
-/// Largest number of files of a layer.
-const MAX_ENTRIES: u64 = 2_000_000;
+/// Other processes hold the lock only for moments.
+const PATIENCE: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The images of one folder. Cheap to clone. All methods block.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Options>);
+pub struct Store {
+    options: Arc<Options>,
+    /// Whether this machine has refused an overlay.
+    pub(crate) has_no_overlay: Arc<AtomicBool>,
+}
 
 /// Holds the store's lock until it is dropped, or until the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock(#[allow(dead_code, reason = "closing the file releases the lock")] File);
-
-/// A folder that only this process uses. Dropping it removes it.
-#[derive(Debug)]
-pub struct RunFolder {
-    folder: TempDir,
-    file: File,
-}
-
-impl RunFolder {
-    /// The folder's path.
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// A short path of a file in the folder, for this process alone: the path of a socket has at
-    /// most 107 bytes.
-    pub fn short_path(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.file.as_raw_fd()))
-    }
-}
 
 // === impl Store ===
 
@@ -69,70 +57,38 @@ impl Store {
     ///
     /// # Errors
     /// The folder cannot be used.
-    pub fn open(options: Options) -> Result<Self, StoreError> {
-        let store = Self(Arc::new(options));
-        for name in ["images", "blobs", "layers", "merged", "run", "tmp"] {
+    pub fn open(mut options: Options) -> Result<Self, StoreError> {
+        options.folder = absolute(&options.folder).on_disk("cannot use", &options.folder)?;
+        let store = Self { options: Arc::new(options), has_no_overlay: Arc::default() };
+        for name in ["images", "blobs", "layers", "tmp"] {
             let path = store.path(name);
             DirBuilder::new().recursive(true).mode(0o700).create(&path).on_disk("cannot create", path)?;
         }
-        let folder = &store.0.folder;
-        let (owner, user) = (fs::metadata(folder).on_disk("cannot read", folder)?.uid(), geteuid().as_raw());
+        let path = store.folder().to_owned();
+        let metadata = fs::metadata(&path).on_disk("cannot read", &path)?;
+        let (owner, user) = (metadata.uid(), geteuid().as_raw());
         if owner != user {
-            return Err(StoreError::Owner { path: folder.clone(), owner, user });
+            return Err(StoreError::Owner { path, owner, user });
         }
-        store.sweep()?;
+        if metadata.mode() & 0o022 != 0 {
+            return Err(StoreError::Writable(path));
+        }
+        store.sweep();
         Ok(store)
-    }
-
-    /// Removes what killed processes left, unless another process may be creating something.
-    fn sweep(&self) -> Result<(), StoreError> {
-        if self.files("tmp")?.is_empty() && self.files("run")?.is_empty() {
-            return Ok(());
-        }
-        if let Some(_lock) = self.lock_alone()? {
-            for path in self.files("tmp")? {
-                remove(&path)?;
-            }
-            for path in self.files("run")? {
-                let folder = File::open(&path).on_disk("cannot open", &path)?;
-                if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                    remove(&path)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A folder for a process's sockets. The next process that opens the store removes it after
-    /// this process has ended.
-    ///
-    /// # Errors
-    /// The disk.
-    pub fn run_folder(&self) -> Result<RunFolder, StoreError> {
-        let _lock = self.lock()?;
-        let run = self.path("run");
-        let folder = tempfile::Builder::new().prefix("").tempdir_in(&run).on_disk("cannot write", &run)?;
-        let file = File::open(folder.path()).on_disk("cannot open", folder.path())?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).on_disk("cannot lock", folder.path())?;
-        Ok(RunFolder { folder, file })
     }
 
     /// The folder of this store.
     pub fn folder(&self) -> &Path {
-        &self.0.folder
+        &self.options.folder
     }
 
     /// The settings of this store.
     pub fn options(&self) -> &Options {
-        &self.0
-    }
-
-    pub(crate) fn limits(&self) -> Limits {
-        Limits { entries: MAX_ENTRIES, bytes: self.0.max_bytes }
+        &self.options
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.folder.join(name)
+        self.options.folder.join(name)
     }
 
     pub(crate) fn record_path(&self, image: &Image) -> PathBuf {
@@ -141,18 +97,16 @@ impl Store {
 
     /// `digest` is a valid digest: it becomes a name.
     pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
-        self.path("blobs").join(file_name(digest))
-    }
-
-    /// `digest` is a valid digest: it becomes a name.
-    pub(crate) fn layer_path(&self, digest: &str) -> PathBuf {
-        self.path("layers").join(file_name(digest))
+        self.path("blobs").join(digest.replace(':', "-"))
     }
 
     /// What is in one of the store's folders.
     pub(crate) fn files(&self, folder: &str) -> Result<Vec<PathBuf>, StoreError> {
         let folder = self.path(folder);
-        let entries = fs::read_dir(&folder).on_disk("cannot read", &folder)?;
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.on_disk("cannot read", &folder)?,
+        };
         entries.map(|entry| Ok(entry.on_disk("cannot read", &folder)?.path())).collect()
     }
 
@@ -163,13 +117,20 @@ impl Store {
         Ok(Lock(file))
     }
 
-    /// Allows to remove things. `None` while other processes pull or start images.
+    /// Allows to remove things. `None` while other processes publish or find images.
     pub(crate) fn lock_alone(&self) -> Result<Option<Lock>, StoreError> {
         let (file, path) = self.lock_file()?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            locked => locked.on_disk("cannot lock", path).map(|()| Some(Lock(file))),
+        for _ in 0..PATIENCE {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => sleep(PAUSE),
+                locked => return locked.on_disk("cannot lock", path).map(|()| Some(Lock(file))),
+            }
         }
+        Ok(None)
+    }
+
+    pub(crate) fn must_lock_alone(&self) -> Result<Lock, StoreError> {
+        self.lock_alone()?.ok_or_else(|| StoreError::Busy(self.folder().to_owned()))
     }
 
     fn lock_file(&self) -> Result<(File, PathBuf), StoreError> {
@@ -178,85 +139,77 @@ impl Store {
         Ok((file.on_disk("cannot open", &path)?, path))
     }
 
-    /// A new folder for unfinished content. The caller holds the lock.
-    pub(crate) fn workspace(&self) -> Result<TempDir, StoreError> {
-        let tmp = self.path("tmp");
-        tempfile::Builder::new().prefix("").tempdir_in(&tmp).on_disk("cannot write", tmp)
-    }
-
-    /// Writes a small file whole.
-    pub(crate) fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-        let workspace = self.workspace()?;
-        let file = workspace.path().join("file");
+    /// Writes the record of a reference whole.
+    pub(crate) fn save(&self, image: &Image, record: &Record) -> Result<(), StoreError> {
+        if record.contradicts(image) {
+            let (name, digest) = (image.to_string(), record.resolved.clone());
+            return Err(StoreError::Pinned { name, digest });
+        }
+        let bytes = serde_json::to_vec(record).map_err(|error| StoreError::document("record", error))?;
+        let lock = self.lock()?;
+        let folder = self.run_folder_locked(&lock)?;
+        let file = folder.path().join("file");
         let written = File::create_new(&file).and_then(|mut file| {
-            file.write_all(bytes)?;
+            file.write_all(&bytes)?;
             file.sync_all()
         });
-        written.on_disk("cannot write", &file)?;
-        fs::rename(&file, path).on_disk("cannot write", path)
+        written.and_then(|()| fs::rename(&file, self.record_path(image))).on_disk("cannot write", &file)
     }
 
-    pub(crate) fn record(&self, image: &Image) -> Result<Option<Record>, StoreError> {
-        Ok(read(&self.record_path(image))?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    /// The record of a reference and what its documents say. `None`: it is not here, or damaged.
+    pub(crate) fn load(&self, image: &Image) -> Result<Option<(Record, Parsed)>, StoreError> {
+        let Some(bytes) = read(&self.record_path(image), MAX_DOCUMENT)? else { return Ok(None) };
+        Ok(self
+            .parse(&bytes)?
+            .filter(|(record, _)| record.reference == image.as_str() && !record.contradicts(image)))
     }
 
-    pub(crate) fn contents(&self, layer: &str) -> Result<Option<Contents>, StoreError> {
-        let file = self.layer_path(layer).join("contents.json");
-        Ok(read(&file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    /// Reads the bytes of a record, and the documents that it names.
+    pub(crate) fn parse(&self, record: &[u8]) -> Result<Option<(Record, Parsed)>, StoreError> {
+        let Ok(record) = serde_json::from_slice::<Record>(record) else { return Ok(None) };
+        let Some(manifest) = self.blob(&record.manifest)? else { return Ok(None) };
+        let Ok(manifest) = document::manifest(&manifest) else { return Ok(None) };
+        let Some(config) = self.blob(manifest.config().digest().as_ref())? else { return Ok(None) };
+        Ok(document::parse(&manifest, &config).ok().map(|parsed| (record, parsed)))
     }
 
-    /// The content of a blob.
+    /// A document. `None`: it is not here, or does not have its digest.
     pub(crate) fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        read(&self.blob_path(digest))
-    }
-}
-
-/// The name of a digest's file.
-pub(crate) fn file_name(digest: &str) -> String {
-    digest.replace(':', "-")
-}
-
-/// The digest of a file's name.
-pub(crate) fn digest_of(file_name: &str) -> String {
-    file_name.replace('-', ":")
-}
-
-/// Opens a file or folder, if it exists.
-pub(crate) fn open(path: &Path) -> Result<Option<File>, StoreError> {
-    match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some).on_disk("cannot open", path),
-    }
-}
-
-/// Gives complete content its final name. Content with the same name stays: it is the same.
-pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), StoreError> {
-    let folder = File::open(from).on_disk("cannot read", from)?;
-    // After a crash of the machine, a name must not lead to content that was never written.
-    syncfs(folder).on_disk("cannot write", from)?;
-    match fs::rename(from, to) {
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) =>
-        {
-            Ok(())
+        if !is_digest(digest) {
+            return Ok(None);
         }
-        renamed => renamed.on_disk("cannot write", to),
+        Ok(read(&self.blob_path(digest), MAX_DOCUMENT)?.filter(|bytes| has_digest(bytes, digest)))
+    }
+
+    /// Keeps a blob that is here and has this size.
+    pub(crate) fn lease_blob(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
+        let path = self.blob_path(digest);
+        Ok(lease(&path)?.filter(|file| file.metadata().is_ok_and(|file| file.len() == size)))
+    }
+
+    /// Whether the content of an open blob has this digest.
+    pub(crate) fn is_intact(&self, digest: &str, blob: &File) -> Result<bool, StoreError> {
+        let Some(hasher) = Hasher::of(digest) else { return Ok(false) };
+        let found = Hashed::new(blob, hasher).finish().on_disk("cannot read", self.blob_path(digest))?;
+        Ok(found == digest)
     }
 }
 
-fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    match fs::read(path) {
+/// Keeps a blob, a tree or a record until the file is closed. The caller holds the store's lock.
+pub(crate) fn lease(path: &Path) -> Result<Option<File>, StoreError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.on_disk("cannot open", path)?,
+    };
+    flock(&file, FlockOperation::LockShared).on_disk("cannot lock", path)?;
+    Ok(Some(file))
+}
+
+/// A small file. Larger ones count as absent.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => read.map(Some).on_disk("cannot read", path),
-    }
-}
-
-/// Removes a file or a folder with all that it contains.
-pub(crate) fn remove(path: &Path) -> Result<(), StoreError> {
-    let is_folder = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
-    let removed = if is_folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.on_disk("cannot remove", path),
+        Ok(metadata) if metadata.len() > limit => Ok(None),
+        _ => fs::read(path).map(Some).on_disk("cannot read", path),
     }
 }

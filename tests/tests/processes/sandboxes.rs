@@ -4,6 +4,7 @@ mod engine;
 mod hostile;
 mod images;
 mod run;
+mod trees;
 mod up;
 
 use std::process::Output;

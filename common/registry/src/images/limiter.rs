@@ -1,7 +1,7 @@
-//! Limits concurrent lookups. A place is the right to run one lookup. Callers choose the
-//! registries, and some registries hang. So each registry and each domain has a limited number of
-//! places. Half of all places are reserved for registries that have answered before. A lookup takes
-//! a place of its registry first. While it waits for that place, it holds no place that another
+//! Limits concurrent requests, such as lookups or pulls. A place is the right to run one. Callers
+//! choose the registries, and some registries hang. So each registry and each domain has a limited
+//! number of places. Some places are reserved for registries that have answered before. A request
+//! takes a place of its registry first. While it waits for that place, it holds no place that another
 //! registry needs.
 
 use std::sync::Arc;
@@ -15,25 +15,34 @@ use tokio::time::Instant;
 
 use crate::lru;
 
-/// Largest number of concurrent lookups, for all registries.
-pub(super) const MAX_LOOKUPS: usize = 64;
-/// Largest number of concurrent lookups, for registries that have never answered.
-const MAX_UNPROVEN: usize = MAX_LOOKUPS / 2;
-/// Largest number of concurrent lookups per domain. A limit per registry is not enough, because the
-/// domain's owner can create any number of host names.
-pub(super) const MAX_PER_DOMAIN: usize = 8;
-/// Largest number of concurrent lookups per registry.
-pub(super) const MAX_PER_REGISTRY: usize = 4;
+/// Largest numbers of concurrent requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    /// For all registries.
+    pub(super) all: usize,
+    /// For registries that have never answered.
+    unproven: usize,
+    /// Per domain. A limit per registry is not enough, because the domain's owner can create any
+    /// number of host names.
+    pub(super) per_domain: usize,
+    pub(super) per_registry: usize,
+}
+
+pub(super) const LOOKUPS: Places = Places { all: 64, unproven: 32, per_domain: 8, per_registry: 4 };
+/// Four slow registries, also of one host, do not stop a fifth.
+const PULLS: Places = Places { all: 16, unproven: 12, per_domain: 12, per_registry: 2 };
+
 /// Largest number of registries, and of domains, whose limits are kept.
 const MAX_REMEMBERED: u64 = 1024;
-/// A failed lookup that took this long counts as a timeout, not as a refused connection.
+/// A failed request that took this long counts as a timeout, not as a refused connection.
 const HANGING: Duration = Duration::from_secs(4);
-/// How long the runner sends no lookup to a registry after a timeout.
+/// How long the runner sends no request to a registry after a timeout.
 const COOLDOWN: Duration = Duration::from_secs(3);
 
-/// Limits the lookups per registry, per domain, for registries that never answered, and in total.
+/// Limits requests per registry, per domain, for registries that never answered, and in total.
 #[derive(Debug)]
-pub(super) struct LookupLimiter {
+pub struct Limiter {
+    places: Places,
     registries: Cache<String, Arc<RegistryLimit>>,
     domains: Cache<String, Arc<Semaphore>>,
     unproven: Arc<Semaphore>,
@@ -47,44 +56,50 @@ struct RegistryLimit {
     ran_out_of_time: Mutex<Option<Instant>>,
 }
 
-/// The right to one lookup.
+/// The right to one request.
 #[derive(Debug)]
-pub(super) struct LookupPermit {
+pub struct Permit {
     limit: Arc<RegistryLimit>,
     began: Instant,
     _places: Vec<OwnedSemaphorePermit>,
 }
 
-// === impl LookupLimiter ===
+// === impl Limiter ===
 
-impl LookupLimiter {
-    pub(super) fn new() -> Self {
+impl Limiter {
+    /// Limits pulls of images.
+    pub fn for_pulls() -> Self {
+        Self::new(PULLS)
+    }
+
+    pub(super) fn new(places: Places) -> Self {
         Self {
+            places,
             registries: lru(MAX_REMEMBERED),
             domains: lru(MAX_REMEMBERED),
-            unproven: Arc::new(Semaphore::new(MAX_UNPROVEN)),
-            all: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            unproven: Arc::new(Semaphore::new(places.unproven)),
+            all: Arc::new(Semaphore::new(places.all)),
         }
     }
 
     /// Waits for a place. Returns `None` if the registry is cooling down after a timeout.
-    pub(super) async fn acquire(&self, registry: &str) -> Option<LookupPermit> {
+    pub async fn acquire(&self, registry: &str) -> Option<Permit> {
         let new = || RegistryLimit {
-            places: Arc::new(Semaphore::new(MAX_PER_REGISTRY)),
+            places: Arc::new(Semaphore::new(self.places.per_registry)),
             has_answered: AtomicBool::default(),
             ran_out_of_time: Mutex::default(),
         };
         let limit = self.registries.get_with_by_ref(registry, || Arc::new(new()));
         // `acquire_owned` fails only if its semaphore is closed, and nothing closes these. While
-        // the registry is cooling down, no lookup waits here for long. The lookup that timed out
-        // has freed its place. A waiting lookup takes this place, returns below, and so frees it
+        // the registry is cooling down, no request waits here for long. The one that timed out has
+        // freed its place. A waiting request takes this place, returns below, and so frees it
         // for the next one.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
         if limit.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN) {
             return None;
         }
-        let of_domain =
-            self.domains.get_with_by_ref(domain(registry), || Arc::new(Semaphore::new(MAX_PER_DOMAIN)));
+        let new = || Arc::new(Semaphore::new(self.places.per_domain));
+        let of_domain = self.domains.get_with_by_ref(domain(registry), new);
         let is_proven = limit.has_answered.load(Ordering::Relaxed);
         let unproven = (!is_proven).then(|| Arc::clone(&self.unproven));
         let mut places = vec![of_registry];
@@ -92,7 +107,7 @@ impl LookupLimiter {
         for semaphore in [Some(of_domain), unproven, Some(Arc::clone(&self.all))].into_iter().flatten() {
             places.push(semaphore.acquire_owned().await.ok()?);
         }
-        Some(LookupPermit { limit, began: Instant::now(), _places: places })
+        Some(Permit { limit, began: Instant::now(), _places: places })
     }
 }
 
@@ -107,11 +122,11 @@ fn domain(registry: &str) -> &str {
     &host[two..]
 }
 
-// === impl LookupPermit ===
+// === impl Permit ===
 
-impl LookupPermit {
+impl Permit {
     /// Records whether the registry answered (an error is an answer too), and frees the place.
-    pub(super) fn finish(self, answered: bool) {
+    pub fn finish(self, answered: bool) {
         if answered {
             self.limit.has_answered.store(true, Ordering::Relaxed);
             *self.limit.ran_out_of_time.lock() = None;

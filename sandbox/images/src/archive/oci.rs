@@ -4,8 +4,8 @@
 use oci_spec::image::{Descriptor, ImageIndex};
 use porch_fn_registry::Platform;
 
-use super::{Archive, Found};
-use crate::StoreError;
+use super::{Archive, Found, problem, read_document};
+use crate::{StoreError, document};
 
 /// The image's full name, by containerd and Docker.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
@@ -16,27 +16,20 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 impl Archive {
     pub(super) fn oci(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {
-        let index = self.document("index.json")?.unwrap_or_default();
-        let index = parse(&index)?;
+        let layout = document::index(&self.document("index.json")?.unwrap_or_default())?;
         let mut found = Vec::new();
-        for descriptor in index.manifests() {
-            let bytes = self.document_by_digest(descriptor.digest().as_ref(), "manifest")?;
-            let manifest = match parse(&bytes) {
-                Ok(nested) => {
-                    let entry = choose(&nested, platform)?;
-                    self.document_by_digest(entry.digest().as_ref(), "manifest")?
-                }
-                Err(_) => bytes,
-            };
-            found.push(Found { names: names(descriptor), manifest });
+        for descriptor in layout.manifests() {
+            let mut bytes = read_document(&self.by_digest(descriptor.digest().as_ref())?)?;
+            let mut index = None;
+            if document::is_index(&bytes)? {
+                let nested = document::index(&bytes)?;
+                index = Some(descriptor.digest().to_string());
+                bytes = read_document(&self.by_digest(choose(&nested, platform)?.digest().as_ref())?)?;
+            }
+            found.push(Found { names: names(descriptor), index, manifest: bytes });
         }
         Ok(found)
     }
-}
-
-fn parse(bytes: &[u8]) -> Result<ImageIndex, StoreError> {
-    ImageIndex::from_reader(bytes)
-        .map_err(|error| StoreError::document("archive", format!("index.json: {error}")))
 }
 
 /// A reference without a registry or a path is only a tag.
@@ -54,5 +47,5 @@ fn choose<'a>(index: &'a ImageIndex, platform: &Platform) -> Result<&'a Descript
         let variant = it.variant().as_deref().unwrap_or_default();
         Some(Platform::new(&it.os().to_string(), &it.architecture().to_string(), variant))
     });
-    best.ok_or_else(|| StoreError::document("archive", format!("an image is not built for {platform}")))
+    best.ok_or_else(|| problem(format!("an image in it is not built for {platform}")))
 }

@@ -1,46 +1,71 @@
-//! The folder that gets a layer's files. All names are resolved below it.
+//! The folder that gets a layer's files, on top of those of the layers below it. All names are
+//! resolved below it.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
+use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use pathrs::Root;
-use pathrs::flags::OpenFlags;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags, chownat, fchmod, fchown, fsetxattr,
-    ftruncate, futimens, mkdirat, mknodat, openat, statat, symlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, ftruncate, futimens, linkat, mkdirat,
+    openat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::entry::Place;
-use super::{Contents, Limits, Refusal, UnpackError, quoted};
-use crate::owner::Owner;
+use super::guard::Guard;
+use super::resolve::{open_folder, resolve};
+use super::{Refusal, UnpackError, quoted};
 
 /// Size of the buffer for a file's data, in bytes. A block of zeros in a sparse file is as large.
 const BUFFER: usize = 128 << 10;
-
 /// Folders that no entry describes, and the parts of the path to an entry.
 const FOLDER_MODE: u32 = 0o755;
+/// What a file, folder or link takes on the disk beside its data, in bytes.
+const PER_PATH: u64 = 4 << 10;
 
-/// The folder, and what it has of the layer so far.
-pub(super) struct Folder {
-    root: Root,
-    owner: Option<Owner>,
-    limits: Limits,
+/// The folder, and what this layer has done so far. Paths in it have no links.
+pub(super) struct Folder<'a> {
+    root: BorrowedFd<'a>,
+    guard: Guard,
+    /// Keys the hashes of paths. They take less memory than the paths, which the image chooses.
+    keys: RandomState,
+    /// What this layer has made, and the folders above it. Its whiteouts hide only the rest.
+    touched: HashSet<u64>,
+    /// What takes room on the disk because of this layer: an overlay copies folders and targets of
+    /// hard links up.
+    written: HashSet<u64>,
     /// The folder of the entry before. Most entries are in the same folder as the one before.
-    last: Option<(PathBuf, OwnedFd)>,
+    last: Option<(PathBuf, Opened)>,
     buffer: Vec<u8>,
-    pub(super) contents: Contents,
+}
+
+/// A folder below the root, and its path without links.
+#[derive(Clone)]
+struct Opened {
+    path: PathBuf,
+    folder: Rc<OwnedFd>,
+}
+
+/// A regular file's data and attributes.
+pub(super) struct Data<R> {
+    pub(super) stream: R,
+    pub(super) size: u64,
+    pub(super) is_sparse: bool,
+    pub(super) mode: u32,
+    pub(super) modified: Timespec,
 }
 
 /// An error that does not yet name the entry.
 #[derive(Debug)]
 pub(super) enum StepError {
     Refused(Refusal),
-    TooLarge(u64),
+    TooLarge,
     Read(io::Error),
     Write(io::Error),
 }
@@ -49,177 +74,237 @@ type Done = Result<(), StepError>;
 
 // === impl Folder ===
 
-impl Folder {
-    pub(super) fn new(
-        folder: BorrowedFd<'_>,
-        owner: Option<Owner>,
-        limits: Limits,
-    ) -> Result<Self, UnpackError> {
-        let root = folder
-            .try_clone_to_owned()
-            .map_err(|source| UnpackError::Write { name: String::new(), source })?;
-        Ok(Self {
-            root: Root::from_fd(root),
-            owner,
-            limits,
+impl<'a> Folder<'a> {
+    pub(super) fn new(root: BorrowedFd<'a>, guard: Guard) -> Self {
+        Self {
+            root,
+            guard,
+            keys: RandomState::new(),
+            touched: HashSet::new(),
+            written: HashSet::new(),
             last: None,
             buffer: vec![0; BUFFER],
-            contents: Contents { has_marks: true, ..Contents::default() },
-        })
+        }
     }
 
-    pub(super) fn folder(&mut self, path: &Path, mode: u32) -> Done {
-        let Some(name) = path.file_name() else {
-            let root = self.root.as_ref().try_clone().map_err(path_error)?.into();
-            return self.change(&root, mode);
-        };
-        let place =
-            Place { parent: path.parent().map(Path::to_owned).unwrap_or_default(), name: name.into() };
-        let parent = self.parent(&place.parent)?;
-        match mkdirat(&parent, &place.name, Mode::from(FOLDER_MODE)) {
+    /// Number of files, folders and links that this layer takes.
+    pub(super) fn paths(&self) -> u64 {
+        self.written.len() as u64
+    }
+
+    pub(super) fn folder(&mut self, place: Option<&Place>, mode: u32) -> Done {
+        // A folder must stay readable and writable for the process that removes it.
+        let mode = Mode::from(mode | 0o700);
+        let Some(place) = place else { return Ok(fchmod(self.root, mode)?) };
+        let (parent, path) = self.make_parent(place)?;
+        match mkdirat(&*parent, &place.name, Mode::from(FOLDER_MODE)) {
             // A folder again: only its mode changes. Anything else is replaced.
-            Err(Errno::EXIST) if kind(parent.as_fd(), &place.name) != Some(FileType::Directory) => {
-                self.clear(&place)?;
-                mkdirat(&parent, &place.name, Mode::from(FOLDER_MODE))?;
+            Err(Errno::EXIST) if kind(&parent, &place.name) != Some(FileType::Directory) => {
+                self.remove(&parent, &place.name, &path, false)?;
+                mkdirat(&*parent, &place.name, Mode::from(FOLDER_MODE))?;
             }
             Err(Errno::EXIST) | Ok(()) => {}
             Err(error) => return Err(error.into()),
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = openat(&parent, &place.name, flags, Mode::empty())?;
-        self.change(&folder, mode)
+        fchmod(open_below(&parent, &place.name)?, mode)?;
+        self.touch(&path)
     }
 
-    pub(super) fn file(
-        &mut self,
-        place: &Place,
-        mode: u32,
-        modified: u64,
-        is_sparse: bool,
-        size: u64,
-        data: &mut impl Read,
-    ) -> Done {
-        if size > self.limits.bytes - self.contents.bytes {
-            return Err(StepError::TooLarge(self.limits.bytes));
+    pub(super) fn file(&mut self, place: &Place, mut data: Data<impl Read>) -> Done {
+        if self.guard.exceeds(data.size) {
+            return Err(StepError::TooLarge);
         }
-        let parent = self.parent(&place.parent)?;
+        let (parent, path) = self.make_parent(place)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let create = || openat(&parent, &place.name, flags, Mode::from(0o600));
+        let create = || openat(&*parent, &place.name, flags, Mode::from(0o600));
         let file = match create() {
             Err(Errno::EXIST) => {
-                self.clear(place)?;
+                self.remove(&parent, &place.name, &path, false)?;
                 create()?
             }
             created => created?,
         };
         let mut file = File::from(file);
-        let written = copy(data, &mut file, &mut self.buffer, is_sparse)?;
-        if written != size {
+        if data.is_sparse {
+            self.guard.charge(data.size)?;
+        }
+        let written = copy(&mut data.stream, &mut file, &mut self.buffer, data.is_sparse)?;
+        if written != data.size {
             let short = io::Error::new(io::ErrorKind::UnexpectedEof, "a file's data ends too early");
             return Err(StepError::Read(short));
         }
-        self.contents.bytes += written;
         // Only the owner exists in a sandbox, so it gets what root could do.
-        fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
-        if let Some(owner) = self.owner {
-            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
-        }
+        fchmod(&file, Mode::from(data.mode & 0o777 | 0o400))?;
         // Python compares the times of its sources with those in compiled files.
-        let modified = Timespec { tv_sec: i64::try_from(modified).unwrap_or_default(), tv_nsec: 0 };
-        futimens(&file, &Timestamps { last_access: modified, last_modification: modified })?;
-        Ok(())
+        futimens(&file, &Timestamps { last_access: data.modified, last_modification: data.modified })?;
+        self.touch(&path)
     }
 
     pub(super) fn symlink(&mut self, place: &Place, target: &OsStr) -> Done {
-        let parent = self.parent(&place.parent)?;
-        if symlinkat(target, &parent, &place.name) == Err(Errno::EXIST) {
-            self.clear(place)?;
-            symlinkat(target, &parent, &place.name)?;
-        }
-        if let Some(owner) = self.owner {
-            chownat(&parent, &place.name, Some(owner.uid()), Some(owner.gid()), AtFlags::SYMLINK_NOFOLLOW)?;
-        }
-        Ok(())
+        let (parent, path) = self.make_parent(place)?;
+        self.remove(&parent, &place.name, &path, false)?;
+        symlinkat(target, &*parent, &place.name)?;
+        self.touch(&path)
     }
 
-    pub(super) fn hard_link(&mut self, place: &Place, target: &Path) -> Done {
-        let path = place.parent.join(&place.name);
-        if path == target {
-            return Ok(());
+    pub(super) fn hard_link(&mut self, place: &Place, target: &Place) -> Done {
+        let (parent, path) = self.make_parent(place)?;
+        self.remove(&parent, &place.name, &path, false)?;
+        let no_target = || StepError::Refused(Refusal::LinkTarget);
+        let Opened { path: folder_path, folder } = self.find(&target.parent)?.ok_or_else(no_target)?;
+        let stat = statat(&*folder, &target.name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| no_target())?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Err(no_target());
         }
-        let parent = self.parent(&place.parent)?;
-        if kind(parent.as_fd(), &place.name).is_some() {
-            self.clear(place)?;
+        let target_path = folder_path.join(&target.name);
+        if !self.touched.contains(&self.key(&target_path)) && self.write(&target_path)? {
+            // An overlay copies the file of the lower layer.
+            self.guard.charge(u64::try_from(stat.st_size).unwrap_or_default())?;
         }
-        let link = pathrs::InodeType::Hardlink(target.to_owned());
-        self.root.create(&path, &link).map_err(path_error)
+        linkat(&*folder, &target.name, &*parent, &place.name, AtFlags::empty())?;
+        self.touch(&path)
     }
 
+    /// Replaces what lower layers have by nothing, for an entry that is left out.
+    pub(super) fn nothing(&mut self, place: &Place) -> Done {
+        let (parent, path) = self.make_parent(place)?;
+        self.remove(&parent, &place.name, &path, false)?;
+        self.touch(&path)
+    }
+
+    /// Hides what lower layers have. What this layer has made stays.
     pub(super) fn whiteout(&mut self, place: &Place) -> Done {
-        let parent = self.parent(&place.parent)?;
-        // Of a layer that has and hides a name, the last entry counts.
-        if kind(parent.as_fd(), &place.name).is_some() {
-            self.clear(place)?;
-        }
-        // Ordinary users may create this device since Linux 5.8.
-        let mark = mknodat(&parent, &place.name, FileType::CharacterDevice, Mode::empty(), 0);
-        self.contents.has_marks &= mark.is_ok();
-        self.contents.whiteouts.push(place.parent.join(&place.name));
-        Ok(())
+        let Some(Opened { path, folder }) = self.find(&place.parent)? else { return Ok(()) };
+        self.remove(&folder, &place.name, &path.join(&place.name), true)
     }
 
+    /// Hides all that lower layers have in the folder.
     pub(super) fn opaque(&mut self, path: &Path) -> Done {
-        let folder = self.parent(path)?;
-        // The name without special rights, which the mount option `userxattr` selects.
-        let mark = fsetxattr(&folder, c"user.overlay.opaque", b"y", XattrFlags::empty());
-        self.contents.has_marks &= mark.is_ok();
-        self.contents.opaque.push(path.to_owned());
-        Ok(())
+        let Some(Opened { path, folder }) = self.find(path)? else { return Ok(()) };
+        self.clear(&folder, &path, true)
     }
 
-    /// Opens a folder for the names in it, and creates it if no entry did.
-    fn parent(&mut self, path: &Path) -> Result<OwnedFd, StepError> {
-        match &self.last {
-            Some((last, folder)) if last == path => return Ok(folder.try_clone()?),
-            _ => {}
-        }
-        let handle = if path.as_os_str().is_empty() {
-            self.root.resolve(".").map_err(path_error)?
-        } else {
-            match self.root.resolve(path) {
-                Ok(found) => found,
-                Err(_) => {
-                    self.root.mkdir_all(path, &Permissions::from_mode(FOLDER_MODE)).map_err(path_error)?
+    /// The entry's folder, which is created if no entry did, and the path of the entry.
+    fn make_parent(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), StepError> {
+        let opened = match self.find(&place.parent)? {
+            Some(opened) => opened,
+            None => {
+                let path = resolve(self.root, &place.parent)?;
+                let mut folders: Vec<_> =
+                    path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
+                while let Some(folder) = folders.pop() {
+                    match mkdirat(self.root, folder, Mode::from(FOLDER_MODE)) {
+                        Err(Errno::EXIST) | Ok(()) => {}
+                        Err(error) => return Err(error.into()),
+                    }
                 }
+                Opened { folder: Rc::new(open_folder(self.root, &path)?), path }
             }
         };
-        let folder: OwnedFd =
-            handle.reopen(OpenFlags::O_RDONLY | OpenFlags::O_DIRECTORY).map_err(path_error)?.into();
-        if let Some(owner) = self.owner {
-            fchown(&folder, Some(owner.uid()), Some(owner.gid()))?;
+        Ok((opened.folder, opened.path.join(&place.name)))
+    }
+
+    /// Opens a folder, if it exists.
+    fn find(&mut self, path: &Path) -> Result<Option<Opened>, StepError> {
+        match &self.last {
+            Some((last, opened)) if last == path => return Ok(Some(opened.clone())),
+            _ => {}
         }
-        self.last = Some((path.to_owned(), folder.try_clone()?));
-        Ok(folder)
+        let found = resolve(self.root, path)?;
+        let folder = match open_folder(self.root, &found) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            folder => Rc::new(folder?),
+        };
+        let opened = Opened { path: found, folder };
+        self.last = Some((path.to_owned(), opened.clone()));
+        Ok(Some(opened))
     }
 
-    /// Removes what has this name, with all that it contains.
-    fn clear(&mut self, place: &Place) -> Done {
+    /// Removes what has this name, with all that it contains. With `keeps_own`, what this layer has
+    /// made stays.
+    fn remove(&mut self, parent: &OwnedFd, name: &OsStr, path: &Path, keeps_own: bool) -> Done {
+        let stays = keeps_own && self.touched.contains(&self.key(path));
+        if !stays {
+            match unlinkat(parent, name, AtFlags::empty()) {
+                Err(Errno::NOENT) => return Ok(()),
+                Err(Errno::ISDIR) => {}
+                removed => {
+                    removed?;
+                    return self.note_removed(path, keeps_own);
+                }
+            }
+        }
+        let folder = match open_below(parent, name) {
+            Err(_) if stays => return Ok(()),
+            folder => folder?,
+        };
+        // Below a folder that this layer has not touched, it has made nothing.
+        self.clear(&folder, path, stays)?;
+        if stays {
+            return Ok(());
+        }
+        unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+        self.note_removed(path, keeps_own)
+    }
+
+    fn note_removed(&mut self, path: &Path, leaves_mark: bool) -> Done {
+        // It may have been the folder that was opened last, or the link to it.
         self.last = None;
-        self.root.remove_all(place.parent.join(&place.name)).map_err(path_error)
-    }
-
-    fn change(&self, folder: &OwnedFd, mode: u32) -> Done {
-        // A folder must stay readable and writable for the process that removes the layer.
-        fchmod(folder, Mode::from(mode | 0o700))?;
-        if let Some(owner) = self.owner {
-            fchown(folder, Some(owner.uid()), Some(owner.gid()))?;
+        if leaves_mark {
+            self.write(path)?;
         }
         Ok(())
+    }
+
+    fn clear(&mut self, folder: &OwnedFd, path: &Path, keeps_own: bool) -> Done {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+        }
+        // As deep as a resolved path may be.
+        names.iter().try_for_each(|name| self.remove(folder, name, &path.join(name), keeps_own))
+    }
+
+    /// Notes that this layer has made the path.
+    fn touch(&mut self, path: &Path) -> Done {
+        self.write(path)?;
+        for path in path.ancestors() {
+            if !self.touched.insert(self.key(path)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what the path takes on the disk. Returns whether it was not counted before.
+    fn write(&mut self, path: &Path) -> Result<bool, StepError> {
+        let before = self.written.len();
+        for path in path.ancestors() {
+            if !self.written.insert(self.key(path)) {
+                break;
+            }
+        }
+        let new = (self.written.len() - before) as u64;
+        self.guard.charge(new * PER_PATH)?;
+        Ok(new > 0)
+    }
+
+    fn key(&self, path: &Path) -> u64 {
+        self.keys.hash_one(path)
     }
 }
 
-fn kind(parent: BorrowedFd<'_>, name: &OsString) -> Option<FileType> {
-    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+fn open_below(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+}
+
+fn kind(parent: &OwnedFd, name: &OsString) -> Option<FileType> {
+    let stat = statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some(FileType::from_raw_mode(stat.st_mode))
 }
 
@@ -231,6 +316,7 @@ fn copy(data: &mut impl Read, file: &mut File, buffer: &mut [u8], is_sparse: boo
             Ok(0) => break,
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Err(StepError::TooLarge),
             Err(error) => return Err(StepError::Read(error)),
         };
         if is_sparse && buffer[..read].iter().all(|byte| *byte == 0) {
@@ -253,43 +339,29 @@ impl StepError {
         let name = quoted(name);
         match self {
             Self::Refused(refusal) => UnpackError::Refused { name, refusal },
-            Self::TooLarge(limit) => UnpackError::TooLarge { limit, unit: "bytes" },
+            Self::TooLarge => UnpackError::TooLarge,
             Self::Read(error) => UnpackError::Read(error),
             Self::Write(source) => UnpackError::Write { name, source },
         }
     }
 }
 
-impl From<Errno> for StepError {
-    fn from(errno: Errno) -> Self {
-        of_errno(errno)
-    }
-}
-
+/// The guard's errors.
 impl From<io::Error> for StepError {
     fn from(error: io::Error) -> Self {
-        error.raw_os_error().map_or(Self::Write(error), |raw| of_errno(Errno::from_raw_os_error(raw)))
-    }
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "a function for map_err")]
-fn path_error(error: pathrs::error::Error) -> StepError {
-    match error.kind() {
-        pathrs::error::ErrorKind::OsError(Some(raw)) => of_errno(Errno::from_raw_os_error(raw)),
-        _ => StepError::Refused(Refusal::Path),
+        if error.kind() == io::ErrorKind::FileTooLarge { Self::TooLarge } else { Self::Write(error) }
     }
 }
 
 /// Errors that the layer causes, and errors of the disk.
-fn of_errno(errno: Errno) -> StepError {
-    match errno {
-        Errno::NOTDIR
-        | Errno::LOOP
-        | Errno::NOENT
-        | Errno::XDEV
-        | Errno::EXIST
-        | Errno::ISDIR
-        | Errno::NAMETOOLONG => StepError::Refused(Refusal::Path),
-        errno => StepError::Write(errno.into()),
+impl From<Errno> for StepError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NAMETOOLONG => Self::Refused(Refusal::TooLong),
+            Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::EXIST | Errno::ISDIR => {
+                Self::Refused(Refusal::Path)
+            }
+            errno => Self::Write(errno.into()),
+        }
     }
 }

@@ -8,7 +8,8 @@ use std::vec::IntoIter;
 
 use tar::Entry;
 
-use super::{MAX_HEADERS, Refusal};
+use super::Refusal;
+use super::guard::MAX_HEADERS;
 
 const BLOCK: usize = 512;
 

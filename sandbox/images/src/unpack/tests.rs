@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use flate2::Compression;
@@ -13,7 +13,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::*;
 
-const LIMITS: Limits = Limits { entries: 100, bytes: 1 << 20 };
+const LIMITS: Size = Size { entries: 400, bytes: 4 << 20 };
 
 /// An archive of entries: type, name, link target or data, mode.
 fn archive(entries: &[(EntryType, &str, &str, u32)]) -> Vec<u8> {
@@ -37,20 +37,49 @@ fn archive(entries: &[(EntryType, &str, &str, u32)]) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
-/// Unpacks into `outer/layer`, so that a test sees what is written beside it.
-fn unpacked(tar: &[u8]) -> (TempDir, Result<Contents, UnpackError>) {
+/// Unpacks layers into `outer/root`, so that a test sees what is written beside it.
+fn unpacked(layers: &[&[u8]]) -> (TempDir, Result<Size, UnpackError>) {
     let outer = tempdir().unwrap();
-    let layer = outer.path().join("layer");
-    fs::create_dir(&layer).unwrap();
-    let folder = fs::File::open(layer).unwrap();
-    let contents = unpack(tar, folder.as_fd(), None, LIMITS);
-    (outer, contents)
+    let root = outer.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let folder = fs::File::open(root).unwrap();
+    let mut size = Ok(Size::default());
+    for layer in layers {
+        size = size.and_then(|_| unpack(*layer, folder.as_fd(), LIMITS));
+    }
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "something is beside the root");
+    (outer, size)
 }
 
-fn refusal(entries: &[(EntryType, &str, &str, u32)]) -> Refusal {
-    let (outer, contents) = unpacked(&archive(entries));
-    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "something is beside the layer");
-    match contents.unwrap_err() {
+type Entries<'a> = &'a [(EntryType, &'a str, &'a str, u32)];
+
+/// The names in the root after these layers: of folders with a slash, of links with their target.
+fn names(layers: &[Entries<'_>]) -> Vec<String> {
+    fn walk(folder: &Path, prefix: &str, names: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                names.push(format!("{name}/"));
+                walk(&entry.path(), &format!("{name}/"), names);
+            } else if kind.is_symlink() {
+                names.push(format!("{name} -> {}", fs::read_link(entry.path()).unwrap().display()));
+            } else {
+                names.push(name);
+            }
+        }
+    }
+    let layers: Vec<_> = layers.iter().map(|layer| archive(layer)).collect();
+    let (outer, size) = unpacked(&layers.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    size.unwrap();
+    let mut names = Vec::new();
+    walk(&outer.path().join("root"), "", &mut names);
+    names.sort();
+    names
+}
+
+fn refusal(entries: Entries<'_>) -> Refusal {
+    match unpacked(&[&archive(entries)]).1.unwrap_err() {
         UnpackError::Refused { refusal, .. } => refusal,
         other => panic!("{other}"),
     }
@@ -75,91 +104,151 @@ fn a_layer_becomes_a_folder() {
         (FOLDER, "tmp", "", 0o1777),
         (FILE, "secret", "s", 0),
     ]);
-    let (outer, contents) = unpacked(&tar);
-    assert_eq!(contents.unwrap().bytes, 8);
-    let at = |name: &str| fs::symlink_metadata(outer.path().join("layer").join(name));
+    let (outer, size) = unpacked(&[&tar]);
+    // Files, folders, links, and what the two that are left out may hide.
+    assert_eq!(size.unwrap().entries, 12);
+    let at = |name: &str| fs::symlink_metadata(outer.path().join("root").join(name));
     let mode = |name: &str| at(name).unwrap().permissions().mode() & 0o7777;
-    let read = |name: &str| fs::read_to_string(outer.path().join("layer").join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(outer.path().join("root").join(name)).unwrap();
     assert_eq!(read("bin/cat"), "program");
     assert_eq!((mode("usr/bin/cat"), at("usr/bin/cat").unwrap().nlink()), (0o755, 2));
     assert_eq!(at("usr/bin/cat").unwrap().mtime(), 1_000_000_000);
     assert_eq!(at("usr/bin/tac").unwrap().ino(), at("usr/bin/cat").unwrap().ino());
-    assert_eq!(fs::read_link(outer.path().join("layer/etc")).unwrap(), Path::new("/somewhere"));
+    assert_eq!(fs::read_link(outer.path().join("root/etc")).unwrap(), Path::new("/somewhere"));
     assert_eq!((mode("usr"), mode("tmp"), mode("secret")), (0o755, 0o1777, 0o400));
     assert!(at("dev/sda").is_err() && at("pipe").is_err());
 }
 
 #[test]
-fn names_are_resolved_in_the_layer() {
-    // A link of the layer that leads out of it leads to its own root instead.
-    let tar = archive(&[
-        (FOLDER, "lib", "", 0o755),
-        (SYMLINK, "out", "../../lib", 0o777),
-        (SYMLINK, "abs", "/lib", 0o777),
-        (FILE, "out/a", "1", 0o644),
-        (FILE, "abs/b", "2", 0o644),
-    ]);
-    let (outer, contents) = unpacked(&tar);
-    contents.unwrap();
-    assert_eq!(fs::read_dir(outer.path().join("layer/lib")).unwrap().count(), 2);
-    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
-    // A file replaces the link with its name, and not what the link leads to.
-    let tar = archive(&[
+fn names_are_resolved_in_the_root() {
+    // A link that leads out of the root leads to the root itself.
+    let lower: Entries<'_> =
+        &[(FOLDER, "lib", "", 0o755), (SYMLINK, "out", "../../lib", 0), (SYMLINK, "abs", "/lib", 0)];
+    let upper: Entries<'_> =
+        &[(FILE, "out/a", "1", 0o644), (FILE, "abs/b", "2", 0o644), (FILE, "../c", "", 0o644)];
+    let both = ["abs -> /lib", "c", "lib/", "lib/a", "lib/b", "out -> ../../lib"];
+    assert_eq!(names(&[lower, upper]), both);
+    // One that leads nowhere becomes a folder there.
+    let dangling: Entries<'_> = &[(SYMLINK, "l", "no/../where", 0), (FILE, "l/x", "", 0o644)];
+    assert_eq!(names(&[dangling]), ["l -> no/../where", "where/", "where/x"]);
+    // An entry replaces what has its name, and not what that leads to.
+    let lower: Entries<'_> = &[
         (FILE, "a", "old", 0o644),
-        (SYMLINK, "b", "a", 0o777),
-        (FILE, "b", "new", 0o644),
+        (SYMLINK, "b", "a", 0),
         (FOLDER, "d/e", "", 0o755),
+        (SYMLINK, "f", "d", 0),
+    ];
+    let upper: Entries<'_> = &[
+        (FILE, "b", "new", 0o644),
         (FILE, "d", "file", 0o644),
         (FOLDER, "a", "", 0o700),
-    ]);
-    let (outer, contents) = unpacked(&tar);
-    contents.unwrap();
-    let read = |name: &str| fs::read_to_string(outer.path().join("layer").join(name)).unwrap();
-    assert_eq!((read("b"), read("d")), ("new".to_owned(), "file".to_owned()));
-    assert!(outer.path().join("layer/a").is_dir());
+        (FOLDER, "f", "", 0o755),
+    ];
+    assert_eq!(names(&[lower, upper]), ["a/", "b", "d", "f/"]);
 }
 
 #[test]
-fn what_would_leave_the_layer_is_refused() {
-    assert_eq!(refusal(&[(FILE, "../x", "", 0o644)]), Refusal::ParentFolder);
-    assert_eq!(refusal(&[(LINK, "x", "../../etc/passwd", 0)]), Refusal::ParentFolder);
-    assert_eq!(refusal(&[(LINK, "x", "missing", 0)]), Refusal::Path);
+fn what_no_well_formed_layer_has_is_refused() {
+    assert_eq!(refusal(&[(LINK, "x", "missing", 0)]), Refusal::LinkTarget);
+    assert_eq!(refusal(&[(FILE, "x", "", 0), (LINK, "x", "x", 0)]), Refusal::LinkTarget);
+    assert_eq!(refusal(&[(FOLDER, "d", "", 0o755), (LINK, "x", "d", 0)]), Refusal::LinkTarget);
     assert_eq!(refusal(&[(FILE, "f", "", 0o644), (FILE, "f/x", "", 0o644)]), Refusal::Path);
     assert_eq!(refusal(&[(SYMLINK, "l", "l", 0o777), (FILE, "l/x", "", 0o644)]), Refusal::Path);
-    assert_eq!(refusal(&[(SYMLINK, "l", "nowhere", 0o777), (FILE, "l/x", "", 0o644)]), Refusal::Path);
     assert_eq!(refusal(&[(EntryType::new(b'Z'), "x", "", 0o644)]), Refusal::Type);
-    let magic = "/proc/self/root";
-    assert_eq!(refusal(&[(SYMLINK, "l", magic, 0o777), (FILE, "l/x", "", 0o644)]), Refusal::Path);
+    assert_eq!(refusal(&[(FOLDER, "d", "data", 0o755)]), Refusal::Data);
 }
 
 #[test]
-fn whiteouts_become_marks_and_a_list() {
-    let tar = archive(&[
-        (FILE, "a/.wh.gone", "", 0o644),
-        (FILE, "b/.wh..wh..opq", "", 0o644),
-        (FILE, "a/kept", "", 0o644),
-        (FILE, "a/.wh.kept", "", 0o644),
-    ]);
-    let (outer, contents) = unpacked(&tar);
-    let contents = contents.unwrap();
-    assert_eq!(contents.whiteouts, [Path::new("a/gone"), Path::new("a/kept")]);
-    assert_eq!(contents.opaque, [Path::new("b")]);
-    assert!(contents.has_marks, "this file system or kernel has no marks");
-    let mark = fs::symlink_metadata(outer.path().join("layer/a/gone")).unwrap();
-    assert!(mark.file_type().is_char_device() && mark.rdev() == 0);
+fn the_depth_is_that_behind_links() {
+    // Each name has 40 folders at most, and each link adds 40.
+    let mut entries = Vec::new();
+    let folders = "d/".repeat(40);
+    let names: Vec<_> =
+        (0..8).map(|number| (format!("l{number}/{folders}"), format!("l{}", number + 1))).collect();
+    let links: Vec<_> = names.iter().map(|(folder, link)| (link.clone(), folder.clone())).collect();
+    for ((folder, _), (link, target)) in names.iter().zip(&links) {
+        entries.push((FOLDER, &**folder, "", 0o755));
+        entries.push((SYMLINK, &**link, &**target, 0));
+    }
+    assert_eq!(refusal(&entries), Refusal::TooLong);
+}
+
+#[test]
+fn whiteouts_hide_lower_layers_only() {
+    let lower: Entries<'_> = &[
+        (FILE, "a/x", "", 0o644),
+        (FILE, "a/y", "", 0o644),
+        (FILE, "b/z", "", 0o644),
+        (FILE, "c", "", 0o644),
+    ];
+    for (upper, expected) in [
+        (&[(FILE, ".wh.a", "", 0), (FILE, "a/new", "", 0o644)][..], &["a/", "a/new", "b/", "b/z", "c"][..]),
+        (&[(FILE, "a/new", "", 0o644), (FILE, ".wh.a", "", 0)], &["a/", "a/new", "b/", "b/z", "c"]),
+        (&[(FILE, "a/.wh..wh..opq", "", 0), (FILE, "a/x", "", 0o644)], &["a/", "a/x", "b/", "b/z", "c"]),
+        (&[(FILE, "a/x", "", 0o644), (FILE, "a/.wh..wh..opq", "", 0)], &["a/", "a/x", "b/", "b/z", "c"]),
+        (&[(FILE, "b/.wh.z", "", 0), (FILE, ".wh.c", "", 0)], &["a/", "a/x", "a/y", "b/"]),
+        (&[(FILE, "no/.wh.z", "", 0), (FILE, "c/.wh.z", "", 0)], &["a/", "a/x", "a/y", "b/", "b/z", "c"]),
+        (&[(EntryType::Char, "c", "", 0), (FILE, ".wh.a", "", 0)], &["b/", "b/z"]),
+    ] {
+        assert_eq!(names(&[lower, upper]), expected, "{upper:?}");
+    }
+}
+
+#[test]
+fn a_hard_link_reaches_lower_layers() {
+    let lower: Entries<'_> = &[(FILE, "usr/bin/a", "program", 0o755), (SYMLINK, "bin", "usr/bin", 0)];
+    let (outer, size) = unpacked(&[&archive(lower), &archive(&[(LINK, "bin/b", "bin/a", 0)])]);
+    size.unwrap();
+    let at = |name: &str| fs::metadata(outer.path().join("root/usr/bin").join(name)).unwrap().ino();
+    assert_eq!(at("a"), at("b"));
+    // Its copy in an overlay counts.
+    let half = "x".repeat(2400 << 10);
+    let lower = archive(&[(FILE, "a", &half, 0o644)]);
+    let upper = archive(&[(LINK, "b", "a", 0), (FILE, "c", &half, 0o644)]);
+    assert!(matches!(unpacked(&[&lower, &upper]).1, Err(UnpackError::TooLarge)));
+}
+
+#[test]
+fn an_archive_may_end_without_padding_and_not_otherwise() {
+    let tar = archive(&[(FILE, "f", "abcd", 0o644)]);
+    for (length, is_whole) in [(516, true), (1000, true), (1024, true), (515, false), (511, false)] {
+        assert_eq!(unpacked(&[&tar[..length]]).1.is_ok(), is_whole, "{length} bytes");
+    }
+    let behind = |bytes: Vec<u8>| unpacked(&[&[&*tar, &*bytes].concat()]).1;
+    behind(vec![b'x'; 512 << 10]).unwrap();
+    assert!(behind(vec![0; 2 << 20]).unwrap_err().to_string().contains("longer than 1 MiB"));
+    // Others would read a second file.
+    let mut two = tar[..1024].to_vec();
+    two.extend([0; 512]);
+    two.extend(&tar[..1024]);
+    assert!(unpacked(&[&two]).1.unwrap_err().to_string().contains("single block"));
+}
+
+#[test]
+fn times_may_be_exact() {
+    let mut tar = Builder::new(Vec::new());
+    tar.append_pax_extensions([("mtime", &b"1600000000.25"[..])]).unwrap();
+    let tar = [tar.into_inner().unwrap()[..1024].to_vec(), archive(&[(FILE, "f", "", 0o644)])].concat();
+    let (outer, size) = unpacked(&[&tar]);
+    size.unwrap();
+    let file = fs::metadata(outer.path().join("root/f")).unwrap();
+    assert_eq!((file.mtime(), file.mtime_nsec()), (1_600_000_000, 250_000_000));
 }
 
 #[test]
 fn sizes_are_limited() {
-    let many: Vec<_> = (0..101).map(|_| (FILE, "x", "", 0o644)).collect();
-    assert!(matches!(unpacked(&archive(&many)).1, Err(UnpackError::TooLarge { unit: "entries", .. })));
-    let large = "x".repeat(600 << 10);
+    let many: Vec<_> = (0..401).map(|_| (FILE, "x", "", 0o644)).collect();
+    assert!(matches!(unpacked(&[&archive(&many)]).1, Err(UnpackError::TooMany(400))));
+    let large = "x".repeat(2400 << 10);
     let twice = archive(&[(FILE, "a", &large, 0o644), (FILE, "b", &large, 0o644)]);
-    assert!(matches!(unpacked(&twice).1, Err(UnpackError::TooLarge { unit: "bytes", .. })));
+    assert!(matches!(unpacked(&[&twice]).1, Err(UnpackError::TooLarge)));
+    let folders: Vec<_> = (0..250).map(|number| format!("{number}/x")).collect();
+    let many: Vec<_> = folders.iter().map(|name| (FOLDER, &**name, "", 0o755)).collect();
+    assert!(matches!(unpacked(&[&archive(&many)]).1, Err(UnpackError::TooMany(400))));
     // A name that would need a lot of memory.
     let name = "n".repeat(2 << 20);
     let tar = archive(&[(EntryType::GNULongName, "././@LongLink", &name, 0o644), (FILE, "x", "", 0o644)]);
-    let error = unpacked(&tar).1.unwrap_err().to_string();
+    let error = unpacked(&[&tar]).1.unwrap_err().to_string();
     assert!(error.contains("longer than 1 MiB"), "{error}");
     // Zeros that take no room in the archive.
     let mut header = Header::new_gnu();
@@ -173,7 +262,7 @@ fn sizes_are_limited() {
     header.set_cksum();
     let mut tar = Builder::new(Vec::new());
     tar.append(&header, &[][..]).unwrap();
-    assert!(matches!(unpacked(&tar.into_inner().unwrap()).1, Err(UnpackError::TooLarge { .. })));
+    assert!(matches!(unpacked(&[&tar.into_inner().unwrap()]).1, Err(UnpackError::TooLarge)));
 }
 
 #[test]
@@ -192,9 +281,9 @@ fn long_names_and_sparse_files_of_gnu_tar() {
             .output()
             .unwrap();
         assert!(run.status.success());
-        let (unpacked, contents) = unpacked(&run.stdout);
-        assert_eq!(contents.unwrap().bytes, 512 << 10, "{format}");
-        let file = unpacked.path().join("layer").join(&long);
+        let (unpacked, size) = unpacked(&[&run.stdout]);
+        assert!(size.unwrap().bytes > 512 << 10, "{format}");
+        let file = unpacked.path().join("root").join(&long);
         assert!(fs::read(&file).unwrap() == fs::read(outer.path().join(&long)).unwrap(), "{format}");
         assert!(fs::metadata(file).unwrap().blocks() < 600, "{format}: the holes are filled");
     }

@@ -159,7 +159,8 @@ async fn images_are_listed_as_json_inspected_and_removed() {
             let time: jiff::Timestamp = list[0][field].as_str().unwrap().parse().unwrap();
             assert!(jiff::Timestamp::now().duration_since(time).as_secs() < 600, "{list}");
         }
-        let run = ["entrypoint", "cmd", "env", "workdir", "user"].map(|field| inspected[field].clone());
+        let run =
+            ["Entrypoint", "Cmd", "Env", "WorkingDir", "User"].map(|field| inspected["config"][field].clone());
         assert_eq!(
             run,
             [json!(["/function"]), json!(["a"]), json!(["PATH=/usr/bin:/bin"]), json!("/tmp"), json!("7")]

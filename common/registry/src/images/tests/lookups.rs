@@ -1,7 +1,7 @@
 //! Tests of the number of lookups: in total, and at the same time.
 
 use super::*;
-use crate::images::limiter::{MAX_LOOKUPS, MAX_PER_DOMAIN, MAX_PER_REGISTRY};
+use crate::images::limiter::LOOKUPS;
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_first_calls_share_one_lookup_per_image() {
@@ -40,16 +40,16 @@ async fn concurrent_lookups_are_limited() {
         std::mem::take(&mut fake.0.lock().most_at_once)
     };
     let of_one: Vec<Image> =
-        (0..MAX_PER_REGISTRY * 3).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
-    assert_eq!(ask(&of_one).await, MAX_PER_REGISTRY);
+        (0..LOOKUPS.per_registry * 3).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
+    assert_eq!(ask(&of_one).await, LOOKUPS.per_registry);
     let of_many = |name: &str| -> Vec<Image> {
-        (0..MAX_LOOKUPS * 2).map(|index| image(&format!("r{index}.b/{name}:v1"))).collect()
+        (0..LOOKUPS.all * 2).map(|index| image(&format!("r{index}.b/{name}:v1"))).collect()
     };
-    assert_eq!(ask(&of_many("one")).await, MAX_LOOKUPS / 2, "none of them has ever answered");
-    assert_eq!(ask(&of_many("two")).await, MAX_LOOKUPS);
+    assert_eq!(ask(&of_many("one")).await, LOOKUPS.all / 2, "none of them has ever answered");
+    assert_eq!(ask(&of_many("two")).await, LOOKUPS.all);
     let of_a_domain: Vec<Image> =
-        (0..MAX_PER_DOMAIN * 2).map(|index| image(&format!("r{index}.a.b:5000/fn:v1"))).collect();
-    assert_eq!(ask(&of_a_domain).await, MAX_PER_DOMAIN);
+        (0..LOOKUPS.per_domain * 2).map(|index| image(&format!("r{index}.a.b:5000/fn:v1"))).collect();
+    assert_eq!(ask(&of_a_domain).await, LOOKUPS.per_domain);
 }
 
 /// Calls to registries outside the hanging domain do not wait, even if the registry is new. No
@@ -80,11 +80,11 @@ async fn a_hanging_domain_does_not_delay_other_registries() {
             images.metadata(&image(first)).await.unwrap();
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
-        assert_eq!(fake.0.lock().most_at_once, MAX_PER_DOMAIN + 1);
+        assert_eq!(fake.0.lock().most_at_once, LOOKUPS.per_domain + 1);
     };
     tokio::join!(join_all(calls), others);
     // The domain's registries take turns. Each gets lookups until its first timeout.
-    assert!(began.elapsed() <= GIVES_UP * 16 / (MAX_PER_DOMAIN / MAX_PER_REGISTRY) as u32);
+    assert!(began.elapsed() <= GIVES_UP * 16 / (LOOKUPS.per_domain / LOOKUPS.per_registry) as u32);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,146 @@
+//! Folders below `tmp/` that one process uses, and the removal of folders.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirEntryExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::StoreError;
+use crate::error::OnDisk as _;
+use crate::store::{Lock, Store};
+
+/// A folder that only this process uses. Dropping it removes it. If the process is killed, the next
+/// one that opens the store removes it.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    /// Locked, so that other processes leave the folder alone.
+    file: File,
+}
+
+// === impl RunFolder ===
+
+impl RunFolder {
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A short path of a file in the folder, for this process alone: the path of a socket has at
+    /// most 107 bytes.
+    pub fn short_path(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.file.as_raw_fd()))
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        remove_or_warn(&self.path);
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// A folder for a process's sockets, or for unfinished content.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn run_folder(&self) -> Result<RunFolder, StoreError> {
+        self.run_folder_locked(&self.lock()?)
+    }
+
+    /// The lock keeps a sweep away until the folder is locked, too.
+    pub(crate) fn run_folder_locked(&self, _: &Lock) -> Result<RunFolder, StoreError> {
+        let tmp = self.path("tmp");
+        let folder = tempfile::Builder::new().prefix("").tempdir_in(&tmp).on_disk("cannot write", &tmp)?;
+        let path = folder.keep();
+        let file = File::open(&path).on_disk("cannot open", &path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).on_disk("cannot lock", &path)?;
+        Ok(RunFolder { path, file })
+    }
+
+    /// Removes what killed processes left. Faults are no reason not to use the store.
+    pub(crate) fn sweep(&self) {
+        let Ok(Some(lock)) = self.lock_alone() else { return };
+        let mut left = Vec::new();
+        // Older versions had sockets in `run/`, and merged layers in `merged/`.
+        for path in ["tmp", "run", "merged"].iter().flat_map(|folder| self.files(folder).unwrap_or_default())
+        {
+            let file = File::open(&path);
+            if let Ok(file) = file
+                && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            {
+                left.push((path, file));
+            }
+        }
+        drop(lock);
+        left.iter().for_each(|(path, _)| remove_or_warn(path));
+    }
+}
+
+fn remove_or_warn(path: &Path) {
+    if let Err(error) = remove(path) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove what is not needed any more");
+    }
+}
+
+/// Removes a file, or a folder with all that it contains. A layer may have had folders that are
+/// deeper than the stack and the number of descriptors allow. So folders move to the top first.
+pub(crate) fn remove(top: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(top) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Ok(found) if found.is_dir() => {}
+        _ => return fs::remove_file(top),
+    }
+    let mut folders = vec![top.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                fs::remove_file(entry.path())?;
+                continue;
+            }
+            // The kernel makes a folder without permissions for an overlay.
+            let _ = fs::set_permissions(entry.path(), Permissions::from_mode(0o700));
+            let mut path = entry.path();
+            if folder != top {
+                path = top.join(entry.ino().to_string());
+                fs::rename(entry.path(), &path)?;
+            }
+            folders.push(path);
+        }
+        if folder != top {
+            fs::remove_dir(folder)?;
+        }
+    }
+    fs::remove_dir(top)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_of_any_depth_is_removed() {
+        let outer = tempfile::tempdir().unwrap();
+        let top = outer.path().join("top");
+        fs::create_dir_all(top.join("a/b")).unwrap();
+        fs::write(top.join("a/b/file"), "x").unwrap();
+        std::os::unix::fs::symlink("/", top.join("a/link")).unwrap();
+        let mut folder = openat(CWD, &top, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        // std's removal needs a descriptor for each level.
+        for _ in 0..4_000 {
+            mkdirat(&folder, "d", Mode::from(0o700)).unwrap();
+            folder = openat(&folder, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        remove(&top).unwrap();
+        assert!(!top.exists());
+        remove(&top).unwrap();
+    }
+}

@@ -1,0 +1,68 @@
+//! Finds the folder of an entry. A path of a layer is untrusted: symbolic links are followed inside
+//! the root, like chroot does, and `..` ends at the root.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2, readlinkat};
+use rustix::io::Errno;
+
+use super::Refusal;
+use super::folder::StepError;
+
+/// Most links of one path, as in Go's securejoin.
+const MAX_LINKS: usize = 255;
+/// Longest path, as in Linux's `PATH_MAX`, in bytes.
+pub(super) const MAX_PATH: usize = 4095;
+/// Most folders above a file, after links were followed.
+const MAX_DEPTH: usize = 256;
+
+/// The path without links, relative to the root. What does not exist is taken as it is written.
+pub(super) fn resolve(root: impl AsFd, path: &Path) -> Result<PathBuf, StepError> {
+    let mut found = PathBuf::new();
+    let mut rest = parts(path.as_os_str().as_bytes());
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == b".." {
+            found.pop();
+            continue;
+        }
+        found.push(OsStr::from_bytes(&part));
+        match readlinkat(&root, &found, Vec::new()) {
+            Ok(target) => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(StepError::Refused(Refusal::Path));
+                }
+                found.pop();
+                if target.to_bytes().starts_with(b"/") {
+                    found = PathBuf::new();
+                }
+                rest.extend(parts(target.to_bytes()));
+            }
+            // Not a link, or nothing.
+            Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if found.components().count() > MAX_DEPTH || found.as_os_str().len() > MAX_PATH {
+        return Err(StepError::Refused(Refusal::TooLong));
+    }
+    Ok(found)
+}
+
+/// Opens a folder below the root by its path without links.
+pub(super) fn open_folder(root: impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(root, path, flags, Mode::empty(), inside)
+}
+
+/// The names of a path, the last one first.
+fn parts(path: &[u8]) -> Vec<Vec<u8>> {
+    let parts = path.split(|byte| *byte == b'/').rev();
+    parts.filter(|part| !matches!(*part, b"" | b".")).map(<[u8]>::to_vec).collect()
+}
