@@ -1,6 +1,8 @@
 //! Makes function images: archives that our command line imports, and images in a registry.
 
+pub mod layout;
 mod push;
+mod serve;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,6 +15,7 @@ use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
 pub use push::{push, push_index};
+pub use serve::{Pace, serve};
 
 /// How the layers of an image are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +49,8 @@ struct Parts {
     layers: Vec<Blob>,
 }
 
-fn sha256(bytes: &[u8]) -> String {
+/// The digest of these bytes, as images name it.
+pub fn sha256(bytes: &[u8]) -> String {
     let digest = digest(&SHA256, bytes);
     digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
@@ -165,6 +169,11 @@ impl Layer {
         target: Option<&str>,
         data: &[u8],
     ) -> Self {
+        const LONGEST: usize = 100;
+        if let Some(target) = target.filter(|target| target.len() > LONGEST) {
+            let long = self.entry(EntryType::GNULongLink, "././@LongLink", 0o644, None, target.as_bytes());
+            return long.entry(kind, name, mode, Some(&target[..LONGEST]), data);
+        }
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(mode);
