@@ -37,7 +37,12 @@ pub async fn serve(layout: Layout, pace: Pace) -> SocketAddr {
 
 /// Answers one request.
 async fn answer(stream: TcpStream, layout: &Layout, pace: Pace) -> std::io::Result<()> {
+    /// The first byte of a client that tries TLS.
+    const HANDSHAKE: u8 = 0x16;
     let mut stream = BufReader::new(stream);
+    if stream.fill_buf().await?.first() == Some(&HANDSHAKE) {
+        return stream.get_mut().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    }
     let mut request = String::new();
     stream.read_line(&mut request).await?;
     let mut line = String::new();
