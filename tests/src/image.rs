@@ -74,12 +74,18 @@ impl Layer {
         for program in programs {
             let found = output("sh", &["-c", &format!("command -v {program}")]);
             files.push((format!("bin/{program}"), found.trim().to_owned()));
-            // A static program has no libraries, and ldd fails.
-            for word in output("ldd", &[found.trim()]).split_whitespace().filter(|word| word.starts_with('/'))
-            {
-                files.push((word.trim_start_matches('/').to_owned(), word.to_owned()));
-            }
+            files.extend(libraries(found.trim()));
         }
+        Self::of_files(files)
+    }
+
+    /// A layer with the libraries that a program of this machine needs.
+    pub fn of_libraries(program: &str) -> Self {
+        Self::of_files(libraries(program).collect())
+    }
+
+    /// A layer with these files: their names in it, and their paths on this machine.
+    fn of_files(mut files: Vec<(String, String)>) -> Self {
         files.sort();
         files.dedup();
         files.into_iter().fold(Self::new(), |layer, (name, path)| {
@@ -198,6 +204,13 @@ impl Layer {
     pub fn finish(self) -> Vec<u8> {
         self.0.into_inner().expect("memory")
     }
+}
+
+/// The libraries of a program: their names in an image, and their paths. A static program has none.
+fn libraries(program: &str) -> impl Iterator<Item = (String, String)> {
+    let lines = output("ldd", &[program]);
+    let words: Vec<_> = lines.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect();
+    words.into_iter().map(|word| (word.trim_start_matches('/').to_owned(), word))
 }
 
 /// The output of a program; empty if it fails.

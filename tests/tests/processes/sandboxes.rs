@@ -16,6 +16,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Output;
+use std::time::Duration;
 
 use porch_fn_tests::image::{Image, Layer};
 use porch_fn_tests::image_user::{ImageUser, Up};
@@ -23,6 +24,8 @@ use porch_fn_tests::process::Sandbox;
 
 use super::INPUT;
 
+/// Of calls that functions could hold for longer.
+const DEADLINE: Duration = Duration::from_secs(30);
 const NAME: &str = "example.com/functions/f:v1";
 
 /// An image with a shell and a few programs of this machine, whose process is this script.
@@ -45,7 +48,8 @@ fn perl(program: &str) -> Image {
 }
 
 /// Runs the image [`NAME`], which is here, by `run`, by the link for kpt and by `up`. Returns each
-/// way with all that the function has written.
+/// way with all that the function has written. `up` returns only what functions write to standard
+/// error, unless they return resources.
 async fn in_all_ways(user: &ImageUser) -> Vec<(&'static str, String)> {
     let ran = user.run(&["run", NAME], INPUT.as_bytes()).await;
     let engine = engine(user).await;
@@ -53,7 +57,7 @@ async fn in_all_ways(user: &ImageUser) -> Vec<(&'static str, String)> {
     let args: Vec<_> = args.split(' ').chain([NAME]).collect();
     let linked = user.run_program(&engine, &args, INPUT.as_bytes()).await;
     let up = Up::start(user, &[]).await;
-    let called = up.client().call(NAME, INPUT).await;
+    let called = up.client().call_within(NAME, INPUT, DEADLINE).await;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let called = text(&called.resource_list) + &text(&called.log) + &called.message;
     vec![

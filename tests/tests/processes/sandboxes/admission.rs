@@ -33,10 +33,10 @@ fn cases(layout: &mut Layout) -> Vec<(&'static str, Value, Value, &'static str)>
         ("encrypted", none(), with_type("application/vnd.oci.image.layer.v1.tar+encrypted"), "encrypted"),
         ("text", none(), with_type("text/plain"), "text/plain"),
         ("marked", none(), json!({"mediaType": INDEX}), "index"),
-        ("ambiguous", none(), json!({"manifests": []}), "manifests"),
+        ("ambiguous", none(), json!({"manifests": []}), "index"),
         ("negative", none(), json!({"layers": [{"mediaType": "x", "digest": digest, "size": -5}]}), "size"),
-        ("env", json!({"config": {"Env": {"A": "b"}, "Entrypoint": ["/function"]}}), none(), "Env"),
-        ("entrypoint", json!({"config": {"Entrypoint": "/function"}}), none(), "Entrypoint"),
+        ("env", json!({"config": {"Env": {"A": "b"}, "Entrypoint": ["/function"]}}), none(), "configuration"),
+        ("entrypoint", json!({"config": {"Entrypoint": "/function"}}), none(), "configuration"),
     ]
 }
 

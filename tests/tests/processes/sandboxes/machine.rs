@@ -16,7 +16,7 @@ use tokio::process::Child;
 use tokio::time::timeout;
 
 use super::super::INPUT;
-use super::{NAME, engine, in_all_ways, perl, programs, shell, stderr, stdout, without_cgroups};
+use super::{NAME, engine, in_all_ways, perl, shell, stderr, stdout, without_cgroups};
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
@@ -42,12 +42,11 @@ async fn it_runs_in_a_folder_that_only_its_user_may_enter() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn its_standard_streams_open_by_their_names() {
     for user in ImageUser::all() {
-        let script = "cat /dev/stdin; echo out >/dev/stdout; echo err >/dev/stderr; cat /proc/self/fd/0";
+        let script = "cat /dev/stdin; echo '# out' >/dev/stdout; echo err >/dev/stderr; cat /proc/self/fd/0";
         user.import(NAME, &shell(script)).await;
         for (way, output) in in_all_ways(&user).await {
-            for expected in [INPUT, "out\n", "err\n"] {
-                assert!(output.contains(expected), "{way}: {output}");
-            }
+            assert!(output.contains(INPUT) && output.contains("err\n"), "{way}: {output}");
+            assert!(output.contains("# out\n"), "{way}: {output}");
         }
         let file = user.sandbox().write("home/input", INPUT);
         for mode in [0o600, 0o644] {
@@ -56,7 +55,7 @@ async fn its_standard_streams_open_by_their_names() {
             // The descriptor is opened by the test, so an ordinary user need not be able to.
             command.args(["run", NAME]).stdin(fs::File::open(&file).unwrap());
             let ended = command.output().await.unwrap();
-            assert_eq!(stdout(&ended), format!("{INPUT}out\n"), "{mode:o}: {ended:?}");
+            assert_eq!(stdout(&ended), format!("{INPUT}# out\n"), "{mode:o}: {ended:?}");
         }
     }
 }
@@ -113,14 +112,14 @@ async fn wait_line(child: &mut Child, expected: &str) {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn other_processes_of_the_user_do_not_count() {
     for user in ImageUser::all() {
-        user.import(NAME, &shell("echo ran")).await;
+        user.import(NAME, &shell("cat; echo '# ran'")).await;
         let mut crowd = crowd(&user, 1100).await;
         let words = without_cgroups(&user, user.program().to_str().unwrap());
         let args: Vec<_> = words[1..].iter().map(String::as_str).chain(["run", NAME]).collect();
         let ended = user.run_program(&words[0], &args, b"").await;
-        assert_eq!(stdout(&ended), "ran\n", "{ended:?}");
+        assert_eq!(stdout(&ended), "# ran\n", "{ended:?}");
         for (way, output) in in_all_ways(&user).await {
-            assert!(output.contains("ran"), "{way}: {output}");
+            assert!(output.contains("# ran"), "{way}: {output}");
         }
         crowd.kill().await.unwrap();
     }
@@ -230,7 +229,7 @@ async fn what_is_not_enforced_is_said_in_one_line() {
 async fn tmp_has_a_limit_of_files_and_always_one_of_bytes() {
     const MOST_FILES: u64 = 600_000;
     for user in ImageUser::all() {
-        let script = "set -- $(stat --file-system --format='%b %c' /tmp); echo bytes=$1; echo files=$2";
+        let script = "set -- $(stat --file-system --format='%b %c' /tmp); echo bytes=$1 >&2; echo files=$2 >&2";
         let layer = Layer::of_programs(&["sh", "stat"]).script("function", script);
         user.import(NAME, &Image::new(&["/function"]).layer(layer)).await;
         let number = |output: &str, name: &str| -> u64 {
@@ -242,8 +241,8 @@ async fn tmp_has_a_limit_of_files_and_always_one_of_bytes() {
         }
         for size in ["0", "1", "1048576"] {
             let ended = user.run(&["run", "--tmp-size", size, NAME], b"").await;
-            let output = stdout(&ended);
-            let is_refused = !ended.status.success() && stderr(&ended).contains("--tmp-size");
+            let output = stderr(&ended);
+            let is_refused = !ended.status.success() && output.contains("--tmp-size");
             assert!(is_refused || number(&output, "bytes=") > 0, "--tmp-size {size}: {ended:?}");
             assert!(number(&output, "files=") <= MOST_FILES, "--tmp-size {size}: {ended:?}");
         }
@@ -266,6 +265,7 @@ fn own_program(user: &ImageUser) -> std::path::PathBuf {
 async fn the_program_does_not_run_inside() {
     for user in ImageUser::all() {
         let version = stdout(&user.run(&["--version"], b"").await);
+        let libraries = || Layer::of_libraries(user.program().to_str().unwrap());
         let up = Up::start(&user, &[]).await;
         let scripts = ["/proc/self/exe", "/proc/1/exe", "/proc/thread-self/exe"];
         let entrypoints = scripts.map(|script| (script, vec![script, "--version"]));
@@ -278,7 +278,7 @@ async fn the_program_does_not_run_inside() {
             let layer = Layer::new()
                 .symlink("linked", target)
                 .file("script", 0o755, format!("#!{target} --version\n").as_bytes());
-            user.import(&name, &Image::new(&entrypoint).layer(programs()).layer(layer)).await;
+            user.import(&name, &Image::new(&entrypoint).layer(libraries()).layer(layer)).await;
             let ended = user.run(&["run", &name], b"").await;
             assert!([126, 127].contains(&ended.status.code().unwrap()), "{entrypoint:?}: {ended:?}");
             let answer = up.client().call(&name, INPUT).await;
@@ -295,7 +295,7 @@ async fn the_program_cannot_be_written_from_inside() {
     for user in ImageUser::all() {
         let program = own_program(&user);
         let before = facts(&program);
-        let script = "for i in 1 2 3; do for exe in /proc/[0-9]*/exe /proc/self/exe; do\n\
+        let script = "exec >&2; for i in 1 2 3; do for exe in /proc/[0-9]*/exe /proc/self/exe; do\n\
                       (exec 3>>$exe) 2>/dev/null && echo \"opened $exe\"; done; done\n\
                       for path in /proc/[0-9]*/root /proc/[0-9]*/cwd; do (: > $path/new) 2>/dev/null && echo opened; done\n\
                       while read -r line; do case $line in *porch-fn*) (: >> ${line##* }) 2>/dev/null && echo opened;; esac; done \
@@ -304,7 +304,7 @@ async fn the_program_cannot_be_written_from_inside() {
         for flags in [&["--user", "0:0"][..], &[]] {
             let args: Vec<_> = ["run"].iter().chain(flags).chain(&[NAME]).copied().collect();
             let ended = user.run_program(&program, &args, b"").await;
-            assert_eq!(stdout(&ended), "tried\n", "{ended:?}");
+            assert_eq!(stderr(&ended), "tried\n", "{ended:?}");
         }
         for (way, output) in in_all_ways(&user).await {
             assert!(output.contains("tried") && !output.contains("opened"), "{way}: {output}");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use porch_fn_tests::image_user::ImageUser;
 
-use super::{NAME, in_all_ways, perl, stdout};
+use super::{NAME, in_all_ways, perl, stderr, stdout};
 
 /// Family, kind and protocol of sockets that a function may not have.
 const REFUSED: [(&str, u32, u32, u32); 12] = [
@@ -36,7 +36,7 @@ const ALLOWED: [(&str, u32, u32, u32); 6] = [
 fn tries(sockets: &[(&str, u32, u32, u32)]) -> String {
     let line = |(name, family, kind, protocol): &(&str, u32, u32, u32)| {
         format!(
-            "print(socket(my $s{family}_{kind}_{protocol}, {family}, {kind}, {protocol}) ? \
+            "print STDERR (socket(my $s{family}_{kind}_{protocol}, {family}, {kind}, {protocol}) ? \
              qq({name}: created\\n) : qq({name}: $!\\n));\n"
         )
     };
@@ -47,7 +47,7 @@ fn tries(sockets: &[(&str, u32, u32, u32)]) -> String {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn only_ordinary_sockets_are_created() {
     let here = Command::new("perl").args(["-e", &tries(&REFUSED)]).output().unwrap();
-    for line in stdout(&here).lines().filter(|line| !line.ends_with("created")) {
+    for line in stderr(&here).lines().filter(|line| !line.ends_with("created")) {
         eprintln!("not shown: this machine refuses {line}");
     }
     for user in ImageUser::all() {
