@@ -207,7 +207,7 @@ impl Layer {
 }
 
 /// The libraries of a program: their names in an image, and their paths. A static program has none.
-fn libraries(program: &str) -> impl Iterator<Item = (String, String)> {
+pub fn libraries(program: &str) -> impl Iterator<Item = (String, String)> {
     let lines = output("ldd", &[program]);
     let words: Vec<_> = lines.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect();
     words.into_iter().map(|word| (word.trim_start_matches('/').to_owned(), word))

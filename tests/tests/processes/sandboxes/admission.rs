@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::{NAME, stderr, stdout};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// The configuration of a Helm chart.
+const CHART: &str = r#"{"name":"chart","version":"1.0.0","apiVersion":"v2"}"#;
 
 fn layers(layout: &mut Layout) -> Vec<LayerOf> {
     vec![layout.layer(Layer::of_programs(&["sh"]).script("function", "echo ran"))]
@@ -22,8 +24,8 @@ fn cases(layout: &mut Layout) -> Vec<(&'static str, Value, Value, &'static str)>
         descriptor["mediaType"] = kind.into();
         json!({"layers": [descriptor]})
     };
-    let helm = layout.blob(r#"{"name":"chart","version":"1.0.0","apiVersion":"v2"}"#);
-    let helm = json!({"mediaType": "application/vnd.cncf.helm.config.v1+json", "digest": helm, "size": 52});
+    let kind = "application/vnd.cncf.helm.config.v1+json";
+    let helm = json!({"mediaType": kind, "digest": layout.blob(CHART), "size": CHART.len()});
     let digest = layer.descriptor["digest"].clone();
     let none = || json!({});
     vec![
@@ -50,7 +52,7 @@ async fn what_is_no_function_image_is_refused_by_name() {
         for layout in [&mut own, &mut all] {
             let layers = layers(layout);
             if *name == "chart" {
-                layout.blob(r#"{"name":"chart","version":"1.0.0","apiVersion":"v2"}"#);
+                layout.blob(CHART);
             }
             let name = format!("x/{name}:v1");
             layout.image_with(&name, &layers, &config(&["/function"]), of_document, of_manifest);
