@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
 pub use push::{push, push_index};
-pub use serve::{Pace, serve};
+pub use serve::{Slow, serve, serve_slowly};
 
 /// How the layers of an image are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

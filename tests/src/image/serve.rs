@@ -7,36 +7,59 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::layout::{Layout, MANIFEST};
 
-/// How the registry sends blobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    Whole,
-    /// A byte each second.
-    Slow,
+/// A registry that sends a byte of each blob in a second.
+#[derive(Debug)]
+pub struct Slow {
+    pub address: SocketAddr,
+    asked: watch::Receiver<usize>,
 }
 
 /// Serves the images of a layout, whose names are `PATH:TAG`, until the test ends. A blob that the
 /// layout does not have never ends.
-pub async fn serve(layout: Layout, pace: Pace) -> SocketAddr {
+pub async fn serve(layout: Layout) -> SocketAddr {
+    start(layout, None).await
+}
+
+/// Like [`serve`], for a registry that is too slow.
+pub async fn serve_slowly(layout: Layout) -> Slow {
+    let (counter, asked) = watch::channel(0);
+    Slow { address: start(layout, Some(counter)).await, asked }
+}
+
+async fn start(layout: Layout, slow: Option<watch::Sender<usize>>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
     let address = listener.local_addr().expect("an address");
-    let layout = Arc::new(layout);
+    let shared = Arc::new((layout, slow));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let layout = Arc::clone(&layout);
+            let shared = Arc::clone(&shared);
             // The client may end the connection at any time.
-            tokio::spawn(async move { answer(stream, &layout, pace).await.is_ok() });
+            tokio::spawn(async move { answer(stream, &shared.0, shared.1.as_ref()).await.is_ok() });
         }
     });
     address
 }
 
+// === impl Slow ===
+
+impl Slow {
+    /// Waits until a client reads a blob.
+    pub async fn wait_reader(&mut self) {
+        self.asked.wait_for(|count| *count > 0).await.expect("the registry runs");
+    }
+}
+
 /// Answers one request.
-async fn answer(stream: TcpStream, layout: &Layout, pace: Pace) -> std::io::Result<()> {
+async fn answer(
+    stream: TcpStream,
+    layout: &Layout,
+    slow: Option<&watch::Sender<usize>>,
+) -> std::io::Result<()> {
     /// The first byte of a client that tries TLS.
     const HANDSHAKE: u8 = 0x16;
     let mut stream = BufReader::new(stream);
@@ -56,10 +79,9 @@ async fn answer(stream: TcpStream, layout: &Layout, pace: Pace) -> std::io::Resu
         let Some(blob) = layout.blob_of(digest) else { return endless(stream).await };
         let head = head("200 OK", "application/octet-stream", digest, blob.len());
         stream.write_all(head.as_bytes()).await?;
-        return match pace {
-            Pace::Whole => stream.write_all(blob).await,
-            Pace::Slow => slowly(stream, blob).await,
-        };
+        let Some(counter) = slow else { return stream.write_all(blob).await };
+        counter.send_modify(|count| *count += 1);
+        return slowly(stream, blob).await;
     }
     let found = path.strip_prefix("/v2/").and_then(|path| path.split_once("/manifests/"));
     let digest = found.and_then(|(name, reference)| match reference.contains(':') {

@@ -1,15 +1,18 @@
 //! Function images in sandboxes, as root and as an ordinary user.
 
 mod admission;
+mod bounds;
 mod descriptors;
 mod engine;
 mod filesystem;
 mod hostile;
 mod images;
+mod layers;
 mod machine;
 mod run;
 mod sockets;
 mod store_trust;
+mod texts;
 mod up;
 
 use std::fs;

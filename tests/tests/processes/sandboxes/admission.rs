@@ -2,7 +2,7 @@
 //! an archive. What an archive calls itself does not reach the terminal.
 
 use porch_fn_tests::image::layout::{LayerOf, Layout, config};
-use porch_fn_tests::image::{Image, Layer, Pace, serve};
+use porch_fn_tests::image::{Image, Layer, serve};
 use porch_fn_tests::image_user::ImageUser;
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ async fn what_is_no_function_image_is_refused_by_name() {
         own.with_prefix("example.com/").archive()
     });
     let archives: Vec<_> = archives.collect();
-    let registry = serve(all, Pace::Whole).await;
+    let registry = serve(all).await;
     for user in ImageUser::all() {
         let mut problems = Vec::new();
         for ((name, _, _, expected), archive) in cases.iter().zip(&archives) {

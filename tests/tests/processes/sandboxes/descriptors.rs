@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use futures_util::{StreamExt as _, stream};
 use porch_fn_tests::image::layout::{LayerOf, Layout, config};
-use porch_fn_tests::image::{Layer, Pace, libraries, serve};
+use porch_fn_tests::image::{Layer, libraries, serve};
 use porch_fn_tests::image_user::{ImageUser, Up};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -234,7 +234,7 @@ async fn no_word_leads_out_of_a_pod() {
         let mut outside = Outside::new(&user);
         outside.all_images();
         outside.images_without_layers();
-        let registry = serve(outside.layout.clone(), Pace::Whole).await;
+        let registry = serve(outside.layout.clone()).await;
         let up = Up::start(&user, &["--", "--pod-ttl=1s", "--scan-interval=1s"]).await;
         let client = up.client();
         let calls = outside.names.iter().map(async |name| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use porch_fn_tests::image::layout::{LayerOf, Layout, config};
-use porch_fn_tests::image::{Layer, Pace, serve};
+use porch_fn_tests::image::{Layer, serve};
 use porch_fn_tests::image_user::ImageUser;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ async fn a_blob_with_a_false_name_is_not_taken() {
     let manifest: Value = serde_json::from_slice(layout.blob_of(&digest).unwrap()).unwrap();
     let of_config = manifest["config"]["digest"].as_str().unwrap().to_owned();
     let of_layer = manifest["layers"][1]["digest"].as_str().unwrap().to_owned();
-    let registry = serve(layout, Pace::Whole).await;
+    let registry = serve(layout).await;
     for (victim, what) in [(of_config, "configuration"), (of_layer, "layer")] {
         let mut evil = Layout::default();
         let mut layers = of_attacker(&mut evil);
@@ -93,7 +93,7 @@ async fn a_name_with_a_digest_is_only_that_image() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_true_digest_in_a_name_goes_from_machine_to_machine() {
     let (layout, digest) = trusted();
-    let name = format!("{}/x/trusted@{digest}", serve(layout, Pace::Whole).await);
+    let name = format!("{}/x/trusted@{digest}", serve(layout).await);
     for (user, other) in ImageUser::all().into_iter().zip(ImageUser::all()) {
         let pulled = user.run(&["images", "pull", &name], b"").await;
         assert!(pulled.status.success(), "{pulled:?}");
@@ -122,7 +122,7 @@ async fn a_known_diff_id_shows_no_layer_of_another_image() {
             let stolen = LayerOf::new(&blob, junk.len(), &secret.diff_id);
             thief.image("x/thief:v1", &[base, stolen], &config(&["cat", "/secret"]));
             let archive = thief.clone().with_prefix("example.com/").archive();
-            let registry = serve(thief, Pace::Whole).await;
+            let registry = serve(thief).await;
             for (archive, image) in
                 [(Some(archive), "example.com/x/thief:v1"), (None, &format!("{registry}/x/thief:v1"))]
             {
@@ -204,7 +204,7 @@ fn each_file(store: &Path, folder: &str, change: impl Fn(Vec<u8>) -> Option<Vec<
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_damaged_store_heals() {
     let (layout, _) = trusted();
-    let registry = serve(layout.clone(), Pace::Whole).await;
+    let registry = serve(layout.clone()).await;
     let image = format!("{registry}/x/trusted:v1");
     let archive = layout.with_prefix(&format!("{registry}/")).archive();
     for user in ImageUser::all() {
