@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::client::{client, log_causes};
-pub(crate) use self::progress::Terminal;
 use self::flags::ImageStoreFlags;
+pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
 

@@ -14,9 +14,7 @@ use clap::ValueEnum;
 use porch_fn_flags::{FlagError, GoDuration, Size};
 use porch_fn_image::Image;
 use porch_fn_images::{StoreError, Stored};
-use porch_fn_sandbox::{
-    Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, not_enforced,
-};
+use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, not_enforced};
 
 use crate::failure::Failure;
 use crate::images::flags::limits;

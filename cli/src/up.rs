@@ -197,12 +197,12 @@ impl Started {
         let functions =
             functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
-        let sandboxes = match args.pod_backend {
-            Backend::Sandbox => {
-                Some(Arc::new(sandboxes(&args, &runner_flags).await?) as Arc<dyn runner::pods::local::Sandboxes>)
-            }
-            Backend::Local => None,
-        };
+        let sandboxes =
+            match args.pod_backend {
+                Backend::Sandbox => Some(Arc::new(sandboxes(&args, &runner_flags).await?)
+                    as Arc<dyn runner::pods::local::Sandboxes>),
+                Backend::Local => None,
+            };
         let has_sandboxes = sandboxes.is_some();
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],

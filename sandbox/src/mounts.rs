@@ -56,9 +56,10 @@ fn unescaped(field: &[u8]) -> OsString {
     let mut path = Vec::new();
     let mut rest = field;
     while let [byte, behind @ ..] = rest {
-        let number = behind.get(..3).filter(|_| *byte == b'\\').and_then(|digits| {
-            u8::from_str_radix(OsStr::from_bytes(digits).to_str()?, 8).ok()
-        });
+        let number = behind
+            .get(..3)
+            .filter(|_| *byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(OsStr::from_bytes(digits).to_str()?, 8).ok());
         path.push(number.unwrap_or(*byte));
         rest = if number.is_some() { &behind[3..] } else { behind };
     }

@@ -25,8 +25,7 @@ pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     if !uid.is_root() {
         map_root(uid, gid)?;
     }
-    mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE)
-        .map_err(step("make mounts private"))
+    mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
 }
 
 /// [`enter`] without further namespaces, for processes that only need mounts of their own.

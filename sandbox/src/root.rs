@@ -65,8 +65,7 @@ pub(crate) struct Resolved {
 pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
     let is_root = geteuid().is_root();
     namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
-    mount(Some("tmpfs"), PLACE, Some("tmpfs"), PROTECTED, Some("mode=755"))
-        .map_err(step("mount a tmpfs"))?;
+    mount(Some("tmpfs"), PLACE, Some("tmpfs"), PROTECTED, Some("mode=755")).map_err(step("mount a tmpfs"))?;
     for folder in [ROOT, TOP, SOURCES] {
         fs::create_dir(folder).map_err(step("create its folders"))?;
     }
@@ -78,7 +77,11 @@ pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
             let place = format!("{SOURCES}/{number}");
             let is_folder = opened.metadata().is_ok_and(|metadata| metadata.is_dir());
             let bind = || -> io::Result<()> {
-                if is_folder { fs::create_dir(&place)? } else { drop(File::create(&place)?) }
+                if is_folder {
+                    fs::create_dir(&place)?
+                } else {
+                    drop(File::create(&place)?)
+                }
                 mounts::bind(&opened, &place)?;
                 mounts::restrict(Path::new(&place), PROTECTED | read_only(mount.is_writable))
             };
@@ -168,7 +171,8 @@ fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
             }
             inside::create(&File::open(TOP)?, &folders, is_folder)?;
             // All files of images belong to this user.
-            let give = |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
+            let give =
+                |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
             if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
         add().map_err(|source| SandboxError::Image { what, path: path.to_owned(), source })?;
@@ -256,7 +260,8 @@ pub(crate) fn open_device(name: &str, major: u32, minor: u32) -> io::Result<File
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
     let stat = rustix::fs::fstat(&file)?;
-    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice;
+    let is_device =
+        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice;
     if is_device && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (major, minor) {
         Ok(file)
     } else {

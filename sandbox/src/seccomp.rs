@@ -83,9 +83,25 @@ mod tests {
     fn calls_that_look_into_other_processes_or_reach_much_of_the_kernel_are_not_allowed() {
         for profile in [include_str!("seccomp/x86_64.json"), include_str!("seccomp/aarch64.json")] {
             for call in [
-                "adjtimex", "bpf", "clock_adjtime", "io_uring_setup", "kcmp", "keyctl", "mbind", "mount",
-                "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "personality",
-                "process_madvise", "process_vm_readv", "ptrace", "setns", "unshare", "userfaultfd",
+                "adjtimex",
+                "bpf",
+                "clock_adjtime",
+                "io_uring_setup",
+                "kcmp",
+                "keyctl",
+                "mbind",
+                "mount",
+                "name_to_handle_at",
+                "open_by_handle_at",
+                "open_tree",
+                "perf_event_open",
+                "personality",
+                "process_madvise",
+                "process_vm_readv",
+                "ptrace",
+                "setns",
+                "unshare",
+                "userfaultfd",
             ] {
                 assert!(!profile.contains(&format!("\"{call}\"")), "{call}");
             }

@@ -113,10 +113,13 @@ impl Function {
             && shared.reached(deadline)
         {
             self.queue.remove(id, since, deadline);
-            shared.reject(id, match self.wants_since {
-                Some(_) => Rejection::NoRoom,
-                None => Rejection::DeadlineExceeded { waiting: self.pending_reason() },
-            });
+            shared.reject(
+                id,
+                match self.wants_since {
+                    Some(_) => Rejection::NoRoom,
+                    None => Rejection::DeadlineExceeded { waiting: self.pending_reason() },
+                },
+            );
         }
         if self.any_ready() {
             (self.unready_since, self.lost) = (None, false);

@@ -104,7 +104,10 @@ impl Wiring<'_> {
     fn local_cluster(&mut self) -> Result<LocalCluster, AppError> {
         let flags = self.flags;
         let prefix = &flags.server.default_image_prefix;
-        let file = flags.local_functions.as_ref().ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
+        let file = flags
+            .local_functions
+            .as_ref()
+            .ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
         let functions = ImageCommands::local(file, prefix)?;
         Ok(LocalCluster::new(LocalOptions {
             wrapper: vec![flags.wrapper_server.clone().into_os_string()],

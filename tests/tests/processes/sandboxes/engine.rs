@@ -2,13 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
 use futures_util::future::join_all;
-use porch_fn_tests::image::{Image, Layer, serve};
+use porch_fn_tests::image::{Image, Layer, serve_private};
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::PATIENCE;
 use porch_fn_tests::registry::User;
@@ -216,7 +215,7 @@ async fn each_line_of_kpt_and_kustomize_has_an_engines_answer() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_image_that_cannot_be_had_has_the_text_of_the_engine() {
     let user = ImageUser::own();
-    let registry = serve(&shell("cat"), &User::new("me", "pl4nted")).await;
+    let registry = serve_private(&shell("cat"), &User::new("me", "pl4nted")).await;
     let (here, here_not) = (format!("{registry}/fn/f:v1"), "127.0.0.1:1/fn/f:v1");
     let denied = format!(
         "the image's registry refuses access to the image: check the image's name, or log in with `docker login {registry}` or `podman login {registry}`\n"
@@ -276,7 +275,8 @@ async fn an_image_that_cannot_be_had_has_the_text_of_the_engine() {
 async fn a_tag_is_replaced_by_the_next_pull() {
     let user = ImageUser::own();
     let secret = User::new("me", "pl4nted");
-    let (old, new) = (serve(&shell("echo old"), &secret).await, serve(&shell("echo new"), &secret).await);
+    let (old, new) =
+        (serve_private(&shell("echo old"), &secret).await, serve_private(&shell("echo new"), &secret).await);
     let logins = [(old.to_string(), secret.clone()), (new.to_string(), secret)];
     let logins = logins.iter().map(|(registry, user)| (&**registry, user));
     user.sandbox().write("home/.docker/config.json", porch_fn_tests::registry::docker_config(logins));

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Output, Stdio};
 
-use porch_fn_tests::image::{Compressed, Image, Layer, serve};
+use porch_fn_tests::image::{Compressed, Image, Layer, serve_private};
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::{PATIENCE, eventually};
 use porch_fn_tests::registry::{User, base64};
@@ -159,8 +159,8 @@ async fn images_are_listed_as_json_inspected_and_removed() {
             let time: jiff::Timestamp = list[0][field].as_str().unwrap().parse().unwrap();
             assert!(jiff::Timestamp::now().duration_since(time).as_secs() < 600, "{list}");
         }
-        let run =
-            ["Entrypoint", "Cmd", "Env", "WorkingDir", "User"].map(|field| inspected["config"][field].clone());
+        let run = ["Entrypoint", "Cmd", "Env", "WorkingDir", "User"]
+            .map(|field| inspected["config"][field].clone());
         assert_eq!(
             run,
             [json!(["/function"]), json!(["a"]), json!(["PATH=/usr/bin:/bin"]), json!("/tmp"), json!("7")]
@@ -211,7 +211,7 @@ async fn pull(user: &ImageUser, image: &str, environment: &[(&str, &str)]) -> Ou
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn credentials_come_from_the_files_and_helpers_of_docker_and_podman() {
-    let registry = serve(&shell("true"), &User::new("me", SECRET)).await.to_string();
+    let registry = serve_private(&shell("true"), &User::new("me", SECRET)).await.to_string();
     let user = ImageUser::own();
     let image = format!("{registry}/private/f:v1");
     let login = json!({"auths": {&*registry: {"auth": base64(&format!("me:{SECRET}"))}}}).to_string();
