@@ -8,8 +8,6 @@ mod oci;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
-use std::time::SystemTime;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{Hasher, Platform, sha256};
@@ -60,6 +58,7 @@ impl Archive {
             _ => problem(error.to_string().escape_debug()),
         };
         let mut tar = tar::Archive::new(guard.watch(decompressed(stream).map_err(StoreError::Stream)?));
+        let mut buffer = vec![0; 128 << 10];
         let mut entries = tar.entries().map_err(malformed)?;
         while let Some(entry) = entries.next() {
             let mut entry = entry.map_err(malformed)?;
@@ -69,9 +68,7 @@ impl Archive {
             }
             let name = normal(&entry.path_bytes());
             if entry.header().entry_type().is_file() {
-                let path = archive.folder.path().join(format!("file-{}", archive.files.len()));
-                let mut incoming = Incoming::create(path, Hasher::sha256())?;
-                let mut buffer = vec![0; 128 << 10];
+                let mut incoming = Incoming::create(&archive.folder, Hasher::sha256())?;
                 loop {
                     let read = entry.read(&mut buffer).map_err(malformed)?;
                     if read == 0 {
@@ -79,7 +76,7 @@ impl Archive {
                     }
                     incoming.write(&buffer[..read])?;
                 }
-                archive.files.insert(name, incoming.finish());
+                archive.files.insert(name, incoming.finish(None)?);
             }
             io::copy(&mut entry, &mut io::sink()).map_err(malformed)?;
             guard.expect_headers();
@@ -110,35 +107,29 @@ impl Archive {
             self.keep(&images, found)?;
             imported.extend(images);
         }
-        self.store.collect_or_warn()?;
+        self.store.collect();
         Ok(imported)
     }
 
     fn keep(&self, images: &[Image], Found { index, manifest: bytes, .. }: Found) -> Result<(), StoreError> {
         let manifest = document::manifest(&bytes)?;
         let digest = sha256(&bytes);
-        let record = Record {
-            reference: String::new(),
-            resolved: index.unwrap_or_else(|| digest.clone()),
-            manifest: digest.clone(),
-            pulled: SystemTime::now(),
-        };
+        let record = Record::new(index.as_ref().unwrap_or(&digest), &digest);
         if let Some(image) = images.iter().find(|image| record.contradicts(image)) {
             return Err(StoreError::Pinned { name: image.to_string(), digest });
         }
-        let config = self.by_digest(manifest.config().digest().as_ref())?;
+        let config = self.by_digest(&manifest.config.digest)?;
         let layers = document::parse(&manifest, &read_document(&config)?)?.layers;
         let contents = layers.iter().map(|layer| self.by_digest(&layer.digest));
         let contents = contents.collect::<Result<Vec<_>, _>>()?;
         if layers.iter().zip(&contents).any(|(layer, content)| layer.size != content.size) {
             return Err(problem("a layer has another size than its manifest says"));
         }
-        let mut leases = {
-            let _lock = self.store.lock()?;
-            self.store.lease_trees(&layers)?
-        };
+        let lock = self.store.lock()?;
+        let mut leases = self.store.lease_trees(&layers)?;
+        drop(lock);
         leases.push(self.store.keep(&self.folder, &digest, &bytes, "manifest")?);
-        for content in [&config].into_iter().chain(&contents) {
+        for content in contents.iter().chain([&config]) {
             leases.push(self.store.admit(content)?);
         }
         for number in 0..layers.len() {
@@ -184,13 +175,12 @@ fn read_document(file: &Content) -> Result<Vec<u8>, StoreError> {
 /// A name in the archive, without `.`, `..` and a leading slash. It is only a key.
 fn normal(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
-    let name = Path::new("/").join(&*name);
-    let mut parts: Vec<String> = Vec::new();
-    for part in name.components() {
-        match part {
-            std::path::Component::Normal(part) => parts.push(part.to_string_lossy().into_owned()),
-            std::path::Component::ParentDir => drop(parts.pop()),
-            _ => {}
+    let mut parts: Vec<&str> = Vec::new();
+    for part in name.split('/').filter(|part| !matches!(*part, "" | ".")) {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
         }
     }
     parts.join("/")

@@ -38,45 +38,33 @@ pub(crate) struct Order {
     pub(crate) limits: Size,
 }
 
-/// The result: JSON on standard output.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
-    /// What the layers take of the limits.
-    Unpacked(Size),
-    Failed(String),
-    /// A blob does not have its digest.
-    Damaged(PathBuf),
-    /// The machine refuses an overlay.
-    NoOverlay(String),
-}
+/// JSON on standard output: what the layers take of the limits. `None`: the machine refuses an
+/// overlay.
+type Answer = Result<Option<Size>, String>;
 
 /// Runs the process, and waits for its end.
-pub(crate) fn run_child(order: &Order) -> Result<Answer, StoreError> {
+pub(crate) fn run_child(order: &Order) -> Result<Option<Size>, StoreError> {
     let run = || -> io::Result<_> {
         // The program may be replaced while it runs. This is still the same.
-        let mut child =
-            Command::new("/proc/self/exe").arg(NAME).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&serde_json::to_vec(order)?)?;
-        }
+        let mut child = Command::new("/proc/self/exe");
+        let mut child = child.arg(NAME).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&serde_json::to_vec(order)?))?;
         child.wait_with_output()
     };
-    let failed = |error: &dyn ToString| {
-        StoreError::Layer(format!("the process that unpacks a layer failed: {}", error.to_string()))
-    };
-    let ended = run().map_err(|error| failed(&error))?;
-    serde_json::from_slice(&ended.stdout).map_err(|_| failed(&ended.status))
+    let failed =
+        |error: String| StoreError::Layer(format!("the process that unpacks a layer failed: {error}"));
+    let ended = run().map_err(|error| failed(error.to_string()))?;
+    let answer: Answer =
+        serde_json::from_slice(&ended.stdout).map_err(|_| failed(ended.status.to_string()))?;
+    answer.map_err(StoreError::Layer)
 }
 
 /// Runs the process that unpacks layers, if `args`, program name included, are its command line.
 pub fn unpack_child(args: &[OsString]) -> Option<ExitCode> {
     (args.get(1)? == NAME).then(|| {
         let order: Result<Order, _> = serde_json::from_reader(io::stdin().lock());
-        let answer = order.map_or_else(|error| Answer::Failed(error.to_string()), |order| order.run());
-        match serde_json::to_writer(io::stdout(), &answer) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        }
+        let answer = order.map_err(|error| error.to_string()).and_then(|order| order.run());
+        serde_json::to_writer(io::stdout(), &answer).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
     })
 }
 
@@ -84,76 +72,53 @@ pub fn unpack_child(args: &[OsString]) -> Option<ExitCode> {
 
 impl Order {
     fn run(&self) -> Answer {
-        let blobs: io::Result<Vec<_>> = self.layers.iter().map(|(path, _)| File::open(path)).collect();
-        let blobs = match blobs {
-            Ok(blobs) => blobs,
-            Err(error) => return Answer::Failed(format!("a layer cannot be read: {error}")),
-        };
-        let fs = self.folder.join("tree/fs");
-        let folder = if self.parents.is_empty() {
-            File::open(&fs)
-        } else {
-            match self.mount_overlay(&fs) {
-                Ok(place) => File::open(place),
-                Err(reason) => return Answer::NoOverlay(reason),
-            }
-        };
-        let prepared = folder.and_then(|folder| {
-            self.drop_root()?;
-            Ok(folder)
-        });
-        match prepared {
-            Ok(folder) => self.unpack(&blobs, &folder),
-            Err(error) => Answer::Failed(format!("a layer cannot be unpacked: {error}")),
-        }
-    }
-
-    fn unpack(&self, blobs: &[File], folder: &File) -> Answer {
-        let mut left = self.limits;
-        for (blob, (path, layer)) in blobs.iter().zip(&self.layers) {
-            match apply(blob, layer, folder, left) {
-                Ok(Some(size)) => {
-                    left.bytes = left.bytes.saturating_sub(size.bytes);
-                    left.entries = left.entries.saturating_sub(size.entries);
+        let text = |error: io::Error| format!("a layer cannot be unpacked: {error}");
+        let blobs = self.layers.iter().map(|(path, _)| File::open(path)).collect::<io::Result<Vec<_>>>();
+        let blobs = blobs.map_err(text)?;
+        let mut root = self.folder.join("tree/fs");
+        if !self.parents.is_empty() {
+            root = match self.mount_overlay(&root) {
+                Ok(root) => root,
+                Err(error) => {
+                    tracing::debug!(error, "no overlay");
+                    return Ok(None);
                 }
-                Ok(None) => return Answer::Damaged(path.clone()),
-                Err(text) => return Answer::Failed(text),
-            }
+            };
         }
-        Answer::Unpacked(Size {
-            bytes: self.limits.bytes - left.bytes,
-            entries: self.limits.entries - left.entries,
-        })
+        let root = File::open(root).map_err(text)?;
+        self.drop_root().map_err(text)?;
+        let mut taken = Size::default();
+        for (blob, (path, layer)) in blobs.iter().zip(&self.layers) {
+            taken = taken.plus(apply(blob, path, layer, &root, self.limits.minus(taken))?);
+        }
+        Ok(Some(taken))
     }
 
     /// Mounts an overlay whose changes go to `upper`. Only this process sees it.
     fn mount_overlay(&self, upper: &Path) -> Result<PathBuf, String> {
-        let text = |error: &dyn ToString| error.to_string();
-        let (work, place) = (self.folder.join("work"), self.folder.join("root"));
-        fs::create_dir(&work).and_then(|()| fs::create_dir(&place)).map_err(|error| text(&error))?;
         // The kernel stacks only what was opened in this namespace.
-        enter_own_mounts().map_err(|error| text(&error))?;
-        let folders = [upper, &work].into_iter().chain(self.parents.iter().rev().map(PathBuf::as_path));
-        let folders: Result<Vec<_>, _> = folders.map(File::open).collect();
-        let folders = folders.map_err(|error| text(&error))?;
-        // The kernel marks a folder that replaces a lower one with an attribute like this.
-        let attribute = c"user.overlay.probe";
-        fsetxattr(&folders[0], attribute, b"y", XattrFlags::empty())
-            .and_then(|()| fremovexattr(&folders[0], attribute))
-            .map_err(|error| text(&error))?;
-        // The kernel reads the options in a page of 4 KiB, so the folders have short names.
-        let names: Vec<_> =
-            folders.iter().map(|folder| format!("/proc/self/fd/{}", folder.as_raw_fd())).collect();
-        let options = format!(
-            "lowerdir={},upperdir={},workdir={},userxattr,volatile",
-            names[2..].join(":"),
-            names[0],
-            names[1]
-        );
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some("overlay"), &place, Some("overlay"), flags, Some(&*options))
-            .map_err(|error| text(&error))?;
-        Ok(place)
+        enter_own_mounts().map_err(|error| error.to_string())?;
+        let (work, root) = (self.folder.join("work"), self.folder.join("root"));
+        let mount = || -> io::Result<()> {
+            fs::create_dir(&work)?;
+            fs::create_dir(&root)?;
+            let folders = [upper, &work].into_iter().chain(self.parents.iter().rev().map(PathBuf::as_path));
+            let folders = folders.map(File::open).collect::<io::Result<Vec<_>>>()?;
+            // The kernel marks a folder that replaces a lower one with such an attribute.
+            fsetxattr(&folders[0], c"user.overlay.probe", b"y", XattrFlags::empty())?;
+            fremovexattr(&folders[0], c"user.overlay.probe")?;
+            // It reads the options in a page of 4 KiB, so the folders have short names.
+            let names = folders.iter().map(|folder| format!("/proc/self/fd/{}", folder.as_raw_fd()));
+            let names: Vec<_> = names.collect();
+            let (own, lower) = names.split_at(2);
+            let lower = lower.join(":");
+            let options =
+                format!("lowerdir={lower},upperdir={},workdir={},userxattr,volatile", own[0], own[1]);
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            Ok(mount(Some("overlay"), &root, Some("overlay"), flags, Some(&*options))?)
+        };
+        mount().map_err(|error| error.to_string())?;
+        Ok(root)
     }
 
     /// Becomes the owner of the images' files for good. Ends with the parent process.
@@ -170,24 +135,23 @@ impl Order {
     }
 }
 
-/// Applies a layer, and verifies both of its digests. `None`: the blob does not have its digest.
-fn apply(blob: &File, layer: &Layer, folder: &File, limits: Size) -> Result<Option<Size>, String> {
+/// Applies a layer, and verifies both of its digests.
+fn apply(blob: &File, path: &Path, layer: &Layer, root: &File, limits: Size) -> Result<Size, String> {
     let hasher = |digest: &str| Hasher::of(digest).ok_or("a layer's digest is malformed");
     let text = |error: io::Error| format!("a layer cannot be read: {error}");
     let mut blob = Hashed::new(blob, hasher(&layer.digest)?);
+    let diff_id = hasher(&layer.diff_id)?;
     let unpacked = decompressed(&mut blob).map_err(text).and_then(|tar| {
-        let mut tar = Hashed::new(tar, hasher(&layer.diff_id)?);
-        let size = unpack(&mut tar, folder.as_fd(), limits).map_err(|error| error.to_string())?;
+        let mut tar = Hashed::new(tar, diff_id);
+        let size = unpack(&mut tar, root.as_fd(), limits).map_err(|error| error.to_string())?;
         Ok((size, tar.finish().map_err(text)?))
     });
     // A damaged blob is the cause of whatever else is wrong.
     if blob.finish().map_err(text)? != layer.digest {
-        return Ok(None);
+        return Err(StoreError::Damaged(path.to_owned()).to_string());
     }
-    let (size, diff_id) = unpacked?;
-    if diff_id == layer.diff_id {
-        Ok(Some(size))
-    } else {
-        Err("a layer's files do not have the digest that the image's configuration names".to_owned())
+    match unpacked? {
+        (size, diff_id) if diff_id == layer.diff_id => Ok(size),
+        _ => Err("a layer's files do not have the digest that the image's configuration names".to_owned()),
     }
 }

@@ -2,13 +2,14 @@
 //! name: no other name is trusted.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
 
 use porch_fn_registry::Hasher;
 
 use crate::StoreError;
 use crate::error::OnDisk as _;
+use crate::run_folder::RunFolder;
 use crate::store::{Store, lease};
 
 /// Computes the digest of what was read from the stream.
@@ -19,10 +20,9 @@ pub(crate) struct Hashed<R> {
 
 /// A file that is being written.
 pub(crate) struct Incoming {
-    path: PathBuf,
+    content: Content,
     file: File,
     hasher: Hasher,
-    size: u64,
 }
 
 /// A file below `tmp/`, and its digest.
@@ -58,25 +58,31 @@ impl<R: Read> Read for Hashed<R> {
 // === impl Incoming ===
 
 impl Incoming {
-    /// A new file below `tmp/`.
-    pub(crate) fn create(path: PathBuf, hasher: Hasher) -> Result<Self, StoreError> {
-        let file = File::create_new(&path).on_disk("cannot write", &path)?;
-        Ok(Self { path, file, hasher, size: 0 })
+    /// A new file.
+    pub(crate) fn create(folder: &RunFolder, hasher: Hasher) -> Result<Self, StoreError> {
+        let named = tempfile::NamedTempFile::new_in(folder.path());
+        let (file, path) = named.and_then(|file| Ok(file.keep()?)).on_disk("cannot write", folder.path())?;
+        Ok(Self { content: Content { path, digest: String::new(), size: 0 }, file, hasher })
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.size
+        self.content.size
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(bytes).on_disk("cannot write", &self.path)?;
+        self.file.write_all(bytes).on_disk("cannot write", &self.content.path)?;
         self.hasher.update(bytes);
-        self.size += bytes.len() as u64;
+        self.content.size += bytes.len() as u64;
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Content {
-        Content { path: self.path, digest: self.hasher.digest(), size: self.size }
+    /// Fails if the content does not have the digest.
+    pub(crate) fn finish(self, expected: Option<(&str, &'static str)>) -> Result<Content, StoreError> {
+        let digest = self.hasher.digest();
+        match expected {
+            Some((expected, what)) if digest != expected => Err(StoreError::Digest { what }),
+            _ => Ok(Content { digest, ..self.content }),
+        }
     }
 }
 
@@ -85,14 +91,26 @@ impl Incoming {
 impl Store {
     /// Takes content into the store, in place of what has its name. Returns a lease.
     pub(crate) fn admit(&self, content: &Content) -> Result<File, StoreError> {
-        let to = self.blob_path(&content.digest);
-        // Images of one archive share layers, so the content may be needed again.
-        let link = content.path.with_extension("named");
-        let _ = fs::remove_file(&link);
+        let (to, link) = (self.blob_path(&content.digest), content.path.with_extension("named"));
         let _lock = self.lock()?;
-        fs::hard_link(&content.path, &link)
-            .and_then(|()| fs::rename(&link, &to))
-            .on_disk("cannot write", &to)?;
+        // Images of one archive share layers, so the content may be needed again.
+        let _ = fs::remove_file(&link);
+        let named = fs::hard_link(&content.path, &link).and_then(|()| fs::rename(&link, &to));
+        named.on_disk("cannot write", &to)?;
         lease(&to)?.ok_or(StoreError::Damaged(to))
+    }
+
+    /// Takes a document into the store. Returns a lease.
+    pub(crate) fn keep(
+        &self,
+        folder: &RunFolder,
+        digest: &str,
+        bytes: &[u8],
+        what: &'static str,
+    ) -> Result<File, StoreError> {
+        let hasher = Hasher::of(digest).ok_or(StoreError::Digest { what })?;
+        let mut incoming = Incoming::create(folder, hasher)?;
+        incoming.write(bytes)?;
+        self.admit(&incoming.finish(Some((digest, what)))?)
     }
 }

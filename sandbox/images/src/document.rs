@@ -1,11 +1,12 @@
 //! Manifests, indexes and configurations of images. Reading one checks that it is what it claims to
 //! be, and that this machine can run it. No I/O.
 
-use oci_spec::image::{ImageConfiguration, ImageIndex, ImageManifest};
+use std::collections::HashMap;
+
 use porch_fn_image::is_digest;
 use porch_fn_registry::Platform;
-use serde::de::{DeserializeOwned, IgnoredAny};
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::StoreError;
 
@@ -17,17 +18,23 @@ pub(crate) const MAX_DOCUMENT: u64 = 8 << 20;
 const MAX_LAYERS: usize = 200;
 
 /// What an image says about its process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 pub struct RunConfig {
     /// ENTRYPOINT.
+    #[serde(deserialize_with = "nullable")]
     pub entrypoint: Vec<String>,
     /// CMD: arguments of ENTRYPOINT, or the command.
+    #[serde(deserialize_with = "nullable")]
     pub cmd: Vec<String>,
     /// ENV, each `NAME=VALUE`.
+    #[serde(deserialize_with = "nullable")]
     pub env: Vec<String>,
     /// WORKDIR. Empty: `/`.
+    #[serde(rename = "WorkingDir", deserialize_with = "nullable")]
     pub folder: String,
     /// USER: `user`, `uid`, `user:group`, `uid:gid`. Empty if the image names none.
+    #[serde(deserialize_with = "nullable")]
     pub user: String,
 }
 
@@ -42,6 +49,69 @@ pub struct Layer {
     pub diff_id: String,
 }
 
+/// A reference to content in a document.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    #[serde(default)]
+    pub(crate) media_type: String,
+    pub(crate) digest: String,
+    pub(crate) size: u64,
+    platform: Option<WirePlatform>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) annotations: HashMap<String, String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct WirePlatform {
+    os: String,
+    architecture: String,
+    #[serde(default, deserialize_with = "nullable")]
+    variant: String,
+}
+
+/// A manifest for one platform, or an index.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireDocument {
+    schema_version: Option<u64>,
+    #[serde(default)]
+    media_type: String,
+    #[serde(default)]
+    artifact_type: String,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+    manifests: Option<Vec<Descriptor>>,
+}
+
+/// A document of one kind.
+#[derive(Debug)]
+pub(crate) enum Document {
+    Index(Vec<Descriptor>),
+    Manifest(Manifest),
+}
+
+/// A manifest for one platform.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    pub(crate) media_type: String,
+    pub(crate) config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct WireConfig {
+    #[serde(default, deserialize_with = "nullable")]
+    config: RunConfig,
+    rootfs: WireLayers,
+}
+
+#[derive(Deserialize)]
+struct WireLayers {
+    #[serde(default, deserialize_with = "nullable")]
+    diff_ids: Vec<String>,
+}
+
 /// What a manifest and its configuration say.
 #[derive(Debug)]
 pub(crate) struct Parsed {
@@ -52,6 +122,97 @@ pub(crate) struct Parsed {
     pub(crate) layers: Vec<Layer>,
 }
 
+/// Go's tools write null for what is empty.
+fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
+/// Reads JSON. An error names the field.
+pub(crate) fn json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, StoreError> {
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(bytes))
+        .map_err(|error| StoreError::document(what, error.to_string().escape_debug()))
+}
+
+/// Reads an index or a manifest. No document may be readable as both (CVE-2021-41190).
+pub(crate) fn read(bytes: &[u8]) -> Result<Document, StoreError> {
+    let problem = |reason: String| Err(StoreError::document(MANIFEST, reason));
+    let wire: WireDocument = json(MANIFEST, bytes)?;
+    let kind = &wire.media_type;
+    let is_named_index = kind.contains("index") || kind.contains("manifest.list");
+    if wire.schema_version == Some(1) {
+        return problem("it is of Docker's schema 1, which is not read: push the image again".to_owned());
+    }
+    if !kind.is_empty() && is_named_index != wire.manifests.is_some() {
+        return problem(format!("it says that it is {kind:?}, and is not"));
+    }
+    let (config, layers) = match (wire.manifests, wire.config, wire.layers) {
+        (Some(entries), None, None) => return Ok(Document::Index(entries)),
+        (None, Some(config), layers) => (config, layers.unwrap_or_default()),
+        (Some(_), ..) => return problem("it is both an index and the manifest of one platform".to_owned()),
+        _ => return problem("it is neither an index nor the manifest of one platform".to_owned()),
+    };
+    let kind = if wire.artifact_type.is_empty() { &config.media_type } else { &wire.artifact_type };
+    if !kind.contains(".oci.image.config.") && !kind.contains(".docker.container.image.") {
+        return problem(format!("it is not of an image, but of {kind:?}"));
+    }
+    if config.size > MAX_DOCUMENT || layers.len() > MAX_LAYERS {
+        return problem(format!("it has more than {MAX_LAYERS} layers, or a configuration of 8 MiB"));
+    }
+    for layer in &layers {
+        let kind = &layer.media_type;
+        if kind.contains("encrypted") {
+            return problem("a layer is encrypted: use an image without encryption".to_owned());
+        }
+        if !kind.contains(".layer.") && !kind.contains(".rootfs.") {
+            return problem(format!("a layer is not of files, but of {kind:?}"));
+        }
+    }
+    if !layers.iter().chain([&config]).all(|it| is_digest(&it.digest)) {
+        return problem("a digest in it is of an unknown algorithm".to_owned());
+    }
+    Ok(Document::Manifest(Manifest { media_type: wire.media_type, config, layers }))
+}
+
+/// Reads a manifest for one platform.
+pub(crate) fn manifest(bytes: &[u8]) -> Result<Manifest, StoreError> {
+    match read(bytes)? {
+        Document::Manifest(manifest) => Ok(manifest),
+        Document::Index(_) => Err(StoreError::document(MANIFEST, "it is an index in an index")),
+    }
+}
+
+/// The entry of an index for the platform.
+pub(crate) fn choose(entries: &[Descriptor], platform: &Platform) -> Result<String, StoreError> {
+    let best = platform.best(entries, |entry| entry.platform.as_ref().map(WirePlatform::normal));
+    let best = best.map(|entry| entry.digest.clone());
+    best.ok_or_else(|| StoreError::document("index", format!("the image is not built for {platform}")))
+}
+
+/// Reads the configuration of a manifest.
+pub(crate) fn parse(manifest: &Manifest, config: &[u8]) -> Result<Parsed, StoreError> {
+    let problem = |reason: String| Err(StoreError::document(CONFIG, reason));
+    let platform = json::<WirePlatform>(CONFIG, config)?.normal();
+    let WireConfig { config: run, rootfs: WireLayers { diff_ids } } = json(CONFIG, config)?;
+    let own = Platform::default();
+    if !own.runs(&platform) {
+        return problem(format!("the image is for {:?}, and this machine is {own}", platform.to_string()));
+    }
+    if manifest.layers.len() != diff_ids.len() || !diff_ids.iter().all(|digest| is_digest(digest)) {
+        return problem("its digests of layers are malformed, or others than the manifest's".to_owned());
+    }
+    let layers = manifest.layers.iter().zip(diff_ids);
+    let layers = layers.map(|(it, diff_id)| Layer { digest: it.digest.clone(), size: it.size, diff_id });
+    Ok(Parsed { run, config: manifest.config.digest.clone(), layers: layers.collect() })
+}
+
+// === impl WirePlatform ===
+
+impl WirePlatform {
+    fn normal(&self) -> Platform {
+        Platform::new(&self.os, &self.architecture, &self.variant)
+    }
+}
+
 // === impl RunConfig ===
 
 impl RunConfig {
@@ -60,112 +221,4 @@ impl RunConfig {
         let args = if args.is_empty() { &self.cmd } else { args };
         self.entrypoint.iter().chain(args).cloned().collect()
     }
-}
-
-/// Reads JSON. An error names the field.
-pub(crate) fn json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, StoreError> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    serde_path_to_error::deserialize(&mut reader)
-        .map_err(|error| StoreError::document(what, format!("{:?}", error.to_string()).trim_matches('"')))
-}
-
-/// Whether the document is an index. It must not be readable as both index and manifest
-/// (CVE-2021-41190).
-pub(crate) fn is_index(bytes: &[u8]) -> Result<bool, StoreError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Shape {
-        schema_version: Option<u64>,
-        #[serde(default)]
-        media_type: String,
-        config: Option<IgnoredAny>,
-        layers: Option<IgnoredAny>,
-        manifests: Option<IgnoredAny>,
-    }
-    let shape: Shape = json(MANIFEST, bytes)?;
-    let claims_index = shape.media_type.contains("index") || shape.media_type.contains("manifest.list");
-    let problem = match (shape.manifests.is_some(), shape.config.is_some() || shape.layers.is_some()) {
-        _ if shape.schema_version == Some(1) => {
-            "it is of Docker's schema 1, which is not read: push the image again"
-        }
-        (true, true) => "it is both an index and the manifest of one platform",
-        (false, false) => "it is neither an index nor the manifest of one platform",
-        (is_index, _) if shape.media_type.is_empty() || is_index == claims_index => return Ok(is_index),
-        _ => "it claims to be an index, or an index claims to be a manifest",
-    };
-    Err(StoreError::document(MANIFEST, problem))
-}
-
-pub(crate) fn index(bytes: &[u8]) -> Result<ImageIndex, StoreError> {
-    json("index", bytes)
-}
-
-/// Reads a manifest for one platform.
-pub(crate) fn manifest(bytes: &[u8]) -> Result<ImageManifest, StoreError> {
-    let problem = |reason: String| Err(StoreError::document(MANIFEST, reason));
-    if is_index(bytes)? {
-        return problem("it is an index".to_owned());
-    }
-    let manifest: ImageManifest = json(MANIFEST, bytes)?;
-    let config = manifest.config();
-    let kind = manifest.artifact_type().as_ref().unwrap_or(config.media_type()).to_string();
-    if !kind.starts_with("application/vnd.oci.image.config.")
-        && !kind.starts_with("application/vnd.docker.container.image.")
-    {
-        return problem(format!("it is not of an image, but of {kind:?}"));
-    }
-    if config.size() > MAX_DOCUMENT {
-        return problem("its configuration is larger than 8 MiB".to_owned());
-    }
-    if manifest.layers().len() > MAX_LAYERS {
-        return problem(format!("it has more than {MAX_LAYERS} layers"));
-    }
-    for layer in manifest.layers() {
-        let kind = layer.media_type().to_string();
-        if kind.contains("encrypted") {
-            return problem("a layer is encrypted: use an image without encryption".to_owned());
-        }
-        if !kind.contains(".layer.") && !kind.contains(".rootfs.") {
-            return problem(format!("a layer is not of files, but of {kind:?}"));
-        }
-    }
-    let digests = manifest.layers().iter().chain([config]).map(|it| it.digest().to_string());
-    if digests.into_iter().all(|digest| is_digest(&digest)) {
-        Ok(manifest)
-    } else {
-        problem("a digest in it is of an unknown algorithm".to_owned())
-    }
-}
-
-/// Reads the configuration of a manifest.
-pub(crate) fn parse(manifest: &ImageManifest, config: &[u8]) -> Result<Parsed, StoreError> {
-    let problem = |reason: String| Err(StoreError::document(CONFIG, reason));
-    let image: ImageConfiguration = json(CONFIG, config)?;
-    let variant = image.variant().as_deref().unwrap_or_default();
-    let platform = Platform::new(&image.os().to_string(), &image.architecture().to_string(), variant);
-    let own = Platform::default();
-    if !own.runs(&platform) {
-        return problem(format!("the image is for {:?}, and this machine is {own}", platform.to_string()));
-    }
-    let diff_ids = image.rootfs().diff_ids();
-    if manifest.layers().len() != diff_ids.len() {
-        return problem("it has another number of layers than the manifest".to_owned());
-    }
-    if !diff_ids.iter().all(|digest| is_digest(digest)) {
-        return problem("a layer's digest in it is of an unknown algorithm".to_owned());
-    }
-    let layers = manifest.layers().iter().zip(diff_ids).map(|(layer, diff_id)| Layer {
-        digest: layer.digest().to_string(),
-        size: layer.size(),
-        diff_id: diff_id.clone(),
-    });
-    let config = image.config().clone().unwrap_or_default();
-    let run = RunConfig {
-        entrypoint: config.entrypoint().clone().unwrap_or_default(),
-        cmd: config.cmd().clone().unwrap_or_default(),
-        env: config.env().clone().unwrap_or_default(),
-        folder: config.working_dir().clone().unwrap_or_default(),
-        user: config.user().clone().unwrap_or_default(),
-    };
-    Ok(Parsed { run, config: manifest.config().digest().to_string(), layers: layers.collect() })
 }

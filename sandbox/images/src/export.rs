@@ -26,10 +26,10 @@ impl Store {
         let missing = || StoreError::Missing(self.folder().to_owned());
         let (digest, blobs) = self.open_blobs(image)?.ok_or_else(missing)?;
         let manifest = self.blob(&digest)?.ok_or_else(missing)?;
-        let media_type = document::manifest(&manifest)?
-            .media_type()
-            .as_ref()
-            .map_or_else(|| "application/vnd.oci.image.manifest.v1+json".to_owned(), ToString::to_string);
+        let media_type = match document::manifest(&manifest)?.media_type {
+            none if none.is_empty() => "application/vnd.oci.image.manifest.v1+json".to_owned(),
+            media_type => media_type,
+        };
         let mut annotations = json!({"io.containerd.image.name": image.as_str()});
         if let Some(tag) = image.tag() {
             annotations["org.opencontainers.image.ref.name"] = tag.into();

@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::StoreError;
 use crate::document::{self, Layer};
 use crate::prune::Entry;
-use crate::record::Record;
 use crate::store::Store;
 
 /// An image of the store, for a list.
@@ -61,14 +60,6 @@ impl Store {
         Ok(Some((info, document::json("configuration", &config)?)))
     }
 
-    /// Removes an image, and what only it needs. Returns whether it was here.
-    ///
-    /// # Errors
-    /// [`StoreError::Busy`], if a sandbox uses the image.
-    pub fn remove(&self, image: &Image) -> Result<bool, StoreError> {
-        self.remove_record(&self.record_path(image))
-    }
-
     /// Gives an image another name, too. Returns whether the image is here.
     ///
     /// # Errors
@@ -77,7 +68,7 @@ impl Store {
         // Keeps the image until its new name is saved.
         let stored = self.find(image)?;
         let Some((record, _)) = self.load(image)?.filter(|_| stored.is_some()) else { return Ok(false) };
-        self.save(name, &Record { reference: name.as_str().to_owned(), ..record })?;
+        self.save(name, record)?;
         Ok(true)
     }
 

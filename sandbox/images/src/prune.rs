@@ -6,10 +6,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use porch_fn_image::Image;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::StoreError;
-use crate::document::{MAX_DOCUMENT, Parsed};
+use crate::document::Parsed;
 use crate::error::OnDisk as _;
 use crate::record::Record;
 use crate::run_folder::RunFolder;
@@ -26,7 +27,7 @@ pub struct Pruned {
 
 /// A record that leads to its documents.
 pub(crate) struct Entry {
-    pub(crate) path: PathBuf,
+    path: PathBuf,
     pub(crate) record: Record,
     pub(crate) parsed: Parsed,
     pub(crate) used: SystemTime,
@@ -36,7 +37,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// The digests of all blobs that the image needs.
-    pub(crate) fn blobs(&self) -> impl Iterator<Item = &str> {
+    fn blobs(&self) -> impl Iterator<Item = &str> {
         let layers = self.parsed.layers.iter().map(|layer| &layer.digest);
         [&self.record.manifest, &self.parsed.config].into_iter().chain(layers).map(String::as_str)
     }
@@ -49,25 +50,16 @@ impl Store {
     /// is damaged or that no image needs. Unpacks again what is incomplete.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while another process uses the store all the time.
+    /// [`StoreError::Busy`] while other processes use the store all the time.
     pub fn prune(&self, unused_for: Duration) -> Result<Pruned, StoreError> {
-        let mut damaged = Vec::new();
         for path in self.files("blobs")? {
-            let Ok(blob) = File::open(&path) else { continue };
-            if !self.is_intact(&digest_of(&path), &blob)? {
-                damaged.push(path);
-            }
-        }
-        let lock = self.must_lock_alone()?;
-        let doomed = self.run_folder_locked(&lock)?;
-        for path in damaged {
-            // Another process may have replaced it.
-            if let Ok(blob) = File::open(&path)
-                && !self.is_intact(&digest_of(&path), &blob)?
-            {
+            let digest = path.file_name().unwrap_or_default().to_string_lossy().replacen('-', ":", 1);
+            if !self.is_intact(&digest, &File::open(&path).on_disk("cannot open", &path)?)? {
                 fs::remove_file(&path).on_disk("cannot remove", path)?;
             }
         }
+        let lock = self.lock_alone()?.ok_or_else(|| StoreError::Busy(self.folder().to_owned()))?;
+        let doomed = self.run_folder_locked(&lock)?;
         let mut images = 0;
         for entry in self.entries()? {
             let is_old = entry.used.elapsed().is_ok_and(|age| age >= unused_for);
@@ -77,99 +69,90 @@ impl Store {
                 images += 1;
             }
         }
-        let collected = self.collect_locked(&doomed)?;
+        let pruned = self.collect_locked(&doomed)?;
         let kept = self.entries()?;
         drop(lock);
         for Entry { record, parsed: Parsed { layers, .. }, .. } in kept {
-            let mut unpacked =
-                (0..layers.len()).try_for_each(|number| self.unpack(&layers, number).map(drop));
-            unpacked = unpacked.and_then(|()| self.unpack_plain(&layers).map(drop));
-            if let Err(error) = unpacked {
+            let unpacked = (0..layers.len()).try_for_each(|number| self.unpack(&layers, number).map(drop));
+            if let Err(error) = unpacked.and_then(|()| self.unpack_plain(&layers).map(drop)) {
                 let error = error.to_string();
                 tracing::warn!(image = record.reference, error, "an image cannot be unpacked again");
             }
         }
-        Ok(Pruned { images: images + collected.images, ..collected })
+        Ok(Pruned { images: images + pruned.images, ..pruned })
+    }
+
+    /// Removes one image, and what only it needs. Returns whether it was here.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`], if a sandbox uses the image.
+    pub fn remove(&self, image: &Image) -> Result<bool, StoreError> {
+        let path = self.record_path(image);
+        let lock = self.lock_alone()?.ok_or_else(|| StoreError::Busy(self.folder().to_owned()))?;
+        if !path.exists() {
+            return Ok(false);
+        }
+        if !is_free(&path)? {
+            return Err(StoreError::Busy(path));
+        }
+        fs::remove_file(&path).on_disk("cannot remove", path)?;
+        let doomed = self.run_folder_locked(&lock)?;
+        self.remove_unneeded(&doomed)?;
+        // What is doomed is removed without the lock.
+        drop(lock);
+        Ok(true)
     }
 
     /// Removes images until the rest fits. A fault is no reason to fail a pull.
-    pub(crate) fn collect_or_warn(&self) -> Result<(), StoreError> {
+    pub(crate) fn collect(&self) {
         let collect = || -> Result<(), StoreError> {
-            if self.total()? <= self.options().max_bytes {
-                return Ok(());
+            if self.total()? > self.options().max_bytes
+                && let Some(lock) = self.lock_alone()?
+            {
+                let doomed = self.run_folder_locked(&lock)?;
+                let Pruned { images, bytes } = self.collect_locked(&doomed)?;
+                drop(lock);
+                tracing::info!(images, bytes, "images that were unused for longest are removed");
             }
-            let Some(lock) = self.lock_alone()? else { return Ok(()) };
-            let doomed = self.run_folder_locked(&lock)?;
-            let Pruned { images, bytes } = self.collect_locked(&doomed)?;
-            drop(lock);
-            tracing::info!(images, bytes, "images that were unused for longest are removed");
             Ok(())
         };
         if let Err(error) = collect() {
             tracing::warn!(error = error.to_string(), "images that are not needed cannot be removed");
         }
-        Ok(())
     }
 
-    /// The caller holds the lock alone. Large folders move to `doomed`, which is removed after the
-    /// lock was released.
+    /// The caller holds the lock alone. Content moves to `doomed`.
     fn collect_locked(&self, doomed: &RunFolder) -> Result<Pruned, StoreError> {
         let mut pruned = Pruned { images: 0, bytes: self.remove_unneeded(doomed)? };
-        let mut total = self.total()?;
         let mut entries = self.entries()?;
         entries.sort_by_key(|entry| entry.used);
         for entry in entries {
-            if total <= self.options().max_bytes {
+            if self.total()? <= self.options().max_bytes {
                 break;
             }
             if is_free(&entry.path)? {
                 fs::remove_file(&entry.path).on_disk("cannot remove", entry.path)?;
-                let freed = self.remove_unneeded(doomed)?;
-                total = total.saturating_sub(freed);
                 pruned.images += 1;
-                pruned.bytes += freed;
+                pruned.bytes += self.remove_unneeded(doomed)?;
             }
         }
         Ok(pruned)
     }
 
-    /// Removes one image, and what only it needs.
-    pub(crate) fn remove_record(&self, path: &Path) -> Result<bool, StoreError> {
-        let lock = self.must_lock_alone()?;
-        if !path.exists() {
-            return Ok(false);
-        }
-        if !is_free(path)? {
-            return Err(StoreError::Busy(path.to_owned()));
-        }
-        fs::remove_file(path).on_disk("cannot remove", path)?;
-        let doomed = self.run_folder_locked(&lock)?;
-        self.remove_unneeded(&doomed)?;
-        drop(lock);
-        Ok(true)
-    }
-
     /// Removes records that lead nowhere, and blobs and trees that no image has. Returns their size.
     fn remove_unneeded(&self, doomed: &RunFolder) -> Result<u64, StoreError> {
-        let entries = self.entries()?;
-        let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
-        let records: HashSet<_> = entries.iter().filter_map(|entry| name(&entry.path)).collect();
-        let blobs = entries.iter().flat_map(Entry::blobs).map(|digest| self.blob_path(digest));
-        let blobs: HashSet<_> = blobs.filter_map(|path| name(&path)).collect();
-        let mut trees = HashSet::new();
-        for entry in &entries {
-            let complete = self.trees(&entry.parsed.layers)?.unwrap_or_default();
-            trees.extend(complete.into_iter().map(|(key, _)| key.into()));
+        let (mut needed, mut removed) = (HashSet::new(), 0);
+        for entry in self.entries()? {
+            let trees = self.trees(&entry.parsed.layers)?.unwrap_or_default();
+            needed.extend(entry.blobs().map(|digest| self.blob_path(digest)));
+            needed.extend(trees.iter().map(|(key, _)| self.tree_path(key)));
+            needed.insert(entry.path);
         }
-        let mut removed = 0;
-        for (folder, names) in [("images", records), ("blobs", blobs), ("layers", trees)] {
-            for path in self.files(folder)? {
-                let name = name(&path).unwrap_or_default();
-                if names.contains(&name) || !is_free(&path)? {
-                    continue;
-                }
-                removed += if folder == "images" { 0 } else { self.size_of(&path) };
-                fs::rename(&path, doomed.path().join(&name)).on_disk("cannot remove", path)?;
+        for path in [self.files("images")?, self.files("blobs")?, self.files("layers")?].concat() {
+            if !needed.contains(&path) && is_free(&path)? {
+                removed += self.size_of(&path);
+                let name = path.file_name().unwrap_or_default();
+                fs::rename(&path, doomed.path().join(name)).on_disk("cannot remove", path)?;
             }
         }
         Ok(removed)
@@ -178,7 +161,7 @@ impl Store {
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::new();
         for path in self.files("images")? {
-            let Some(bytes) = read(&path, MAX_DOCUMENT)? else { continue };
+            let Some(bytes) = read(&path)? else { continue };
             if let Some((record, parsed)) = self.parse(&bytes)? {
                 let used =
                     fs::metadata(&path).and_then(|file| file.modified()).on_disk("cannot read", &path)?;
@@ -190,8 +173,8 @@ impl Store {
 
     /// Size of all content, in bytes.
     fn total(&self) -> Result<u64, StoreError> {
-        let content = self.files("blobs")?.into_iter().chain(self.files("layers")?);
-        Ok(content.map(|path| self.size_of(&path)).fold(0, u64::saturating_add))
+        let content = [self.files("blobs")?, self.files("layers")?].concat();
+        Ok(content.iter().map(|path| self.size_of(path)).fold(0, u64::saturating_add))
     }
 
     /// Size of a blob or of a tree.
@@ -201,16 +184,8 @@ impl Store {
     }
 }
 
-fn digest_of(blob: &Path) -> String {
-    blob.file_name().unwrap_or_default().to_string_lossy().replacen('-', ":", 1)
-}
-
 /// Whether no sandbox uses the image or tree. The caller holds the store's lock alone.
 fn is_free(path: &Path) -> Result<bool, StoreError> {
-    match File::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
-        file => {
-            Ok(flock(file.on_disk("cannot open", path)?, FlockOperation::NonBlockingLockExclusive).is_ok())
-        }
-    }
+    let file = File::open(path).on_disk("cannot open", path)?;
+    Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
 }

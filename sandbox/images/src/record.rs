@@ -8,7 +8,7 @@ use porch_fn_registry::sha256;
 use serde::{Deserialize, Serialize};
 
 /// The file of one reference. Files of older versions have more fields, and count as absent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
     /// The full reference, with its tag or digest.
@@ -24,6 +24,12 @@ pub(crate) struct Record {
 // === impl Record ===
 
 impl Record {
+    /// A record without a reference.
+    pub(crate) fn new(resolved: &str, manifest: &str) -> Self {
+        let (resolved, manifest) = (resolved.to_owned(), manifest.to_owned());
+        Self { reference: String::new(), resolved, manifest, pulled: SystemTime::now() }
+    }
+
     /// The name of the reference's file, without its extension.
     pub(crate) fn key(image: &Image) -> String {
         sha256(image.as_str().as_bytes())["sha256:".len()..][..32].to_owned()

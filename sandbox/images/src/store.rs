@@ -17,7 +17,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::content::Hashed;
-use crate::document::{self, MAX_DOCUMENT, Parsed};
+use crate::document::{self, Layer, MAX_DOCUMENT, Parsed};
 use crate::error::OnDisk as _;
 use crate::record::Record;
 use crate::{Owner, StoreError};
@@ -129,10 +129,6 @@ impl Store {
         Ok(None)
     }
 
-    pub(crate) fn must_lock_alone(&self) -> Result<Lock, StoreError> {
-        self.lock_alone()?.ok_or_else(|| StoreError::Busy(self.folder().to_owned()))
-    }
-
     fn lock_file(&self) -> Result<(File, PathBuf), StoreError> {
         let path = self.path("lock");
         let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -140,17 +136,16 @@ impl Store {
     }
 
     /// Writes the record of a reference whole.
-    pub(crate) fn save(&self, image: &Image, record: &Record) -> Result<(), StoreError> {
+    pub(crate) fn save(&self, image: &Image, record: Record) -> Result<(), StoreError> {
         if record.contradicts(image) {
-            let (name, digest) = (image.to_string(), record.resolved.clone());
-            return Err(StoreError::Pinned { name, digest });
+            return Err(StoreError::Pinned { name: image.to_string(), digest: record.resolved });
         }
-        let bytes = serde_json::to_vec(record).map_err(|error| StoreError::document("record", error))?;
+        let record = serde_json::json!(Record { reference: image.to_string(), ..record }).to_string();
         let lock = self.lock()?;
         let folder = self.run_folder_locked(&lock)?;
         let file = folder.path().join("file");
         let written = File::create_new(&file).and_then(|mut file| {
-            file.write_all(&bytes)?;
+            file.write_all(record.as_bytes())?;
             file.sync_all()
         });
         written.and_then(|()| fs::rename(&file, self.record_path(image))).on_disk("cannot write", &file)
@@ -158,7 +153,7 @@ impl Store {
 
     /// The record of a reference and what its documents say. `None`: it is not here, or damaged.
     pub(crate) fn load(&self, image: &Image) -> Result<Option<(Record, Parsed)>, StoreError> {
-        let Some(bytes) = read(&self.record_path(image), MAX_DOCUMENT)? else { return Ok(None) };
+        let Some(bytes) = read(&self.record_path(image))? else { return Ok(None) };
         Ok(self
             .parse(&bytes)?
             .filter(|(record, _)| record.reference == image.as_str() && !record.contradicts(image)))
@@ -169,7 +164,7 @@ impl Store {
         let Ok(record) = serde_json::from_slice::<Record>(record) else { return Ok(None) };
         let Some(manifest) = self.blob(&record.manifest)? else { return Ok(None) };
         let Ok(manifest) = document::manifest(&manifest) else { return Ok(None) };
-        let Some(config) = self.blob(manifest.config().digest().as_ref())? else { return Ok(None) };
+        let Some(config) = self.blob(&manifest.config.digest)? else { return Ok(None) };
         Ok(document::parse(&manifest, &config).ok().map(|parsed| (record, parsed)))
     }
 
@@ -178,13 +173,13 @@ impl Store {
         if !is_digest(digest) {
             return Ok(None);
         }
-        Ok(read(&self.blob_path(digest), MAX_DOCUMENT)?.filter(|bytes| has_digest(bytes, digest)))
+        Ok(read(&self.blob_path(digest))?.filter(|bytes| has_digest(bytes, digest)))
     }
 
-    /// Keeps a blob that is here and has this size.
-    pub(crate) fn lease_blob(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
-        let path = self.blob_path(digest);
-        Ok(lease(&path)?.filter(|file| file.metadata().is_ok_and(|file| file.len() == size)))
+    /// Keeps a layer's blob, if it is here and has the layer's size. The caller holds the lock.
+    pub(crate) fn lease_blob(&self, layer: &Layer) -> Result<Option<File>, StoreError> {
+        let blob = lease(&self.blob_path(&layer.digest))?;
+        Ok(blob.filter(|file| file.metadata().is_ok_and(|file| file.len() == layer.size)))
     }
 
     /// Whether the content of an open blob has this digest.
@@ -206,10 +201,10 @@ pub(crate) fn lease(path: &Path) -> Result<Option<File>, StoreError> {
 }
 
 /// A small file. Larger ones count as absent.
-pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Ok(metadata) if metadata.len() > limit => Ok(None),
+        Ok(metadata) if metadata.len() > MAX_DOCUMENT => Ok(None),
         _ => fs::read(path).map(Some).on_disk("cannot read", path),
     }
 }

@@ -45,7 +45,7 @@ impl Store {
         let Some(trees) = self.trees(&parsed.layers)? else { return Ok(None) };
         for layer in &parsed.layers {
             // The image could not be exported, or unpacked again.
-            if self.lease_blob(&layer.digest, layer.size)?.is_none() {
+            if self.lease_blob(layer)?.is_none() {
                 return Ok(None);
             }
         }

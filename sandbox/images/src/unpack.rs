@@ -12,7 +12,6 @@ mod entry;
 mod folder;
 mod guard;
 mod resolve;
-mod sparse;
 #[cfg(test)]
 mod tests;
 
@@ -20,16 +19,16 @@ use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::Timespec;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Entry, EntryType};
 
 pub use self::decompress::decompressed;
 use self::entry::{Step, step};
-use self::folder::{Data, Folder};
+use self::folder::Folder;
 pub(crate) use self::guard::Guard;
-use self::sparse::Sparse;
 
-/// Limits of one image, or what one layer takes of them.
+/// Limits of one image, or what layers take of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Bytes of the tar stream, and 4 KiB for each file, folder and link.
@@ -40,55 +39,35 @@ pub struct Size {
 
 /// Why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts explain the variants")]
 pub enum UnpackError {
-    /// An entry that no well-formed layer has.
-    #[error("the entry {name:?} of a layer is refused: {refusal}")]
-    Refused {
-        /// The entry's name, cut to a limit.
-        name: String,
-        /// What is wrong with it.
-        refusal: Refusal,
-    },
-    /// The limit of bytes.
+    #[error("{source} (a layer's entry {name:?})")]
+    Entry { name: String, source: Box<UnpackError> },
     #[error("the image's files need more than --image-max-size: use a smaller image")]
     TooLarge,
-    /// The limit of entries.
     #[error("the image has more than {0} files: use a smaller image")]
     TooMany(u64),
-    /// The layer's stream is malformed or cannot be read.
     #[error("a layer cannot be read: {0}")]
     Read(io::Error),
-    /// The folder cannot be written.
-    #[error("{name:?} of a layer cannot be written: {source}; --image-dir names another folder")]
-    Write {
-        /// The entry's name, cut to a limit.
-        name: String,
-        /// The operating system's error.
-        source: io::Error,
-    },
-}
-
-/// What is wrong with an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts explain the variants")]
-pub enum Refusal {
-    #[error("its name has a NUL")]
+    #[error("a file cannot be written: {0}; --image-dir names another folder")]
+    Write(io::Error),
+    #[error("a name has a NUL")]
     NulInName,
-    #[error("it has no name")]
+    #[error("a file has no name")]
     NoName,
-    #[error("its path is longer than Linux allows, or deeper than 256 folders")]
+    #[error("a path is longer than Linux allows, or deeper than 256 folders")]
     TooLong,
-    #[error("its whiteout names no file")]
+    #[error("a whiteout names no file")]
     Whiteout,
-    #[error("it is a link without a valid target")]
+    #[error("a link has no valid target")]
     LinkTarget,
-    #[error("its type is not known")]
+    #[error("a file's type is not known")]
     Type,
-    #[error("its type has no data, but its header announces some: other programs read other files")]
+    #[error("a file's type has no data, but its header announces some: other programs read other files")]
     Data,
-    #[error("its attributes for a sparse file are malformed")]
+    #[error("a file is sparse: build the image without sparse files")]
     Sparse,
-    #[error("its path leads through a file, or through too many links")]
+    #[error("a path leads through a file, or through too many links")]
     Path,
 }
 
@@ -101,14 +80,17 @@ pub fn unpack(tar: impl Read, folder: BorrowedFd<'_>, limits: Size) -> Result<Si
     let guard = Guard::new(limits.bytes);
     let mut folder = Folder::new(folder, guard.clone());
     let mut archive = Archive::new(guard.watch(tar));
-    let mut entries = archive.entries().map_err(read_error)?;
+    let mut entries = archive.entries()?;
     let mut count = 0;
     while let Some(entry) = entries.next() {
-        let mut entry = entry.map_err(read_error)?;
+        let mut entry = entry?;
         guard.expect_data();
-        apply(&mut folder, &mut entry)?;
+        apply(&mut folder, &mut entry).map_err(|error| {
+            let name = String::from_utf8_lossy(&entry.path_bytes()).chars().take(200).collect();
+            UnpackError::Entry { name, source: Box::new(error) }
+        })?;
         // Skips data that was not needed. It is not part of the headers of the next entry.
-        io::copy(&mut entry, &mut io::sink()).map_err(read_error)?;
+        io::copy(&mut entry, &mut io::sink())?;
         guard.expect_headers();
         count = (count + 1).max(folder.paths());
         if count > limits.entries {
@@ -116,47 +98,32 @@ pub fn unpack(tar: impl Read, folder: BorrowedFd<'_>, limits: Size) -> Result<Si
         }
     }
     let mut rest = archive.into_inner();
-    // Go's tools refuse such an archive; others go on behind the block.
     let mut block = Vec::new();
-    (&mut rest).take(512).read_to_end(&mut block).map_err(read_error)?;
+    (&mut rest).take(512).read_to_end(&mut block)?;
+    // Go's tools refuse such an archive; others go on behind the block.
     if block.iter().any(|byte| *byte != 0) {
-        return Err(UnpackError::Read(io::Error::other("there is data behind a single block of zeros")));
+        return Err(io::Error::other("there is data behind a single block of zeros").into());
     }
     // The digest covers the padding behind the end, too.
-    io::copy(&mut rest, &mut io::sink()).map_err(read_error)?;
+    io::copy(&mut rest, &mut io::sink())?;
     Ok(Size { bytes: guard.used(), entries: count })
 }
 
 fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(), UnpackError> {
-    let sparse = Sparse::of(entry).map_err(|refusal| refused(&entry.path_bytes(), refusal))?;
-    let other = sparse.as_ref().and_then(|sparse| sparse.name.clone());
-    let name = other.unwrap_or_else(|| entry.path_bytes().into_owned());
-    let modified = modified(entry);
+    let modified = modified(entry)?;
+    let (name, target) = (entry.path_bytes().into_owned(), entry.link_name_bytes().map(Into::<Vec<_>>::into));
     let header = entry.header();
     let mut kind = header.entry_type();
     // A trailing slash is a folder in archives older than POSIX.
     if kind == EntryType::Regular && header.as_old().linkflag == [0] && name.ends_with(b"/") {
         kind = EntryType::Directory;
     }
-    let has_data = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
-    if !has_data && entry.size() > 0 && kind != EntryType::XGlobalHeader {
-        return Err(refused(&name, Refusal::Data));
-    }
-    let target = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
-    let mode = entry.header().mode().unwrap_or(0o644);
-    match step(kind, &name, target.as_deref(), mode).map_err(|refusal| refused(&name, refusal))? {
+    let mode = header.mode().unwrap_or(0o644);
+    let has_data = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::XGlobalHeader);
+    match step(kind, &name, target.as_deref(), mode)? {
+        _ if !has_data && entry.size() > 0 => Err(UnpackError::Data),
         Step::Folder { place, mode } => folder.folder(place.as_ref(), mode),
-        Step::File { place, mode } => match sparse {
-            Some(sparse) => {
-                let size = sparse.size;
-                let stream = sparse.expand(entry).map_err(UnpackError::Read)?;
-                folder.file(&place, Data { stream, size, is_sparse: true, mode, modified })
-            }
-            None => {
-                let (size, is_sparse) = (entry.size(), kind == EntryType::GNUSparse);
-                folder.file(&place, Data { stream: entry, size, is_sparse, mode, modified })
-            }
-        },
+        Step::File { place, mode } => folder.file(&place, entry, mode, modified),
         Step::Symlink { place, target } => folder.symlink(&place, &target),
         Step::HardLink { place, target } => folder.hard_link(&place, &target),
         Step::Whiteout(place) => folder.whiteout(&place),
@@ -164,31 +131,48 @@ fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(
         Step::Nothing(place) => folder.nothing(&place),
         Step::Skip => Ok(()),
     }
-    .map_err(|error| error.of(&name))
 }
 
 /// The time of an entry. Its attributes may have a more exact one than its header.
-fn modified<R: Read>(entry: &mut Entry<'_, R>) -> Timespec {
-    let exact = entry.pax_extensions().ok().flatten().and_then(|attributes| {
-        let mtime = attributes.flatten().filter(|attribute| attribute.key_bytes() == b"mtime").last()?;
-        let (seconds, fraction) = mtime.value().ok()?.split_once('.').unwrap_or((mtime.value().ok()?, ""));
-        let nanoseconds = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
-        Some(Timespec { tv_sec: seconds.parse().ok()?, tv_nsec: nanoseconds })
-    });
-    let seconds = || i64::try_from(entry.header().mtime().unwrap_or_default()).unwrap_or_default();
-    exact.unwrap_or_else(|| Timespec { tv_sec: seconds(), tv_nsec: 0 })
+fn modified<R: Read>(entry: &mut Entry<'_, R>) -> Result<Timespec, UnpackError> {
+    let seconds = entry.header().mtime().ok().and_then(|seconds| i64::try_from(seconds).ok());
+    let mut time = Timespec { tv_sec: seconds.unwrap_or_default(), tv_nsec: 0 };
+    for attribute in entry.pax_extensions()?.into_iter().flatten() {
+        let attribute = attribute?;
+        match attribute.key_bytes() {
+            key if key.starts_with(b"GNU.sparse.") => return Err(UnpackError::Sparse),
+            b"mtime" => {
+                let value = attribute.value().unwrap_or_default();
+                let (seconds, fraction) = value.split_once('.').unwrap_or((value, ""));
+                time.tv_sec = seconds.parse().unwrap_or(time.tv_sec);
+                time.tv_nsec = format!("{fraction:0<9}").get(..9).and_then(|it| it.parse().ok()).unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+    Ok(time)
 }
 
-fn read_error(error: io::Error) -> UnpackError {
-    if error.kind() == io::ErrorKind::FileTooLarge { UnpackError::TooLarge } else { UnpackError::Read(error) }
+/// Errors of the stream, and of the guard. A full disk is one of the disk.
+impl From<io::Error> for UnpackError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::FileTooLarge => Self::TooLarge,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Write(error),
+            _ => Self::Read(error),
+        }
+    }
 }
 
-fn refused(name: &[u8], refusal: Refusal) -> UnpackError {
-    UnpackError::Refused { name: quoted(name), refusal }
-}
-
-/// The name for an error, which shows control characters as escapes.
-fn quoted(name: &[u8]) -> String {
-    const MAX_QUOTED: usize = 200;
-    String::from_utf8_lossy(name).chars().take(MAX_QUOTED).collect()
+/// Errors that the layer causes, and errors of the disk.
+impl From<Errno> for UnpackError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NAMETOOLONG => Self::TooLong,
+            Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::EXIST | Errno::ISDIR => {
+                Self::Path
+            }
+            errno => Self::Write(errno.into()),
+        }
+    }
 }

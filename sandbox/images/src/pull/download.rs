@@ -1,6 +1,6 @@
-//! Downloads one blob, and hashes it while it arrives.
+//! Downloads one blob into the store.
 
-use std::path::PathBuf;
+use std::fs::File;
 use std::time::Duration;
 
 use porch_fn_image::Image;
@@ -9,7 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use super::Progress;
 use crate::StoreError;
-use crate::content::{Content, Incoming};
+use crate::content::Incoming;
+use crate::document::Layer;
+use crate::run_folder::RunFolder;
+use crate::store::Store;
 
 /// Attempts at one blob. Each goes on where the last one stopped.
 const MAX_ATTEMPTS: u32 = 6;
@@ -19,11 +22,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MIN_BYTES: u64 = 32 << 10;
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// Where blobs come from, and who watches.
+/// Where blobs come from and go to, and who watches.
 pub(super) struct Download<'a> {
+    pub(super) store: &'a Store,
     pub(super) client: &'a Client,
     pub(super) image: &'a Image,
     pub(super) progress: &'a dyn Progress,
+    pub(super) folder: &'a RunFolder,
 }
 
 /// A blob to download.
@@ -32,30 +37,33 @@ pub(super) struct Wanted<'a> {
     pub(super) size: u64,
     /// `layer`, `configuration`.
     pub(super) what: &'static str,
-    /// Whether people are told how much of it has arrived.
-    pub(super) is_counted: bool,
 }
 
 /// The bytes since a moment.
-struct Rate {
-    since: Instant,
-    bytes: u64,
-}
+struct Rate(Instant, u64);
 
 // === impl Download ===
 
 impl Download<'_> {
-    /// Writes a blob to a new file. If the connection is lost, goes on from there.
-    pub(super) async fn fetch(&self, wanted: &Wanted<'_>, path: PathBuf) -> Result<Content, StoreError> {
-        let changed = || StoreError::Digest { what: wanted.what };
-        let mut incoming = Incoming::create(path, Hasher::of(wanted.digest).ok_or_else(changed)?)?;
+    /// Fetches a layer, unless it is here. Returns a lease.
+    pub(super) async fn layer(&self, layer: &Layer, blob: Option<File>) -> Result<File, StoreError> {
+        match blob {
+            Some(blob) => Ok(blob),
+            None => self.fetch(Wanted { digest: &layer.digest, size: layer.size, what: "layer" }).await,
+        }
+    }
+
+    /// Fetches a blob. If the connection is lost, goes on from there. Returns a lease.
+    pub(super) async fn fetch(&self, wanted: Wanted<'_>) -> Result<File, StoreError> {
+        let hasher = Hasher::of(wanted.digest).ok_or(StoreError::Digest { what: wanted.what })?;
+        let mut incoming = Incoming::create(self.folder, hasher)?;
+        let mut rate = Rate(Instant::now(), 0);
         let mut attempt = 1;
-        let mut rate = Rate { since: Instant::now(), bytes: 0 };
         loop {
-            let lost = match self.receive(wanted, &mut incoming, &mut rate).await {
+            let lost = match self.receive(&wanted, &mut incoming, &mut rate).await {
                 Ok(()) => {
-                    let content = incoming.finish();
-                    return if content.digest == wanted.digest { Ok(content) } else { Err(changed()) };
+                    let content = incoming.finish(Some((wanted.digest, wanted.what)))?;
+                    return self.store.blocking(move |store| store.admit(&content)).await;
                 }
                 Err(StoreError::Registry(error)) => error,
                 Err(error) => return Err(error),
@@ -88,11 +96,11 @@ impl Download<'_> {
             skip -= seen;
             // A few KiB, into the page cache.
             let new = &chunk[seen as usize..];
-            if incoming.size() + new.len() as u64 > wanted.size {
+            incoming.write(new)?;
+            if incoming.size() > wanted.size {
                 return Err(StoreError::Digest { what: wanted.what });
             }
-            incoming.write(new)?;
-            if wanted.is_counted {
+            if wanted.what == "layer" {
                 self.progress.add(new.len() as u64);
             }
         }
@@ -104,14 +112,12 @@ impl Download<'_> {
 
 impl Rate {
     fn check(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.bytes += bytes;
-        if self.since.elapsed() < WINDOW {
+        self.1 += bytes;
+        if self.0.elapsed() < WINDOW {
             return Ok(());
         }
-        if self.bytes < MIN_BYTES {
-            return Err(StoreError::Slow("less than 32 KiB in 30 s"));
-        }
-        *self = Self { since: Instant::now(), bytes: 0 };
-        Ok(())
+        let is_slow = self.1 < MIN_BYTES;
+        *self = Self(Instant::now(), 0);
+        if is_slow { Err(StoreError::Slow("less than 32 KiB in 30 s")) } else { Ok(()) }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use tar::EntryType;
 
-use super::Refusal;
+use super::UnpackError;
 use super::resolve::MAX_PATH;
 
 /// Prefix of the names that hide a file of a lower layer.
@@ -50,19 +50,24 @@ pub(super) struct Place {
 }
 
 /// Decides by type, name, link target and mode.
-pub(super) fn step(kind: EntryType, name: &[u8], target: Option<&[u8]>, mode: u32) -> Result<Step, Refusal> {
+pub(super) fn step(
+    kind: EntryType,
+    name: &[u8],
+    target: Option<&[u8]>,
+    mode: u32,
+) -> Result<Step, UnpackError> {
     if kind == EntryType::XGlobalHeader {
         return Ok(Step::Skip);
     }
     let Some(place) = place(name)? else {
         // `./`, the root of the image.
         let root = Step::Folder { place: None, mode: bits(mode) };
-        return if kind.is_dir() { Ok(root) } else { Err(Refusal::NoName) };
+        return if kind.is_dir() { Ok(root) } else { Err(UnpackError::NoName) };
     };
     if let Some(hidden) = place.name.as_bytes().strip_prefix(WHITEOUT) {
         return match hidden {
             OPAQUE => Ok(Step::Opaque(place.parent)),
-            b"" | b"." | b".." => Err(Refusal::Whiteout),
+            b"" | b"." | b".." => Err(UnpackError::Whiteout),
             _ => Ok(Step::Whiteout(Place { name: OsStr::from_bytes(hidden).to_owned(), ..place })),
         };
     }
@@ -72,17 +77,17 @@ pub(super) fn step(kind: EntryType, name: &[u8], target: Option<&[u8]>, mode: u3
             Some(target) if !target.is_empty() && target.len() <= MAX_PATH && !target.contains(&0) => {
                 Ok(Step::Symlink { place, target: OsStr::from_bytes(target).to_owned() })
             }
-            _ => Err(Refusal::LinkTarget),
+            _ => Err(UnpackError::LinkTarget),
         },
         EntryType::Link => {
-            let target = self::place(target.ok_or(Refusal::LinkTarget)?)?.ok_or(Refusal::LinkTarget)?;
+            let target =
+                self::place(target.ok_or(UnpackError::LinkTarget)?)?.ok_or(UnpackError::LinkTarget)?;
             Ok(Step::HardLink { place, target })
         }
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            Ok(Step::File { place, mode: bits(mode) })
-        }
+        EntryType::Regular | EntryType::Continuous => Ok(Step::File { place, mode: bits(mode) }),
+        EntryType::GNUSparse => Err(UnpackError::Sparse),
         EntryType::Char | EntryType::Block | EntryType::Fifo => Ok(Step::Nothing(place)),
-        _ => Err(Refusal::Type),
+        _ => Err(UnpackError::Type),
     }
 }
 
@@ -93,9 +98,9 @@ fn bits(mode: u32) -> u32 {
 
 /// The plain names of a path, without `.`, `..`, empty ones, and the leading slash. `None`: it is
 /// the root.
-fn place(name: &[u8]) -> Result<Option<Place>, Refusal> {
+fn place(name: &[u8]) -> Result<Option<Place>, UnpackError> {
     if name.contains(&0) {
-        return Err(Refusal::NulInName);
+        return Err(UnpackError::NulInName);
     }
     let mut parent = PathBuf::new();
     for part in name.split(|byte| *byte == b'/') {
@@ -105,7 +110,7 @@ fn place(name: &[u8]) -> Result<Option<Place>, Refusal> {
                 parent.pop();
             }
             part if part.len() > MAX_NAME || parent.as_os_str().len() + 1 + part.len() > MAX_PATH => {
-                return Err(Refusal::TooLong);
+                return Err(UnpackError::TooLong);
             }
             part => parent.push(OsStr::from_bytes(part)),
         }
@@ -119,13 +124,18 @@ fn place(name: &[u8]) -> Result<Option<Place>, Refusal> {
 mod tests {
     use super::*;
 
+    /// Errors have no equality.
+    fn tried(kind: EntryType, name: &[u8], target: Option<&[u8]>, mode: u32) -> Result<Step, String> {
+        step(kind, name, target, mode).map_err(|error| format!("{error:?}"))
+    }
+
     fn place(parent: &str, name: &str) -> Place {
         Place { parent: parent.into(), name: name.into() }
     }
 
     #[test]
     fn names_become_paths_in_the_layer() {
-        let file = |name: &str| step(EntryType::Regular, name.as_bytes(), None, 0o4755);
+        let file = |name: &str| tried(EntryType::Regular, name.as_bytes(), None, 0o4755);
         for name in ["usr/bin/x", "/usr/bin/x", "./usr//bin/./x"] {
             assert_eq!(file(name), Ok(Step::File { place: place("usr/bin", "x"), mode: 0o755 }), "{name}");
         }
@@ -138,13 +148,13 @@ mod tests {
         }
         let long = "n".repeat(256);
         for (name, refusal) in [
-            ("a/..", Refusal::NoName),
-            ("a\0b", Refusal::NulInName),
-            ("./", Refusal::NoName),
-            ("a/.wh..", Refusal::Whiteout),
-            ("a/.wh...", Refusal::Whiteout),
-            ("a/.wh.", Refusal::Whiteout),
-            (&*long, Refusal::TooLong),
+            ("a/..", "NoName".to_owned()),
+            ("a\0b", "NulInName".to_owned()),
+            ("./", "NoName".to_owned()),
+            ("a/.wh..", "Whiteout".to_owned()),
+            ("a/.wh...", "Whiteout".to_owned()),
+            ("a/.wh.", "Whiteout".to_owned()),
+            (&*long, "TooLong".to_owned()),
         ] {
             assert_eq!(file(name), Err(refusal), "{name}");
         }
@@ -152,26 +162,26 @@ mod tests {
 
     #[test]
     fn links_keep_their_text_and_hard_links_stay_in_the_root() {
-        let link = |kind, target: &str| step(kind, b"a/l", Some(target.as_bytes()), 0o777);
+        let link = |kind, target: &str| tried(kind, b"a/l", Some(target.as_bytes()), 0o777);
         let symlink = |target: &str| Step::Symlink { place: place("a", "l"), target: target.into() };
         for target in ["/etc/passwd", "../../../x"] {
             assert_eq!(link(EntryType::Symlink, target), Ok(symlink(target)));
         }
-        assert_eq!(link(EntryType::Symlink, ""), Err(Refusal::LinkTarget));
+        assert_eq!(link(EntryType::Symlink, ""), Err("LinkTarget".to_owned()));
         let hard = Step::HardLink { place: place("a", "l"), target: place("etc", "passwd") };
         assert_eq!(link(EntryType::Link, "/etc/passwd"), Ok(hard.clone()));
         assert_eq!(link(EntryType::Link, "../etc/passwd"), Ok(hard));
-        assert_eq!(link(EntryType::Link, "/"), Err(Refusal::LinkTarget));
-        assert_eq!(step(EntryType::Link, b"a", None, 0), Err(Refusal::LinkTarget));
+        assert_eq!(link(EntryType::Link, "/"), Err("LinkTarget".to_owned()));
+        assert_eq!(tried(EntryType::Link, b"a", None, 0), Err("LinkTarget".to_owned()));
     }
 
     #[test]
     fn devices_and_pipes_are_left_out_and_unknown_types_refused() {
         for kind in [EntryType::Char, EntryType::Block, EntryType::Fifo] {
-            assert_eq!(step(kind, b"dev/x", None, 0o666), Ok(Step::Nothing(place("dev", "x"))));
+            assert_eq!(tried(kind, b"dev/x", None, 0o666), Ok(Step::Nothing(place("dev", "x"))));
         }
-        assert_eq!(step(EntryType::new(b'Z'), b"x", None, 0), Err(Refusal::Type));
-        let folder = step(EntryType::Directory, b"tmp/", None, 0o7777);
+        assert_eq!(tried(EntryType::new(b'Z'), b"x", None, 0), Err("Type".to_owned()));
+        let folder = tried(EntryType::Directory, b"tmp/", None, 0o7777);
         assert_eq!(folder, Ok(Step::Folder { place: Some(place("", "tmp")), mode: 0o1777 }));
     }
 }

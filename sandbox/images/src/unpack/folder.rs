@@ -5,31 +5,30 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::io::{self, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, ftruncate, futimens, linkat, mkdirat,
-    openat, statat, symlinkat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, linkat, mkdirat, openat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use tar::Entry;
 
+use super::UnpackError;
 use super::entry::Place;
 use super::guard::Guard;
 use super::resolve::{open_folder, resolve};
-use super::{Refusal, UnpackError, quoted};
 
-/// Size of the buffer for a file's data, in bytes. A block of zeros in a sparse file is as large.
-const BUFFER: usize = 128 << 10;
 /// Folders that no entry describes, and the parts of the path to an entry.
-const FOLDER_MODE: u32 = 0o755;
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 /// What a file, folder or link takes on the disk beside its data, in bytes.
 const PER_PATH: u64 = 4 << 10;
 
-/// The folder, and what this layer has done so far. Paths in it have no links.
+/// The folder, and what this layer has done so far.
 pub(super) struct Folder<'a> {
     root: BorrowedFd<'a>,
     guard: Guard,
@@ -37,12 +36,8 @@ pub(super) struct Folder<'a> {
     keys: RandomState,
     /// What this layer has made, and the folders above it. Its whiteouts hide only the rest.
     touched: HashSet<u64>,
-    /// What takes room on the disk because of this layer: an overlay copies folders and targets of
-    /// hard links up.
-    written: HashSet<u64>,
     /// The folder of the entry before. Most entries are in the same folder as the one before.
     last: Option<(PathBuf, Opened)>,
-    buffer: Vec<u8>,
 }
 
 /// A folder below the root, and its path without links.
@@ -52,44 +47,18 @@ struct Opened {
     folder: Rc<OwnedFd>,
 }
 
-/// A regular file's data and attributes.
-pub(super) struct Data<R> {
-    pub(super) stream: R,
-    pub(super) size: u64,
-    pub(super) is_sparse: bool,
-    pub(super) mode: u32,
-    pub(super) modified: Timespec,
-}
-
-/// An error that does not yet name the entry.
-#[derive(Debug)]
-pub(super) enum StepError {
-    Refused(Refusal),
-    TooLarge,
-    Read(io::Error),
-    Write(io::Error),
-}
-
-type Done = Result<(), StepError>;
+type Done = Result<(), UnpackError>;
 
 // === impl Folder ===
 
 impl<'a> Folder<'a> {
     pub(super) fn new(root: BorrowedFd<'a>, guard: Guard) -> Self {
-        Self {
-            root,
-            guard,
-            keys: RandomState::new(),
-            touched: HashSet::new(),
-            written: HashSet::new(),
-            last: None,
-            buffer: vec![0; BUFFER],
-        }
+        Self { root, guard, keys: RandomState::new(), touched: HashSet::new(), last: None }
     }
 
-    /// Number of files, folders and links that this layer takes.
+    /// Number of files, folders and links that this layer has made.
     pub(super) fn paths(&self) -> u64 {
-        self.written.len() as u64
+        self.touched.len() as u64
     }
 
     pub(super) fn folder(&mut self, place: Option<&Place>, mode: u32) -> Done {
@@ -97,84 +66,73 @@ impl<'a> Folder<'a> {
         let mode = Mode::from(mode | 0o700);
         let Some(place) = place else { return Ok(fchmod(self.root, mode)?) };
         let (parent, path) = self.make_parent(place)?;
-        match mkdirat(&*parent, &place.name, Mode::from(FOLDER_MODE)) {
+        match mkdirat(&parent, &place.name, FOLDER_MODE) {
             // A folder again: only its mode changes. Anything else is replaced.
-            Err(Errno::EXIST) if kind(&parent, &place.name) != Some(FileType::Directory) => {
+            Err(Errno::EXIST) if open_below(&parent, &place.name).is_err() => {
                 self.remove(&parent, &place.name, &path, false)?;
-                mkdirat(&*parent, &place.name, Mode::from(FOLDER_MODE))?;
+                mkdirat(&parent, &place.name, FOLDER_MODE)?;
             }
-            Err(Errno::EXIST) | Ok(()) => {}
-            Err(error) => return Err(error.into()),
+            Err(Errno::EXIST) => {}
+            made => made?,
         }
         fchmod(open_below(&parent, &place.name)?, mode)?;
         self.touch(&path)
     }
 
-    pub(super) fn file(&mut self, place: &Place, mut data: Data<impl Read>) -> Done {
-        if self.guard.exceeds(data.size) {
-            return Err(StepError::TooLarge);
-        }
-        let (parent, path) = self.make_parent(place)?;
+    pub(super) fn file(
+        &mut self,
+        place: &Place,
+        data: &mut Entry<'_, impl Read>,
+        mode: u32,
+        time: Timespec,
+    ) -> Done {
+        let (parent, path) = self.replace(place)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let create = || openat(&*parent, &place.name, flags, Mode::from(0o600));
-        let file = match create() {
-            Err(Errno::EXIST) => {
-                self.remove(&parent, &place.name, &path, false)?;
-                create()?
-            }
-            created => created?,
-        };
-        let mut file = File::from(file);
-        if data.is_sparse {
-            self.guard.charge(data.size)?;
-        }
-        let written = copy(&mut data.stream, &mut file, &mut self.buffer, data.is_sparse)?;
-        if written != data.size {
-            let short = io::Error::new(io::ErrorKind::UnexpectedEof, "a file's data ends too early");
-            return Err(StepError::Read(short));
+        let mut file = File::from(openat(&parent, &place.name, flags, Mode::from(0o600))?);
+        if io::copy(data, &mut file)? != data.size() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         // Only the owner exists in a sandbox, so it gets what root could do.
-        fchmod(&file, Mode::from(data.mode & 0o777 | 0o400))?;
+        fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
         // Python compares the times of its sources with those in compiled files.
-        futimens(&file, &Timestamps { last_access: data.modified, last_modification: data.modified })?;
+        futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
         self.touch(&path)
     }
 
     pub(super) fn symlink(&mut self, place: &Place, target: &OsStr) -> Done {
-        let (parent, path) = self.make_parent(place)?;
-        self.remove(&parent, &place.name, &path, false)?;
-        symlinkat(target, &*parent, &place.name)?;
+        let (parent, path) = self.replace(place)?;
+        symlinkat(target, &parent, &place.name)?;
         self.touch(&path)
     }
 
     pub(super) fn hard_link(&mut self, place: &Place, target: &Place) -> Done {
-        let (parent, path) = self.make_parent(place)?;
-        self.remove(&parent, &place.name, &path, false)?;
-        let no_target = || StepError::Refused(Refusal::LinkTarget);
-        let Opened { path: folder_path, folder } = self.find(&target.parent)?.ok_or_else(no_target)?;
-        let stat = statat(&*folder, &target.name, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| no_target())?;
+        let (parent, path) = self.replace(place)?;
+        let Opened { path: folder_path, folder } =
+            self.find(&target.parent)?.ok_or(UnpackError::LinkTarget)?;
+        let stat = statat(&folder, &target.name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(|_| UnpackError::LinkTarget)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Err(no_target());
+            return Err(UnpackError::LinkTarget);
         }
-        let target_path = folder_path.join(&target.name);
-        if !self.touched.contains(&self.key(&target_path)) && self.write(&target_path)? {
+        if !self.is_own(&folder_path.join(&target.name)) {
             // An overlay copies the file of the lower layer.
             self.guard.charge(u64::try_from(stat.st_size).unwrap_or_default())?;
         }
-        linkat(&*folder, &target.name, &*parent, &place.name, AtFlags::empty())?;
+        linkat(&folder, &target.name, &parent, &place.name, AtFlags::empty())?;
         self.touch(&path)
     }
 
     /// Replaces what lower layers have by nothing, for an entry that is left out.
     pub(super) fn nothing(&mut self, place: &Place) -> Done {
-        let (parent, path) = self.make_parent(place)?;
-        self.remove(&parent, &place.name, &path, false)?;
+        let (_, path) = self.replace(place)?;
         self.touch(&path)
     }
 
     /// Hides what lower layers have. What this layer has made stays.
     pub(super) fn whiteout(&mut self, place: &Place) -> Done {
         let Some(Opened { path, folder }) = self.find(&place.parent)? else { return Ok(()) };
+        // An overlay copies the folders above.
+        self.guard.charge(PER_PATH * (1 + path.components().count() as u64))?;
         self.remove(&folder, &place.name, &path.join(&place.name), true)
     }
 
@@ -184,31 +142,39 @@ impl<'a> Folder<'a> {
         self.clear(&folder, &path, true)
     }
 
+    /// The entry's folder, and the path of the entry, where nothing is any more.
+    fn replace(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), UnpackError> {
+        let (parent, path) = self.make_parent(place)?;
+        self.remove(&parent, &place.name, &path, false)?;
+        Ok((parent, path))
+    }
+
     /// The entry's folder, which is created if no entry did, and the path of the entry.
-    fn make_parent(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), StepError> {
-        let opened = match self.find(&place.parent)? {
-            Some(opened) => opened,
-            None => {
-                let path = resolve(self.root, &place.parent)?;
-                let mut folders: Vec<_> =
-                    path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
-                while let Some(folder) = folders.pop() {
-                    match mkdirat(self.root, folder, Mode::from(FOLDER_MODE)) {
-                        Err(Errno::EXIST) | Ok(()) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-                Opened { folder: Rc::new(open_folder(self.root, &path)?), path }
+    fn make_parent(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), UnpackError> {
+        if self.find(&place.parent)?.is_none() {
+            let path = resolve(self.root, &place.parent)?;
+            for end in path.as_os_str().as_bytes().iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+                self.make_folder(OsStr::from_bytes(&path.as_os_str().as_bytes()[..end.0]))?;
             }
-        };
-        Ok((opened.folder, opened.path.join(&place.name)))
+            self.make_folder(path.as_os_str())?;
+        }
+        let Opened { path, folder } = self.find(&place.parent)?.ok_or(UnpackError::Path)?;
+        Ok((folder, path.join(&place.name)))
+    }
+
+    fn make_folder(&self, path: &OsStr) -> Done {
+        match mkdirat(self.root, path, FOLDER_MODE) {
+            Err(Errno::EXIST) => Ok(()),
+            made => Ok(made?),
+        }
     }
 
     /// Opens a folder, if it exists.
-    fn find(&mut self, path: &Path) -> Result<Option<Opened>, StepError> {
-        match &self.last {
-            Some((last, opened)) if last == path => return Ok(Some(opened.clone())),
-            _ => {}
+    fn find(&mut self, path: &Path) -> Result<Option<Opened>, UnpackError> {
+        if let Some((last, opened)) = &self.last
+            && last == path
+        {
+            return Ok(Some(opened.clone()));
         }
         let found = resolve(self.root, path)?;
         let folder = match open_folder(self.root, &found) {
@@ -223,14 +189,15 @@ impl<'a> Folder<'a> {
     /// Removes what has this name, with all that it contains. With `keeps_own`, what this layer has
     /// made stays.
     fn remove(&mut self, parent: &OwnedFd, name: &OsStr, path: &Path, keeps_own: bool) -> Done {
-        let stays = keeps_own && self.touched.contains(&self.key(path));
+        let stays = keeps_own && self.is_own(path);
         if !stays {
             match unlinkat(parent, name, AtFlags::empty()) {
                 Err(Errno::NOENT) => return Ok(()),
                 Err(Errno::ISDIR) => {}
                 removed => {
-                    removed?;
-                    return self.note_removed(path, keeps_own);
+                    // It may have been a link to the folder that was opened last.
+                    self.last = None;
+                    return Ok(removed?);
                 }
             }
         }
@@ -240,128 +207,42 @@ impl<'a> Folder<'a> {
         };
         // Below a folder that this layer has not touched, it has made nothing.
         self.clear(&folder, path, stays)?;
-        if stays {
-            return Ok(());
-        }
-        unlinkat(parent, name, AtFlags::REMOVEDIR)?;
-        self.note_removed(path, keeps_own)
-    }
-
-    fn note_removed(&mut self, path: &Path, leaves_mark: bool) -> Done {
-        // It may have been the folder that was opened last, or the link to it.
-        self.last = None;
-        if leaves_mark {
-            self.write(path)?;
+        if !stays {
+            self.last = None;
+            unlinkat(parent, name, AtFlags::REMOVEDIR)?;
         }
         Ok(())
     }
 
+    /// Calls itself for each level of folders: as many as a resolved path may have.
     fn clear(&mut self, folder: &OwnedFd, path: &Path, keeps_own: bool) -> Done {
-        let mut names = Vec::new();
-        for entry in Dir::read_from(folder)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                names.push(OsStr::from_bytes(name).to_owned());
-            }
-        }
-        // As deep as a resolved path may be.
-        names.iter().try_for_each(|name| self.remove(folder, name, &path.join(name), keeps_own))
-    }
-
-    /// Notes that this layer has made the path.
-    fn touch(&mut self, path: &Path) -> Done {
-        self.write(path)?;
-        for path in path.ancestors() {
-            if !self.touched.insert(self.key(path)) {
-                break;
+        let names = Dir::read_from(folder)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
+        for name in names.collect::<Result<Vec<_>, Errno>>()? {
+            if name != b"." && name != b".." {
+                let name = OsString::from_vec(name);
+                self.remove(folder, &name, &path.join(&name), keeps_own)?;
             }
         }
         Ok(())
     }
 
-    /// Counts what the path takes on the disk. Returns whether it was not counted before.
-    fn write(&mut self, path: &Path) -> Result<bool, StepError> {
-        let before = self.written.len();
+    /// Notes that this layer has made the path, and the folders above it or their copies.
+    fn touch(&mut self, path: &Path) -> Done {
         for path in path.ancestors() {
-            if !self.written.insert(self.key(path)) {
+            if !self.touched.insert(self.keys.hash_one(path)) {
                 break;
             }
+            self.guard.charge(PER_PATH)?;
         }
-        let new = (self.written.len() - before) as u64;
-        self.guard.charge(new * PER_PATH)?;
-        Ok(new > 0)
+        Ok(())
     }
 
-    fn key(&self, path: &Path) -> u64 {
-        self.keys.hash_one(path)
+    fn is_own(&self, path: &Path) -> bool {
+        self.touched.contains(&self.keys.hash_one(path))
     }
 }
 
 fn open_below(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty())
-}
-
-fn kind(parent: &OwnedFd, name: &OsString) -> Option<FileType> {
-    let stat = statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    Some(FileType::from_raw_mode(stat.st_mode))
-}
-
-/// Copies a file's data. In a sparse file, blocks of zeros become holes.
-fn copy(data: &mut impl Read, file: &mut File, buffer: &mut [u8], is_sparse: bool) -> Result<u64, StepError> {
-    let mut written = 0_u64;
-    loop {
-        let read = match data.read(buffer) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => return Err(StepError::TooLarge),
-            Err(error) => return Err(StepError::Read(error)),
-        };
-        if is_sparse && buffer[..read].iter().all(|byte| *byte == 0) {
-            file.seek(SeekFrom::Start(written + read as u64)).map_err(StepError::Write)?;
-        } else {
-            file.write_all(&buffer[..read]).map_err(StepError::Write)?;
-        }
-        written += read as u64;
-    }
-    if is_sparse {
-        ftruncate(&*file, written)?;
-    }
-    Ok(written)
-}
-
-// === impl StepError ===
-
-impl StepError {
-    pub(super) fn of(self, name: &[u8]) -> UnpackError {
-        let name = quoted(name);
-        match self {
-            Self::Refused(refusal) => UnpackError::Refused { name, refusal },
-            Self::TooLarge => UnpackError::TooLarge,
-            Self::Read(error) => UnpackError::Read(error),
-            Self::Write(source) => UnpackError::Write { name, source },
-        }
-    }
-}
-
-/// The guard's errors.
-impl From<io::Error> for StepError {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::FileTooLarge { Self::TooLarge } else { Self::Write(error) }
-    }
-}
-
-/// Errors that the layer causes, and errors of the disk.
-impl From<Errno> for StepError {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::NAMETOOLONG => Self::Refused(Refusal::TooLong),
-            Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::EXIST | Errno::ISDIR => {
-                Self::Refused(Refusal::Path)
-            }
-            errno => Self::Write(errno.into()),
-        }
-    }
 }

@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-/// Largest headers of one entry, in bytes: long names, attributes, and maps of sparse files. As
-/// much may follow the end of the archive.
-pub(super) const MAX_HEADERS: u64 = 1 << 20;
+/// Largest headers of one entry, in bytes: long names and attributes. As much may follow the end of
+/// the archive.
+const MAX_HEADERS: u64 = 1 << 20;
 /// Size of a tar block, in bytes.
 const BLOCK: u64 = 512;
 
@@ -17,17 +17,16 @@ pub(crate) struct Guard(Rc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// All bytes that were read, and those that [`Guard::charge`] added.
-    used: Cell<u64>,
     limit: u64,
     /// Bytes of the stream that were read.
     position: Cell<u64>,
-    /// While no data of an entry is read: what its headers may still have.
+    /// Bytes that are not in the stream, such as those of a folder on the disk.
+    charged: Cell<u64>,
+    /// What the headers of an entry may still have. `None`: its data is read.
     headers: Cell<Option<u64>>,
 }
 
 /// A stream that fails at the guard's limits.
-#[derive(Debug)]
 pub(crate) struct Guarded<R> {
     inner: R,
     guard: Guard,
@@ -39,7 +38,7 @@ impl Guard {
     /// Allows this many bytes in all.
     pub(crate) fn new(limit: u64) -> Self {
         let headers = Cell::new(Some(MAX_HEADERS));
-        Self(Rc::new(State { used: Cell::default(), limit, position: Cell::default(), headers }))
+        Self(Rc::new(State { limit, position: Cell::default(), charged: Cell::default(), headers }))
     }
 
     pub(crate) fn watch<R>(&self, inner: R) -> Guarded<R> {
@@ -57,24 +56,13 @@ impl Guard {
     }
 
     pub(crate) fn used(&self) -> u64 {
-        self.0.used.get()
+        self.0.position.get().saturating_add(self.0.charged.get())
     }
 
-    /// Whether `bytes` more would exceed the limit.
-    pub(crate) fn exceeds(&self, bytes: u64) -> bool {
-        self.0.limit.saturating_sub(self.used()) < bytes
-    }
-
-    /// Adds bytes that are not in the stream, such as those of the folder that an entry implies.
-    ///
-    /// # Errors
-    /// The limit. Its kind is `FileTooLarge`.
+    /// Adds bytes that are not in the stream. Fails at the limit, with the kind `FileTooLarge`.
     pub(crate) fn charge(&self, bytes: u64) -> io::Result<()> {
-        if self.exceeds(bytes) {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.used.set(self.used() + bytes);
-        Ok(())
+        self.0.charged.set(self.0.charged.get().saturating_add(bytes));
+        if self.used() > self.0.limit { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
     }
 }
 
@@ -83,25 +71,19 @@ impl Guard {
 impl<R: Read> Read for Guarded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let state = &self.guard.0;
-        let read = self.inner.read(buffer)?;
-        self.guard.charge(read as u64)?;
-        let Some(left) = state.headers.get() else {
-            state.position.set(state.position.get() + read as u64);
-            return Ok(read);
-        };
-        // Like Go's tar: an archive may end without the padding behind its last file.
-        let padding = (BLOCK - state.position.get() % BLOCK) % BLOCK;
-        let padding = buffer.len().min(padding as usize);
-        let read = if read == 0 {
-            buffer[..padding].fill(0);
-            padding
-        } else {
-            read
-        };
-        let left = left.checked_sub(read as u64);
-        let left = left.ok_or_else(|| io::Error::other("an entry's headers are longer than 1 MiB"))?;
-        state.headers.set(Some(left));
-        state.position.set(state.position.get() + read as u64);
-        Ok(read)
+        let position = state.position.get();
+        let mut read = self.inner.read(buffer)?;
+        if let Some(left) = state.headers.get() {
+            if read == 0 {
+                // Like Go's tar: an archive may end without the padding behind its last file.
+                read = buffer.len().min(((BLOCK - position % BLOCK) % BLOCK) as usize);
+                buffer[..read].fill(0);
+            }
+            let left = left.checked_sub(read as u64);
+            let left = left.ok_or_else(|| io::Error::other("an entry's headers are longer than 1 MiB"))?;
+            state.headers.set(Some(left));
+        }
+        state.position.set(position + read as u64);
+        self.guard.charge(0).map(|()| read)
     }
 }

@@ -2,15 +2,14 @@
 //! the root, like chroot does, and `..` ends at the root.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2, readlinkat};
 use rustix::io::Errno;
 
-use super::Refusal;
-use super::folder::StepError;
+use super::UnpackError;
 
 /// Most links of one path, as in Go's securejoin.
 const MAX_LINKS: usize = 255;
@@ -20,7 +19,7 @@ pub(super) const MAX_PATH: usize = 4095;
 const MAX_DEPTH: usize = 256;
 
 /// The path without links, relative to the root. What does not exist is taken as it is written.
-pub(super) fn resolve(root: impl AsFd, path: &Path) -> Result<PathBuf, StepError> {
+pub(super) fn resolve(root: BorrowedFd<'_>, path: &Path) -> Result<PathBuf, UnpackError> {
     let mut found = PathBuf::new();
     let mut rest = parts(path.as_os_str().as_bytes());
     let mut links = 0;
@@ -30,12 +29,10 @@ pub(super) fn resolve(root: impl AsFd, path: &Path) -> Result<PathBuf, StepError
             continue;
         }
         found.push(OsStr::from_bytes(&part));
-        match readlinkat(&root, &found, Vec::new()) {
+        match readlinkat(root, &found, Vec::new()) {
+            Ok(_) if links == MAX_LINKS => return Err(UnpackError::Path),
             Ok(target) => {
                 links += 1;
-                if links > MAX_LINKS {
-                    return Err(StepError::Refused(Refusal::Path));
-                }
                 found.pop();
                 if target.to_bytes().starts_with(b"/") {
                     found = PathBuf::new();
@@ -47,14 +44,12 @@ pub(super) fn resolve(root: impl AsFd, path: &Path) -> Result<PathBuf, StepError
             Err(error) => return Err(error.into()),
         }
     }
-    if found.components().count() > MAX_DEPTH || found.as_os_str().len() > MAX_PATH {
-        return Err(StepError::Refused(Refusal::TooLong));
-    }
-    Ok(found)
+    let is_long = found.components().count() > MAX_DEPTH || found.as_os_str().len() > MAX_PATH;
+    if is_long { Err(UnpackError::TooLong) } else { Ok(found) }
 }
 
 /// Opens a folder below the root by its path without links.
-pub(super) fn open_folder(root: impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {
+pub(super) fn open_folder(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use flate2::Compression;
@@ -78,9 +78,9 @@ fn names(layers: &[Entries<'_>]) -> Vec<String> {
     names
 }
 
-fn refusal(entries: Entries<'_>) -> Refusal {
+fn refusal(entries: Entries<'_>) -> String {
     match unpacked(&[&archive(entries)]).1.unwrap_err() {
-        UnpackError::Refused { refusal, .. } => refusal,
+        UnpackError::Entry { source, .. } => format!("{source:?}"),
         other => panic!("{other}"),
     }
 }
@@ -149,13 +149,13 @@ fn names_are_resolved_in_the_root() {
 
 #[test]
 fn what_no_well_formed_layer_has_is_refused() {
-    assert_eq!(refusal(&[(LINK, "x", "missing", 0)]), Refusal::LinkTarget);
-    assert_eq!(refusal(&[(FILE, "x", "", 0), (LINK, "x", "x", 0)]), Refusal::LinkTarget);
-    assert_eq!(refusal(&[(FOLDER, "d", "", 0o755), (LINK, "x", "d", 0)]), Refusal::LinkTarget);
-    assert_eq!(refusal(&[(FILE, "f", "", 0o644), (FILE, "f/x", "", 0o644)]), Refusal::Path);
-    assert_eq!(refusal(&[(SYMLINK, "l", "l", 0o777), (FILE, "l/x", "", 0o644)]), Refusal::Path);
-    assert_eq!(refusal(&[(EntryType::new(b'Z'), "x", "", 0o644)]), Refusal::Type);
-    assert_eq!(refusal(&[(FOLDER, "d", "data", 0o755)]), Refusal::Data);
+    assert_eq!(refusal(&[(LINK, "x", "missing", 0)]), "LinkTarget");
+    assert_eq!(refusal(&[(FILE, "x", "", 0), (LINK, "x", "x", 0)]), "LinkTarget");
+    assert_eq!(refusal(&[(FOLDER, "d", "", 0o755), (LINK, "x", "d", 0)]), "LinkTarget");
+    assert_eq!(refusal(&[(FILE, "f", "", 0o644), (FILE, "f/x", "", 0o644)]), "Path");
+    assert_eq!(refusal(&[(SYMLINK, "l", "l", 0o777), (FILE, "l/x", "", 0o644)]), "Path");
+    assert_eq!(refusal(&[(EntryType::new(b'Z'), "x", "", 0o644)]), "Type");
+    assert_eq!(refusal(&[(FOLDER, "d", "data", 0o755)]), "Data");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn the_depth_is_that_behind_links() {
         entries.push((FOLDER, &**folder, "", 0o755));
         entries.push((SYMLINK, &**link, &**target, 0));
     }
-    assert_eq!(refusal(&entries), Refusal::TooLong);
+    assert_eq!(refusal(&entries), "TooLong");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_hard_link_reaches_lower_layers() {
     let half = "x".repeat(2400 << 10);
     let lower = archive(&[(FILE, "a", &half, 0o644)]);
     let upper = archive(&[(LINK, "b", "a", 0), (FILE, "c", &half, 0o644)]);
-    assert!(matches!(unpacked(&[&lower, &upper]).1, Err(UnpackError::TooLarge)));
+    assert!(format!("{:?}", unpacked(&[&lower, &upper]).1).contains("TooLarge"));
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn sizes_are_limited() {
     assert!(matches!(unpacked(&[&archive(&many)]).1, Err(UnpackError::TooMany(400))));
     let large = "x".repeat(2400 << 10);
     let twice = archive(&[(FILE, "a", &large, 0o644), (FILE, "b", &large, 0o644)]);
-    assert!(matches!(unpacked(&[&twice]).1, Err(UnpackError::TooLarge)));
+    assert!(format!("{:?}", unpacked(&[&twice]).1).contains("TooLarge"));
     let folders: Vec<_> = (0..250).map(|number| format!("{number}/x")).collect();
     let many: Vec<_> = folders.iter().map(|name| (FOLDER, &**name, "", 0o755)).collect();
     assert!(matches!(unpacked(&[&archive(&many)]).1, Err(UnpackError::TooMany(400))));
@@ -250,42 +250,28 @@ fn sizes_are_limited() {
     let tar = archive(&[(EntryType::GNULongName, "././@LongLink", &name, 0o644), (FILE, "x", "", 0o644)]);
     let error = unpacked(&[&tar]).1.unwrap_err().to_string();
     assert!(error.contains("longer than 1 MiB"), "{error}");
-    // Zeros that take no room in the archive.
-    let mut header = Header::new_gnu();
-    header.set_path("sparse").unwrap();
-    header.set_entry_type(EntryType::GNUSparse);
-    header.set_size(0);
-    let gnu = header.as_gnu_mut().unwrap();
-    gnu.realsize.copy_from_slice(b"000777777777");
-    gnu.sparse[0].offset.copy_from_slice(b"000777777777");
-    gnu.sparse[0].numbytes.copy_from_slice(b"000000000000");
-    header.set_cksum();
-    let mut tar = Builder::new(Vec::new());
-    tar.append(&header, &[][..]).unwrap();
-    assert!(matches!(unpacked(&[&tar.into_inner().unwrap()]).1, Err(UnpackError::TooLarge)));
 }
 
 #[test]
-fn long_names_and_sparse_files_of_gnu_tar() {
+fn long_names_of_gnu_tar_are_read_and_sparse_files_refused() {
     let outer = tempdir().unwrap();
     let long = format!("{}/{}", "d".repeat(200), "f".repeat(200));
     fs::create_dir(outer.path().join("d".repeat(200))).unwrap();
     let file = fs::File::create(outer.path().join(&long)).unwrap();
     file.set_len(512 << 10).unwrap();
-    (&file).write_all(b"start").unwrap();
-    file.write_all_at(b"middle", 300 << 10).unwrap();
+    let tar = |format: &str| {
+        let mut tar = std::process::Command::new("tar");
+        tar.args(["--sparse", format, "-cf", "-", &long]).current_dir(&outer).output().unwrap().stdout
+    };
     for format in ["--format=gnu", "--sparse-version=0.0", "--sparse-version=0.1", "--sparse-version=1.0"] {
-        let run = std::process::Command::new("tar")
-            .args(["--sparse", format, "-cf", "-", &long])
-            .current_dir(&outer)
-            .output()
-            .unwrap();
-        assert!(run.status.success());
-        let (unpacked, size) = unpacked(&[&run.stdout]);
-        assert!(size.unwrap().bytes > 512 << 10, "{format}");
-        let file = unpacked.path().join("root").join(&long);
-        assert!(fs::read(&file).unwrap() == fs::read(outer.path().join(&long)).unwrap(), "{format}");
-        assert!(fs::metadata(file).unwrap().blocks() < 600, "{format}: the holes are filled");
+        let error = unpacked(&[&tar(format)]).1.unwrap_err().to_string();
+        assert!(error.contains("sparse"), "{format}: {error}");
+    }
+    file.set_len(0).unwrap();
+    for format in ["--format=gnu", "--format=pax"] {
+        let (unpacked, size) = unpacked(&[&tar(format)]);
+        size.unwrap();
+        assert!(unpacked.path().join("root").join(&long).exists(), "{format}");
     }
 }
 

@@ -16,7 +16,10 @@ pub const CLASSES: [&str; 11] = [
     "devices",
 ];
 const SETS: usize = 200;
-const NAMES: [&str; 5] = ["a", "b", "c", "lib", "usr"];
+/// Names of folders, and of links to them.
+const FOLDERS: [&str; 5] = ["a", "b", "c", "lib", "usr"];
+/// Names that are rarely those of folders: a path through a file is refused.
+const FILES: [&str; 4] = ["f", "g", "h", "lib"];
 
 /// Layers of one image, the lowest first.
 pub struct Set {
@@ -70,7 +73,7 @@ fn set(random: &mut Random, number: usize) -> Set {
         }
         if set.classes.contains(&"duplicates") {
             let mut again = entries[random.below(entries.len())].clone();
-            if random.below(2) == 0 {
+            if random.below(2) == 0 && !matches!(again.kind, Kind::Folder) {
                 again.kind = Kind::File(b"again".to_vec());
             }
             if !matches!(again.kind, Kind::HardLink(_)) {
@@ -82,15 +85,21 @@ fn set(random: &mut Random, number: usize) -> Set {
                 entries.swap(from, random.below(from + 1));
             }
         }
-        set.entries.push(entries.iter().map(|entry| format!("{} {:?}", entry.path, entry.kind)).collect());
+        set.entries.push(entries.iter().map(|entry| entry.text()).collect());
         set.layers.push(write(random, &entries, &set.classes));
     }
     set
 }
 
-fn path(random: &mut Random) -> String {
+fn folder(random: &mut Random) -> String {
     let depth = 1 + random.below(3);
-    (0..depth).map(|_| NAMES[random.below(NAMES.len())]).collect::<Vec<_>>().join("/")
+    (0..depth).map(|_| FOLDERS[random.below(FOLDERS.len())]).collect::<Vec<_>>().join("/")
+}
+
+fn file(random: &mut Random) -> String {
+    // One in sixteen replaces a folder, or is replaced by one.
+    let name = if random.below(16) == 0 { FOLDERS[random.below(3)] } else { FILES[random.below(3)] };
+    format!("{}/{name}", folder(random))
 }
 
 /// An entry, and the folders above it unless they may be missing.
@@ -102,20 +111,37 @@ fn entry(
     links_lower: &mut bool,
 ) -> Vec<Entry> {
     let has = |class: &str| classes.contains(&class);
-    let path = path(random);
+    let mut path = file(random);
     let roll = random.below(10);
     let kind = match roll {
-        0..=3 if has("links") => Kind::Symlink(target(random)),
-        0..=2 if has("whiteouts") && layer > 0 => Kind::Whiteout,
-        3 | 4 if has("opaque marks") && layer > 0 => Kind::Opaque,
-        5 | 6 if has("hard links") && !files.is_empty() => {
-            let (target, below) = files[random.below(files.len())].clone();
+        0..=3 if has("links") => {
+            path = if random.below(3) == 0 { path } else { folder(random) };
+            Kind::Symlink(target(random))
+        }
+        0..=2 if has("whiteouts") && layer > 0 => {
+            path = if random.below(2) == 0 { path } else { folder(random) };
+            Kind::Whiteout
+        }
+        3 | 4 if has("opaque marks") && layer > 0 => {
+            path = folder(random);
+            Kind::Opaque
+        }
+        5 | 6 if has("hard links") && files.iter().any(|(file, _)| *file != path) => {
+            let others: Vec<_> = files.iter().filter(|(file, _)| *file != path).collect();
+            // The newest ones exist most likely.
+            let (target, below) = others[others.len() - 1 - random.below(others.len().min(3))].clone();
             *links_lower |= below < layer;
             Kind::HardLink(target)
         }
         7 if has("devices") => Kind::Pipe,
-        8 => Kind::Folder,
-        9 if has("missing folders") => Kind::Symlink(target(random)),
+        8 => {
+            path = folder(random);
+            Kind::Folder
+        }
+        9 if has("missing folders") => {
+            path = folder(random);
+            Kind::Symlink(target(random))
+        }
         _ => {
             files.push((path.clone(), layer));
             Kind::File(vec![b'a' + random.below(26) as u8; random.below(1500)])
@@ -136,7 +162,7 @@ fn entry(
 
 fn target(random: &mut Random) -> String {
     let up = ["", "/", "../", "../../../", "./"][random.below(5)];
-    format!("{up}{}", path(random))
+    format!("{up}{}", folder(random))
 }
 
 fn write(random: &mut Random, entries: &[Entry], classes: &[&str]) -> Vec<u8> {
@@ -156,7 +182,8 @@ fn write(random: &mut Random, entries: &[Entry], classes: &[&str]) -> Vec<u8> {
             Kind::Opaque => (EntryType::Regular, format!("{}/.wh..wh..opq", entry.path), None, &[][..]),
             Kind::Pipe => (EntryType::Fifo, entry.path.clone(), None, &[][..]),
         };
-        let prefix = ["", "./", "/", "../"][random.below(4)];
+        // Older versions refuse `..`.
+        let prefix = ["", "./", "/", "../"][random.below(if has("GNU") { 4 } else { 3 })];
         let mut name = format!("{prefix}{name}");
         if has("GNU") && random.below(3) == 0 {
             // Longer than a header allows.
@@ -203,6 +230,18 @@ fn write(random: &mut Random, entries: &[Entry], classes: &[&str]) -> Vec<u8> {
         return bytes;
     }
     tar.into_inner().unwrap()
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn text(&self) -> String {
+        let Self { path, kind, mode, .. } = self;
+        match kind {
+            Kind::File(data) => format!("{path} {mode:o} {} bytes", data.len()),
+            kind => format!("{path} {mode:o} {kind:?}"),
+        }
+    }
 }
 
 // === impl Random ===
