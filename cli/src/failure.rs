@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use porch_fn_flags::EXIT_USAGE;
 
+use crate::output::escaped;
+
 /// Exit codes of all subcommands. [`HELP`] describes them in `porch-fn --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -83,8 +85,13 @@ impl Failure {
 
     /// Prints why `subcommand` failed, and returns the exit code.
     pub(crate) fn report(&self, subcommand: &str) -> ExitCode {
-        eprintln!("porch-fn {subcommand}: {self}");
+        self.print(&format!("porch-fn {subcommand}"));
         self.code
+    }
+
+    /// Prints why `program` failed. The text may quote an image, an archive or a server.
+    pub(crate) fn print(&self, program: &str) {
+        eprintln!("{program}: {}", escaped(&self.text));
     }
 
     #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `porch-fn images`: the images that this machine has for `up` and `run`.
 
 mod client;
+pub(crate) mod flags;
 mod progress;
 
 use std::fs::File;
@@ -9,18 +10,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use jiff::Timestamp;
 use porch_fn_flags::{CommaList, GoDuration};
 use porch_fn_image::Image;
-use porch_fn_images::{Archive, Store};
+use porch_fn_images::{Archive, ImageInfo, Options, Owner, Store};
 use porch_fn_registry::Platform;
-use porch_fn_runner::pods::local::store_options;
-use porch_fn_runner_config::ImageStoreFlags;
+use porch_fn_sandbox::UNPRIVILEGED;
+use rustix::process::geteuid;
+use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::client::{client, log_causes};
+use self::flags::ImageStoreFlags;
 pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
-use crate::output::{show, table};
+use crate::output::{Output, show, table};
 
 /// Where images are kept, and how registries are reached.
 #[derive(Debug, Clone, clap::Args)]
@@ -58,6 +62,9 @@ pub(crate) struct StoreArgs {
 pub(crate) enum Action {
     /// List the images of this machine
     List {
+        /// Output format
+        #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+        output: Output,
         #[command(flatten)]
         args: StoreArgs,
     },
@@ -90,6 +97,21 @@ pub(crate) enum Action {
         #[command(flatten)]
         args: StoreArgs,
     },
+    /// Print what is known about an image, as JSON
+    Inspect {
+        /// The image
+        image: String,
+        #[command(flatten)]
+        args: StoreArgs,
+    },
+    /// Remove images
+    Rm {
+        /// The images
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+        #[command(flatten)]
+        args: StoreArgs,
+    },
     /// Remove images that are not in use
     Prune {
         /// Keep images that were used in this time
@@ -102,7 +124,7 @@ pub(crate) enum Action {
 
 pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
     match action {
-        Action::List { args } => list(&args.open()?)?,
+        Action::List { output, args } => list(&args.open()?, output)?,
         Action::Pull { images, args } => {
             log_causes();
             let (store, client) = (args.open()?, client(&args.registries)?);
@@ -127,6 +149,21 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
             let (store, image) = (args.open()?, args.image(&image)?);
             spawn_blocking(move || export(&store, &image, &file)).await??;
         }
+        Action::Inspect { image, args } => {
+            let (store, image) = (args.open()?, args.image(&image)?);
+            let found = store.inspect(&image)?.ok_or_else(|| missing(&image))?;
+            show(&format!("{:#}\n", details(found)));
+        }
+        Action::Rm { images, args } => {
+            let store = args.open()?;
+            for image in images {
+                let image = args.image(&image)?;
+                if !store.remove(&image)? {
+                    return Err(missing(&image));
+                }
+                show(&format!("{}\n", image.as_str()));
+            }
+        }
         Action::Prune { unused_for, args } => {
             let pruned = args.open()?.prune(unused_for.into())?;
             show(&format!("removed {} images, {} MiB\n", pruned.images, pruned.bytes >> 20));
@@ -135,15 +172,41 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(store: &Store) -> Result<(), Failure> {
-    let row = |image: porch_fn_images::ImageInfo| {
+fn list(store: &Store, output: Output) -> Result<(), Failure> {
+    let images = store.list()?;
+    if output == Output::Json {
+        let images: Vec<_> = images.iter().map(json_of).collect();
+        show(&format!("{:#}\n", Value::from(images)));
+        return Ok(());
+    }
+    let row = |image: ImageInfo| {
         let size = format!("{:.1} MiB", image.bytes as f64 / f64::from(1 << 20));
         let digest = image.digest.get(..19).unwrap_or(&image.digest).to_owned();
         vec![image.reference, digest, size, ago(image.pulled), ago(image.used)]
     };
-    let rows = store.list()?.into_iter().map(row).collect();
+    let rows = images.into_iter().map(row).collect();
     show(&table(&["IMAGE", "DIGEST", "SIZE", "PULLED", "USED"], rows));
     Ok(())
+}
+
+fn json_of(image: &ImageInfo) -> Value {
+    let time = |time| Timestamp::try_from(time).ok().map(|time| time.to_string());
+    json!({
+        "reference": image.reference,
+        "digest": image.digest,
+        "bytes": image.bytes,
+        "pulled": time(image.pulled),
+        "used": time(image.used),
+    })
+}
+
+/// What is known about an image, as JSON. `config` has the names of Docker's fields.
+pub(crate) fn details((info, mut configuration): (ImageInfo, Value)) -> Value {
+    let mut json = json_of(&info);
+    json["manifest"] = info.manifest.into();
+    json["layers"] = info.layers.into_iter().map(|layer| layer.digest).collect();
+    json["config"] = configuration["config"].take();
+    json
 }
 
 fn ago(time: SystemTime) -> String {
@@ -179,15 +242,32 @@ fn export(store: &Store, image: &Image, file: &Path) -> Result<(), Failure> {
     Ok(store.export(image, BufWriter::new(created))?)
 }
 
+/// The image is not here, and must not be pulled.
+pub(crate) fn missing(image: &Image) -> Failure {
+    of_image(image, "the image is not here: see porch-fn images list, pull and import")
+}
+
 pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{}: {error}", image.as_str()))
+}
+
+// === impl RegistryArgs ===
+
+impl RegistryArgs {
+    /// The image store that the flags choose. If this process is root, all files of images belong to
+    /// the user of all sandboxes.
+    pub(crate) fn store_options(&self) -> Result<Options, Failure> {
+        let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
+        let folder = self.store.folder().map_err(Failure::usage)?;
+        Ok(Options { folder, max_bytes: self.store.image_max_size.0, owner })
+    }
 }
 
 // === impl StoreArgs ===
 
 impl StoreArgs {
     pub(crate) fn open(&self) -> Result<Store, Failure> {
-        Ok(Store::open(store_options(&self.registries.store).map_err(Failure::usage)?)?)
+        Ok(Store::open(self.registries.store_options()?)?)
     }
 
     pub(crate) fn image(&self, name: &str) -> Result<Image, Failure> {

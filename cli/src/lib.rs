@@ -14,6 +14,8 @@ mod failure;
 #[cfg(feature = "up")]
 mod images;
 #[cfg(feature = "up")]
+mod mounts;
+#[cfg(feature = "up")]
 mod one_shot;
 mod output;
 mod porch_config;

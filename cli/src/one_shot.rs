@@ -2,22 +2,26 @@
 //! exit code are the function's.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use porch_fn_flags::GoDuration;
+use porch_fn_flags::{FlagError, GoDuration, Size};
 use porch_fn_image::Image;
-use porch_fn_images::{Store, Stored};
-use porch_fn_runner_config::defaults;
-use porch_fn_sandbox::{Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start};
+use porch_fn_images::{StoreError, Stored};
+use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, not_enforced};
 
 use crate::failure::Failure;
-use crate::images::{StoreArgs, Terminal, client, log_causes, of_image};
+use crate::images::flags::limits;
+use crate::images::{StoreArgs, Terminal, client, log_causes, missing, of_image};
+use crate::mounts::parse_own;
+use crate::output::escaped;
+use crate::shim::Engine;
 
 const NAME: &str = "porch-fn run";
 /// Exit codes of Docker, and of timeout(1).
@@ -47,8 +51,8 @@ pub(crate) struct Run {
     /// Network of the function
     #[arg(long, value_enum, default_value_t = NetworkArg::None)]
     pub(crate) network: NetworkArg,
-    /// File or folder of this machine: type=bind,src=PATH,dst=PATH[,rw]
-    #[arg(long, value_name = "MOUNT", value_parser = parse_mount)]
+    /// File or folder of this machine: type=bind,src=PATH,dst=PATH[,rw]; or type=tmpfs,dst=PATH
+    #[arg(long, value_name = "MOUNT", value_parser = parse_own)]
     pub(crate) mount: Vec<Mount>,
     /// Environment variable: NAME=VALUE, or NAME with its value here
     #[arg(short, long, value_name = "NAME[=VALUE]")]
@@ -63,28 +67,28 @@ pub(crate) struct Run {
 
 /// Settings of this machine. A container engine has them from the environment.
 #[derive(Debug, clap::Args)]
-struct Settings {
+pub(crate) struct Settings {
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
-    store: StoreArgs,
+    pub(crate) store: StoreArgs,
 }
 
 /// Limits of a sandbox.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LimitArgs {
-    /// Memory of the function's processes and of its /tmp, in bytes; 0: no limit
-    #[arg(long, value_name = "BYTES", default_value_t = defaults::MEMORY, help_heading = "Limits")]
-    memory: u64,
+    /// Memory of the function's processes and of its /tmp; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory, help_heading = "Limits")]
+    memory: Size,
     /// Number of the function's processes and threads
-    #[arg(long, value_name = "COUNT", default_value_t = defaults::PIDS, help_heading = "Limits")]
+    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids, help_heading = "Limits")]
     pids: u64,
     /// Processors for the function, such as 1.5; 0: no limit
-    #[arg(long, value_name = "COUNT", default_value_t = 0.0, help_heading = "Limits")]
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus, help_heading = "Limits")]
     cpus: f64,
-    /// Size of the function's /tmp, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = defaults::TMP_SIZE, help_heading = "Limits")]
-    tmp_size: u64,
+    /// Size of the function's /tmp
+    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size, help_heading = "Limits")]
+    tmp_size: Size,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -105,29 +109,17 @@ pub(crate) enum Pull {
     Never,
 }
 
-/// Runs the command line. It must be called before the program has a second thread.
+/// Runs the command line.
 pub(crate) fn run(RunArgs { run, timeout, settings }: &RunArgs) -> ExitCode {
-    try_run(run, settings, *timeout, NAME).unwrap_or_else(|failure| {
+    try_run(run, settings, *timeout, None).unwrap_or_else(|failure| {
         failure.report("run");
         ExitCode::from(NOT_STARTED)
     })
 }
 
 /// Runs an image as a container engine would.
-pub(crate) fn run_as(run: &Run, engine: &'static str) -> ExitCode {
-    #[derive(Debug, clap::Parser)]
-    struct NoArgs {
-        #[command(flatten)]
-        settings: Settings,
-    }
-    let NoArgs { settings } = match porch_fn_flags::parse([OsString::from(engine)]) {
-        Ok(args) => args,
-        Err(error) => return error.report(),
-    };
-    try_run(run, &settings, None, engine).unwrap_or_else(|failure| {
-        eprintln!("{engine}: {failure}");
-        ExitCode::from(NOT_STARTED)
-    })
+pub(crate) fn run_as(run: &Run, settings: &Settings, engine: Engine) -> Result<ExitCode, Failure> {
+    try_run(run, settings, None, Some(engine))
 }
 
 /// Runs the image, and returns the exit code of its command.
@@ -135,13 +127,24 @@ fn try_run(
     run: &Run,
     settings: &Settings,
     timeout: Option<GoDuration>,
-    program: &'static str,
+    engine: Option<Engine>,
 ) -> Result<ExitCode, Failure> {
+    let program = engine.map_or(NAME, Engine::name);
     let image = settings.store.image(&run.image)?;
-    // Ends before the sandbox starts, with all of its threads.
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    if input.metadata()?.is_dir() {
+        return Err(Failure::new("standard input is a folder: give it a file or a pipe"));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (_store, stored) = runtime.block_on(find(&settings.store, run.pull, &image))?;
+    let found = runtime.block_on(find(&settings.store, run.pull, &image))?;
     drop(runtime);
+    // Keeps the image's files while the sandbox runs.
+    let stored = match (found, engine) {
+        (Ok(found), _) => found,
+        (Err(why), Some(engine)) => return Ok(engine.report_missing(&image, why.as_ref())),
+        (Err(Some(error)), None) => return Err(of_image(&image, error)),
+        (Err(None), None) => return Err(missing(&image)),
+    };
     let sandbox = sandbox(run, settings.limits.limits(), &image, &stored)?;
     if is_for_a_person() {
         let missing = not_enforced(&sandbox.limits);
@@ -149,12 +152,47 @@ fn try_run(
             eprintln!("{program}: {missing}");
         }
     }
-    let mut merge = || Err(SandboxError::Merge("not needed any more".to_owned()));
-    let running = start(sandbox, &mut merge, Payload::Command, program)?;
+    let (launch, mut command, pipes) = Launch::new(sandbox, None)?;
+    let mut child = command.spawn()?;
+    // It has descriptors of the sandbox.
+    drop(command);
+    let mut running = launch.start(child.id())?;
+    let Pipes { mut stdin, mut stdout, mut stderr } = pipes;
+    thread::spawn(move || io::copy(&mut { input }, &mut stdin));
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let output = thread::spawn(move || io::copy(&mut stdout, &mut output));
+    let errors = thread::spawn(move || io::copy(&mut stderr, &mut io::stderr()));
     if let Some(timeout) = timeout {
         end_after(timeout.into(), program);
     }
-    Ok(exit_code(running.wait()?))
+    let started = running.started();
+    let status = child.wait()?;
+    // All processes that could write have ended.
+    let _ = errors.join();
+    let written = output.join();
+    if let Err(error) = started {
+        eprintln!("{program}: {}", escaped(&error.to_string()));
+        return Ok(ExitCode::from(error.exit_code()));
+    }
+    if let Ok(Err(error)) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        return Err(Failure::new(format!("standard output cannot be written: {error}")));
+    }
+    if !status.success() {
+        for exceeded in running.reached() {
+            eprintln!("{program}: {}", reason(exceeded));
+        }
+    }
+    Ok(exit_code(status))
+}
+
+fn reason(exceeded: Exceeded) -> &'static str {
+    match exceeded {
+        Exceeded::Memory => "the function ran out of memory: raise --memory",
+        Exceeded::Pids => "the function was refused a process or thread: raise --pids",
+        Exceeded::Tmp => "the function's /tmp is full: raise --tmp-size",
+    }
 }
 
 /// Standard error is the function's: only a person gets lines of ours.
@@ -162,21 +200,24 @@ fn is_for_a_person() -> bool {
     io::stderr().is_terminal()
 }
 
-async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<(Store, Stored), Failure> {
+/// Returns the image, or why it cannot be pulled. `None`: it is not here, and must not be pulled.
+async fn find(
+    args: &StoreArgs,
+    pull: Pull,
+    image: &Image,
+) -> Result<Result<Stored, Option<StoreError>>, Failure> {
     let store = args.open()?;
     let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
     if stored.is_none() && pull != Pull::Never {
         if is_for_a_person() {
             log_causes();
         }
-        store
-            .pull(&client(&args.registries)?, image, &Terminal::new(image))
-            .await
-            .map_err(|error| of_image(image, error))?;
+        if let Err(error) = store.pull(&client(&args.registries)?, image, &Terminal::new(image)).await {
+            return Ok(Err(Some(error)));
+        }
         stored = store.find(image)?;
     }
-    let missing = || of_image(image, "the image is not here: see porch-fn images list, pull and import");
-    Ok((store, stored.ok_or_else(missing)?))
+    Ok(stored.ok_or(None))
 }
 
 fn sandbox(run: &Run, limits: Limits, image: &Image, stored: &Stored) -> Result<Sandbox, Failure> {
@@ -202,7 +243,7 @@ fn sandbox(run: &Run, limits: Limits, image: &Image, stored: &Stored) -> Result<
         user: run.user.clone().unwrap_or_else(|| config.user.clone()),
         command,
         env,
-        folder: config.folder.clone(),
+        folder: config.folder.clone().into(),
         network: match run.network {
             NetworkArg::None => Network::None,
             NetworkArg::Host => Network::Host,
@@ -226,28 +267,18 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// Docker's syntax. `readonly` and `ro` are the default, as with kpt.
-pub(crate) fn parse_mount(text: &str) -> Result<Mount, String> {
-    let problem = |what: &str| format!("{what}; write type=bind,src=PATH,dst=PATH[,rw]");
-    let (mut source, mut target, mut is_writable) = (None, None, false);
-    for option in text.split(',') {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        match (name, value) {
-            ("type", "bind") => {}
-            ("type", _) => return Err(problem("only bind mounts exist")),
-            ("src" | "source", path) => source = Some(PathBuf::from(path)),
-            ("dst" | "destination" | "target", path) => target = Some(PathBuf::from(path)),
-            ("rw", "" | "true") | ("readonly" | "ro", "false") => is_writable = true,
-            ("readonly" | "ro", "" | "true") | ("rw", "false") => is_writable = false,
-            _ => return Err(problem(&format!("{option:?} is not known"))),
+// === impl Settings ===
+
+impl Settings {
+    /// # Errors
+    /// A variable has a wrong value.
+    pub(crate) fn of_environment() -> Result<Self, FlagError> {
+        #[derive(Debug, clap::Parser)]
+        struct NoArgs {
+            #[command(flatten)]
+            settings: Settings,
         }
-    }
-    match (source, target) {
-        (Some(source), Some(target)) if target.is_absolute() && source.is_absolute() => {
-            Ok(Mount { source, target, is_writable })
-        }
-        (Some(_), Some(_)) => Err(problem("the paths must be absolute")),
-        _ => Err(problem("src or dst is missing")),
+        porch_fn_flags::parse([OsString::new()]).map(|NoArgs { settings }| settings)
     }
 }
 
@@ -255,29 +286,6 @@ pub(crate) fn parse_mount(text: &str) -> Result<Mount, String> {
 
 impl LimitArgs {
     fn limits(&self) -> Limits {
-        Limits::of_flags(self.memory, self.pids, self.cpus, self.tmp_size)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mounts_have_dockers_syntax() {
-        let mount = |is_writable| Ok(Mount { source: "/a".into(), target: "/b".into(), is_writable });
-        for (text, expected) in [
-            ("type=bind,src=/a,dst=/b", mount(false)),
-            ("type=bind,source=/a,target=/b,readonly", mount(false)),
-            ("src=/a,destination=/b,rw=true", mount(true)),
-            ("type=bind,src=/a,dst=/b,rw", mount(true)),
-        ] {
-            assert_eq!(parse_mount(text), expected, "{text}");
-        }
-        for text in
-            ["type=volume,src=a,dst=/b", "src=/a", "src=a,dst=/b", "src=/a,dst=b", "src=/a,dst=/b,x=1"]
-        {
-            assert!(parse_mount(text).unwrap_err().contains("type=bind,src=PATH"), "{text}");
-        }
+        Limits::of_flags(self.memory.0, self.pids, self.cpus, self.tmp_size.0)
     }
 }

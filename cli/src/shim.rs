@@ -2,6 +2,7 @@
 //! what kpt and kustomize ask of an engine, and nothing else. So they run functions without one.
 
 mod command;
+mod engine;
 
 use std::env;
 use std::ffi::OsString;
@@ -13,17 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
-use porch_fn_runner_config::user_folder;
 
-use self::command::{Asked, parse};
+use self::command::parse;
 use crate::failure::Failure;
-use crate::one_shot;
+use crate::images::flags::user_folder;
 use crate::output::show;
 
 /// The variables by which kpt chooses its container engine. Older versions read the second.
 const KPT_RUNTIME: [&str; 2] = ["KRM_FN_RUNTIME", "KPT_FN_RUNTIME"];
-/// kpt asks Docker for its version, and needs at least 20.10.0.
-const ENGINE_VERSION: &str = "20.10.27";
 /// Exit code of Docker for its own errors.
 const ENGINE_FAILED: u8 = 125;
 
@@ -61,20 +59,13 @@ pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
     let engine = Engine::value_variants().iter().find(|engine| name == engine.name())?;
     let words: Option<Vec<&str>> = args[1..].iter().map(|word| word.to_str()).collect();
     let asked = words.ok_or_else(|| "an argument is not UTF-8".to_owned()).and_then(|words| parse(&words));
-    Some(match asked {
-        Ok(Asked::Version { short }) => {
-            // kpt reads Docker's, and only runs the others'.
-            let long =
-                format!("Client: porch-fn {}\n Version: {ENGINE_VERSION}\n", porch_fn_version::VERSION);
-            show(&if short { format!("{ENGINE_VERSION}\n") } else { long });
-            ExitCode::SUCCESS
-        }
-        Ok(Asked::Run(run)) => one_shot::run_as(&run, engine.name()),
-        Err(problem) => {
-            eprintln!("{}: {problem}; this is porch-fn in place of {}", engine.name(), engine.name());
-            ExitCode::from(ENGINE_FAILED)
-        }
-    })
+    let asked = asked.map_err(|problem| {
+        Failure::new(format!("{problem}; this is porch-fn in place of {}", engine.name()))
+    });
+    Some(asked.and_then(|asked| engine.answer(&asked)).unwrap_or_else(|failure| {
+        failure.print(engine.name());
+        ExitCode::from(ENGINE_FAILED)
+    }))
 }
 
 pub(crate) fn install(action: Action) -> Result<ExitCode, Failure> {
@@ -144,7 +135,7 @@ fn default_folder() -> Result<PathBuf, Failure> {
 // === impl Engine ===
 
 impl Engine {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Docker => "docker",
             Self::Nerdctl => "nerdctl",

@@ -1,6 +1,9 @@
 //! `porch-fn up`: starts a router, runners and local pods in one process. Images of any registry run
 //! in sandboxes. Two example functions come with porch-fn, so the first evaluation works offline.
 
+mod pod;
+mod sandboxes;
+
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -14,12 +17,13 @@ use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
-use porch_fn_runner::pods::local::{LocalCluster, LocalOptions, SandboxOptions, Sandboxes};
-use porch_fn_runner_config::SandboxFlags;
+use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
 use tokio::task::spawn_blocking;
 use wrapper_server::process::adopt_orphans;
 
+use self::sandboxes::{SandboxOptions, Sandboxes};
 use crate::failure::Failure;
+use crate::images::flags::SandboxFlags;
 use crate::images::{RegistryArgs, client};
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
@@ -35,7 +39,7 @@ const EXAMPLES: [(&str, &str); 2] = [
 ];
 
 /// Runner flags that `up` sets itself and refuses from the user.
-const OWN_FLAGS: [&str; 11] = [
+const OWN_FLAGS: [&str; 9] = [
     "address",
     "port",
     "log-level",
@@ -43,8 +47,6 @@ const OWN_FLAGS: [&str; 11] = [
     "pod-backend",
     "local-functions",
     "wrapper-server",
-    "image-dir",
-    "image-max-size",
     "registry-mirror",
     "insecure-registries",
 ];
@@ -72,6 +74,8 @@ pub(crate) struct UpArgs {
     pod_backend: Backend,
     #[command(flatten)]
     registries: RegistryArgs,
+    #[command(flatten)]
+    sandbox: SandboxFlags,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
@@ -95,7 +99,9 @@ enum Backend {
 /// Runs a child process of `up`: a local pod's wrapper-server, or an example function. `None`: the
 /// command line `args`, program name included, is another one.
 pub(crate) fn run_child(args: &[OsString]) -> Option<ExitCode> {
-    if let Some(exit) = porch_fn_images::unpack_child(args).or_else(|| runner::sandbox_child(args)) {
+    if let Some(exit) =
+        porch_fn_images::unpack_child(args).or_else(|| porch_fn_sandbox::run_child(args, &sandboxes::serve))
+    {
         return Some(exit);
     }
     match args.get(1)?.to_str()? {
@@ -172,10 +178,12 @@ fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCom
 
 /// Opens the image store for sandboxes.
 async fn sandboxes(args: &UpArgs, flags: &runner::Flags) -> Result<Sandboxes, Failure> {
-    let client = client(&args.registries)?;
-    let sandbox = SandboxFlags { store: args.registries.store.clone(), ..flags.sandbox.clone() };
-    let options = SandboxOptions::new(&sandbox, Arc::new(client), flags.image_metadata_ttl.into());
-    let options = options.map_err(Failure::usage)?;
+    let options = SandboxOptions {
+        images: args.registries.store_options()?,
+        client: Arc::new(client(&args.registries)?),
+        ttl: flags.image_metadata_ttl.into(),
+        limits: args.sandbox.limits(),
+    };
     Ok(spawn_blocking(move || Sandboxes::open(options)).await??)
 }
 
@@ -189,10 +197,12 @@ impl Started {
         let functions =
             functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
-        let sandboxes = match args.pod_backend {
-            Backend::Sandbox => Some(sandboxes(&args, &runner_flags).await?),
-            Backend::Local => None,
-        };
+        let sandboxes =
+            match args.pod_backend {
+                Backend::Sandbox => Some(Arc::new(sandboxes(&args, &runner_flags).await?)
+                    as Arc<dyn runner::pods::local::Sandboxes>),
+                Backend::Local => None,
+            };
         let has_sandboxes = sandboxes.is_some();
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],

@@ -19,6 +19,5 @@ mod settings;
 mod settings_file;
 
 pub use app::{AppError, start};
-pub use pods::local::sandbox_child;
 pub use porch_fn_lifecycle::App;
 pub use porch_fn_runner_config::{Flags, PodBackend, PodConnect};

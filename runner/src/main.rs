@@ -2,18 +2,14 @@
 
 use std::process::ExitCode;
 
-use porch_fn_runner::{AppError, Flags, sandbox_child, start};
+use porch_fn_runner::{AppError, Flags, start};
 use wrapper_server::process::adopt_orphans;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let args: Vec<_> = std::env::args_os().collect();
-    if let Some(exit) = sandbox_child(&args) {
-        return exit;
-    }
-    let (flags, set) = match porch_fn_flags::parse_with_set::<Flags>(args) {
+    let (flags, set) = match porch_fn_flags::parse_with_set::<Flags>(std::env::args_os()) {
         Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };

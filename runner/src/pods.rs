@@ -31,7 +31,7 @@ use tokio::time::Instant;
 pub use backend::{Backend, Catalog, PodFacts};
 pub use commands::ImageCommands;
 pub(crate) use driver::{Driver, Handle, PodReport};
-pub(crate) use error::IMAGE_MISSING;
+pub use error::IMAGE_MISSING;
 pub(crate) use start_errors::LastStart;
 
 use crate::metrics::{Metrics, Runtime};

@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// The variable that every container of a Kubernetes pod has. A process that creates a sandbox must
-/// inherit it, so that errors name the settings of pods.
-pub const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
+/// The variable that every container of a Kubernetes pod has.
+const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// Names the setting that most likely forbids a sandbox here.
 pub(crate) fn advice() -> String {

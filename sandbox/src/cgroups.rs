@@ -1,7 +1,6 @@
 //! One cgroup for each sandbox, of version 1 or 2, below the cgroup of this process. So the limits
-//! of this process, such as those of a CI job or a pod, hold for its sandboxes, too.
-//!
-//! libcgroups expects one path for all controllers. With version 1, a process has one for each.
+//! of this process, such as those of a CI job or a pod, hold for its sandboxes, too. With version 1,
+//! a process has one path for each controller.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,24 +22,94 @@ const PERIOD: u64 = 100_000;
 /// A file of a cgroup and its content.
 type Setting = (&'static str, String);
 
-/// Creates a cgroup with these limits, and moves this process into it. Returns the controllers that
-/// enforce limits there. The cgroup stays when the sandbox ends, because this process has no rights
-/// any more then; the next start removes it.
-pub(crate) fn create(limits: &Limits) -> Vec<&'static str> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let name = format!("{PREFIX}{}-{}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    let mut controllers = Vec::new();
-    for (controller, (parent, version)) in parents() {
-        let folder = parent.join(&name);
-        match enter(&folder, &settings(controller, version, limits)) {
-            Ok(()) => controllers.push(controller),
-            Err(error) => {
-                tracing::debug!(controller, folder = %folder.display(), %error, "no cgroup for a sandbox");
-                let _ = fs::remove_dir(folder);
+/// The cgroup of one sandbox, by controller. Dropping it removes it, after its processes have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Cgroup(Vec<Part>);
+
+#[derive(Debug)]
+struct Part {
+    controller: &'static str,
+    folder: PathBuf,
+}
+
+/// A limit that ended a process of a sandbox, or refused one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exceeded {
+    /// The memory of all processes together: the kernel ended one.
+    Memory,
+    /// The number of processes: the kernel refused one.
+    Pids,
+    /// The size of `/tmp`: it is full.
+    Tmp,
+}
+
+// === impl Cgroup ===
+
+impl Cgroup {
+    /// Creates a cgroup with these limits, as far as this process may.
+    pub(crate) fn create(limits: &Limits) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{PREFIX}{}-{}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut parts = Vec::new();
+        for (controller, (parent, version)) in parents() {
+            let folder = parent.join(&name);
+            match set_up(&folder, &settings(controller, version, limits)) {
+                Ok(()) => parts.push(Part { controller, folder }),
+                Err(error) => {
+                    tracing::debug!(controller, folder = %folder.display(), %error, "no cgroup for a sandbox");
+                    let _ = fs::remove_dir(folder);
+                }
             }
         }
+        Self(parts)
     }
-    controllers
+
+    /// Moves a process into the cgroup. Controllers that refuse it are left out.
+    pub(crate) fn add(&mut self, process: u32) {
+        self.0.retain(|part| {
+            let moved = fs::write(part.folder.join("cgroup.procs"), process.to_string());
+            if let Err(error) = &moved {
+                tracing::debug!(controller = part.controller, %error, "no cgroup for a sandbox");
+                let _ = fs::remove_dir(&part.folder);
+            }
+            moved.is_ok()
+        });
+    }
+
+    /// Whether this controller enforces its limit.
+    pub(crate) fn has(&self, controller: &str) -> bool {
+        self.0.iter().any(|part| part.controller == controller)
+    }
+
+    /// The limits that the kernel had to enforce.
+    pub(crate) fn exceeded(&self) -> Vec<Exceeded> {
+        let count = |controller, files: &[&str], name| {
+            let mut parts = self.0.iter().filter(|part| part.controller == controller);
+            parts.any(|part| {
+                files.iter().any(|file| counter(&read(part.folder.join(file)), name).is_some_and(|it| it > 0))
+            })
+        };
+        let memory = count("memory", &["memory.events", "memory.oom_control"], "oom_kill");
+        let pids = count("pids", &["pids.events"], "max");
+        [(memory, Exceeded::Memory), (pids, Exceeded::Pids)]
+            .into_iter()
+            .filter_map(|(is, limit)| is.then_some(limit))
+            .collect()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for part in &self.0 {
+            // A killed process is in it for some moments more. The next sandbox removes it then.
+            let _ = fs::remove_dir(&part.folder);
+        }
+    }
+}
+
+/// The number behind this name in a file of a cgroup.
+fn counter(file: &str, name: &str) -> Option<u64> {
+    file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// The controllers for which this process can create a cgroup.
@@ -101,7 +170,6 @@ fn own_unified() -> Option<PathBuf> {
 
 /// The folder below which a sandbox's cgroup belongs, and its version, by controller.
 fn parents() -> HashMap<&'static str, (PathBuf, u8)> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
     let mut parents = version_1(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
     if let Some(own) = own_unified() {
         let enabled = fs::read_to_string(own.join("cgroup.subtree_control")).unwrap_or_default();
@@ -174,19 +242,19 @@ fn settings(controller: &str, version: u8, limits: &Limits) -> Vec<Setting> {
     }
 }
 
-fn enter(folder: &Path, settings: &[Setting]) -> io::Result<()> {
+fn set_up(folder: &Path, settings: &[Setting]) -> io::Result<()> {
     // Another process may remove a new folder that has no process yet.
     const MAX_ATTEMPTS: usize = 5;
     for _ in 1..MAX_ATTEMPTS {
-        match try_enter(folder, settings) {
+        match try_set_up(folder, settings) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            entered => return entered,
+            done => return done,
         }
     }
-    try_enter(folder, settings)
+    try_set_up(folder, settings)
 }
 
-fn try_enter(folder: &Path, settings: &[Setting]) -> io::Result<()> {
+fn try_set_up(folder: &Path, settings: &[Setting]) -> io::Result<()> {
     match fs::create_dir(folder) {
         // With version 2, the folder is the same for all controllers.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -199,7 +267,11 @@ fn try_enter(folder: &Path, settings: &[Setting]) -> io::Result<()> {
             written => written?,
         }
     }
-    fs::write(folder.join("cgroup.procs"), process::id().to_string())
+    Ok(())
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -218,6 +290,16 @@ mod tests {
         assert_eq!(found["cpu"], place("/sys/fs/cgroup/cpu,cpuacct/"));
         assert!(!found.contains_key("pids"), "pids is not mounted");
         assert_eq!(mounts(mountinfo)[""], Path::new("/sys/fs/cgroup/unified"));
+    }
+
+    /// Recorded on a machine with version 2, and on one with version 1.
+    #[test]
+    fn the_kernel_counts_what_it_ended() {
+        let events = "low 0\nhigh 0\nmax 31\noom 1\noom_kill 2\noom_group_kill 0\n";
+        assert_eq!(counter(events, "oom_kill"), Some(2));
+        assert_eq!(counter("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", "oom_kill"), Some(0));
+        assert_eq!(counter("max 7\n", "max"), Some(7));
+        assert_eq!(counter("", "max"), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Errors of sandboxes. Each says what to do, because most come from how the machine is set up.
+//! Errors of sandboxes. Each says whether the image, a flag or the machine is at fault. Only faults
+//! of the machine come with advice on its settings.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,28 +7,55 @@ use std::path::PathBuf;
 /// Why a sandbox cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The kernel refuses a step. `advice` names the setting that allows it.
-    #[error("the machine does not allow the sandbox to {step}: {source}. {advice}")]
+    /// The machine's settings forbid a step that every sandbox needs.
+    #[error("the machine does not allow the sandbox to {step}: {source}")]
     Refused {
         /// The step, as a verb.
         step: &'static str,
         /// The operating system's error.
         source: io::Error,
-        /// What to change, on a machine like this one.
-        advice: String,
     },
+    /// A step failed for another reason.
+    #[error("the sandbox cannot {step}: {source}")]
+    Step {
+        /// The step, as a verb.
+        step: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The process that builds the sandbox cannot be started.
+    #[error("the sandbox's process cannot be started: {0}")]
+    Spawn(io::Error),
     /// Overlayfs cannot stack the layers here.
-    #[error("the kernel cannot stack the image's layers: {0}")]
+    #[error(
+        "the kernel cannot stack the image's layers in its folder: {0}; name a folder on another file system, \
+         such as ext4, with --image-dir"
+    )]
     NoOverlay(io::Error),
-    /// The image's layers cannot be merged.
-    #[error("the image's layers cannot be merged: {0}")]
-    Merge(String),
     /// A layer or the source of a mount.
     #[error("{} cannot be opened: {source}", .path.display())]
     Open {
         /// The path on this machine.
         path: PathBuf,
         /// The operating system's error.
+        source: io::Error,
+    },
+    /// A folder that every sandbox has, or the working directory.
+    #[error("the image's {what} {} cannot be used: {source}; change the image", .path.display())]
+    Image {
+        /// `folder`, `working directory`.
+        what: &'static str,
+        /// The path in the image.
+        path: PathBuf,
+        /// The operating system's error, or what is wrong with it.
+        source: io::Error,
+    },
+    /// The target of a mount.
+    #[error("nothing can be mounted at {}: {source}; name another target with --mount", .path.display())]
+    Mount {
+        /// The path in the sandbox.
+        path: PathBuf,
+        /// The operating system's error, or what is wrong with it.
         source: io::Error,
     },
     /// The image's USER.
@@ -40,18 +68,54 @@ pub enum SandboxError {
         /// The file of the image.
         file: &'static str,
     },
-    /// The specification is malformed.
-    #[error("the sandbox cannot be described: {0}")]
-    Invalid(String),
-    /// A step of libcontainer.
-    #[error("the sandbox cannot be created: {message}. {advice}")]
-    Create {
-        /// libcontainer's text.
-        message: String,
-        /// What to change, on a machine like this one.
-        advice: String,
+    /// The command cannot be run.
+    #[error("cannot run {name:?} of the image: {source}")]
+    Command {
+        /// The program.
+        name: String,
+        /// The operating system's error.
+        source: io::Error,
     },
-    /// The sandbox's first process cannot be watched.
-    #[error("the sandbox's process cannot be watched: {0}")]
-    Wait(io::Error),
+    /// Another process of the sandbox could not go on.
+    #[error("{text}")]
+    Inside {
+        /// What it reported, with advice if the machine is at fault.
+        text: String,
+        /// Docker's exit code for such a failure.
+        code: u8,
+    },
+}
+
+/// Exit codes of Docker: for a container that does not start, and for a command that cannot be run
+/// or does not exist.
+const NOT_STARTED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+// === impl SandboxError ===
+
+impl SandboxError {
+    /// Docker's exit code for such a failure.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Inside { code, .. } => *code,
+            Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+            Self::Command { .. } => NOT_EXECUTABLE,
+            _ => NOT_STARTED,
+        }
+    }
+}
+
+/// Names a step that failed. The machine is at fault if it forbids the step, or allows no more
+/// namespaces.
+pub(crate) fn step<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> SandboxError {
+    move |error| {
+        let source = error.into();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull => {
+                SandboxError::Refused { step, source }
+            }
+            _ => SandboxError::Step { step, source },
+        }
+    }
 }

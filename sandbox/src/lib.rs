@@ -1,44 +1,67 @@
 //! Runs a function image in namespaces of its own: without a container engine, and without root.
 //!
 //! A sandbox has one user, who is an unprivileged user of the machine, and no capabilities. Its
-//! root is read-only, its only writable folder is `/tmp`, and it has no network. libcontainer, the
-//! library of youki, creates the namespaces and mounts.
+//! root is read-only, its only writable folder is `/tmp`, and it has no network.
 //!
 //! ```text
-//! process that calls [`start`]          one thread; `porch-fn run`, or a child of the runner
-//!   │ limits.rs    cgroups, or rlimits
-//!   │ enter.rs     user, mount and cgroup namespace; overlay of the layers in a private tmpfs
-//!   ▼ libcontainer PID, IPC, UTS and network namespace, mounts, pivot_root
-//! first process of the sandbox
-//!   │ init.rs      a second user namespace with the image's user; capabilities, seccomp
-//!   ▼              the function, or the wrapper-server
+//! caller: porch-fn run, porch-fn up      any number of threads
+//!   │ launch.rs    pipes, cgroup (cgroups.rs), and a socket: its end ends the sandbox
+//!   ▼ handover.rs  a fresh start of the program, which gets an order and descriptors by that socket
+//! build.rs         one thread
+//!   │ root.rs      user, mount and cgroup namespace; overlay of the layers; /tmp, /dev, mounts
+//!   │              PID, IPC, UTS and network namespace
+//!   ▼              a second fresh start, from a mount where the program cannot be written
+//! first.rs         process 1 of the sandbox: /proc, root, a second user namespace with the image's
+//!   │              user, limits.rs, seccomp.rs
+//!   ▼ command.rs   the function; or in this process the wrapper-server
 //! ```
 //!
-//! All mounts are in a mount namespace that ends with its processes. So a killed process leaves
-//! nothing mounted, and nothing in a folder.
+//! Whatever is open in the first process could lead out of the sandbox, as `/proc/self/fd/N` in a
+//! path of the image. So it has only descriptors that it was given, and none of a file or folder of
+//! the machine. All mounts are in a mount namespace that ends with its processes. So a killed process
+//! leaves nothing mounted, and nothing in a folder.
 
 mod advice;
+mod build;
 mod cgroups;
-mod enter;
+mod command;
 mod error;
-mod init;
+mod first;
+mod handover;
+mod inside;
+mod launch;
 mod limits;
+mod mounts;
 mod namespaces;
+mod root;
 mod seccomp;
 mod spec;
-mod start;
 mod user;
 
-pub use advice::IN_A_POD;
-pub use cgroups::{remove_unused as remove_unused_cgroups, take_own as take_own_cgroup};
-pub use enter::Merge;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub use cgroups::{Exceeded, remove_unused as remove_unused_cgroups, take_own as take_own_cgroup};
+pub use command::Inside;
 pub use error::SandboxError;
-pub use init::{Inside, Payload};
+pub use first::Served;
+pub use inside::canonical;
+pub use launch::{Launch, Pipes, Running, Server};
 pub use limits::not_enforced;
 pub use namespaces::enter_own_mounts;
-pub use spec::{FOLDERS, Limits, Mount, Network, Sandbox};
-pub use start::{Running, start};
+pub use spec::{Limits, Mount, Network, Sandbox, Source};
 
 /// The user and group of all files of images, and of all sandboxes, if this process is root:
 /// `nobody`. An ordinary user's sandboxes run as that user.
 pub const UNPRIVILEGED: u32 = 65534;
+
+/// Runs a process of a sandbox, if `args`, program name included, are its command line. Every program
+/// that uses [`Launch`] must call this first, before it has a second thread. `serve` is the program's
+/// server for sandboxes.
+pub fn run_child(args: &[OsString], serve: &dyn Fn(Served) -> ExitCode) -> Option<ExitCode> {
+    match args.get(1)?.to_str()? {
+        launch::BUILD => Some(build::run()),
+        launch::FIRST => Some(first::run(serve)),
+        _ => None,
+    }
+}

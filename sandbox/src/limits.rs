@@ -1,28 +1,43 @@
-//! Limits of all processes of a sandbox together: by cgroups where this process may create one, or
-//! else by rlimits, which limit less.
+//! Limits where there is no cgroup: rlimits of the sandbox's first process, which limit less.
 
 use std::io;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 
-use crate::cgroups;
+use crate::cgroups::{self, Cgroup};
 use crate::spec::Limits;
 
-/// Applies the limits to this process and its future children.
-pub(crate) fn apply(limits: &Limits) {
-    cgroups::remove_unused();
-    let controllers = cgroups::create(limits);
-    if let Some(bytes) = limits.memory_bytes
-        && !controllers.contains(&"memory")
-    {
-        let _ = lower(Resource::Data, bytes);
+/// The limits that no cgroup enforces.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Rlimits {
+    data: Option<u64>,
+    pids: Option<u64>,
+}
+
+// === impl Rlimits ===
+
+impl Rlimits {
+    pub(crate) fn beside(cgroup: &Cgroup, limits: &Limits) -> Self {
+        Self {
+            data: limits.memory_bytes.filter(|_| !cgroup.has("memory")),
+            pids: Some(limits.pids).filter(|_| !cgroup.has("pids")),
+        }
     }
-    if !controllers.contains(&"pids") {
-        // Counted in the sandbox's own user namespace.
-        let _ = lower(Resource::Nproc, limits.pids);
+
+    /// Applies the limits to this process and its future children. Since Linux 5.14, processes are
+    /// counted in their own user namespace, so this process must be in the sandbox's.
+    pub(crate) fn apply(self) -> io::Result<()> {
+        // A function's core dump would be written nowhere.
+        for (resource, limit) in
+            [(Resource::Data, self.data), (Resource::Nproc, self.pids), (Resource::Core, Some(0))]
+        {
+            if let Some(limit) = limit {
+                lower(resource, limit)?;
+            }
+        }
+        Ok(())
     }
-    // A function's core dump would be written nowhere.
-    let _ = lower(Resource::Core, 0);
 }
 
 /// What of these limits this process cannot enforce as asked, for people. Empty if it can enforce
@@ -31,17 +46,20 @@ pub fn not_enforced(limits: &Limits) -> String {
     let controllers = cgroups::available();
     let mut missing = Vec::new();
     if limits.memory_bytes.is_some() && !controllers.contains(&"memory") {
-        missing.push("memory is limited for each process, not for all together");
+        missing.push("memory is limited for each process and without shared memory");
     }
     if limits.cpus.is_some() && !controllers.contains(&"cpu") {
         missing.push("CPU is not limited");
     }
-    missing.join(", and ")
+    match &*missing.join(", and ") {
+        "" => String::new(),
+        missing => format!("without a cgroup that is delegated to this process, {missing}"),
+    }
 }
 
 /// Lowers a limit. A lower limit that is there already stays.
 fn lower(resource: Resource, to: u64) -> io::Result<()> {
-    let Rlimit { current, maximum } = rustix::process::getrlimit(resource);
+    let Rlimit { current, maximum } = getrlimit(resource);
     let at_most = |limit: Option<u64>| Some(limit.map_or(to, |limit| limit.min(to)));
     Ok(setrlimit(resource, Rlimit { current: at_most(current), maximum: at_most(maximum) })?)
 }

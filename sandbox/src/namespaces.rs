@@ -8,8 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, getegid, geteuid};
 
 use crate::SandboxError;
-use crate::advice::advice;
-use crate::enter::refused;
+use crate::error::step;
 
 const NONE: Option<&str> = None;
 
@@ -22,12 +21,11 @@ const NONE: Option<&str> = None;
 pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
     let user = if uid.is_root() { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
-    unshare(CloneFlags::CLONE_NEWNS | user | more).map_err(refused("create its namespaces"))?;
+    unshare(CloneFlags::CLONE_NEWNS | user | more).map_err(step("create its namespaces"))?;
     if !uid.is_root() {
         map_root(uid, gid)?;
     }
-    mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE)
-        .map_err(refused("make mounts private"))
+    mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
 }
 
 /// [`enter`] without further namespaces, for processes that only need mounts of their own.
@@ -44,5 +42,5 @@ pub(crate) fn map_root(uid: Uid, gid: Gid) -> Result<(), SandboxError> {
     fs::write("/proc/self/setgroups", "deny")
         .and_then(|()| map("uid_map", uid.as_raw()))
         .and_then(|()| map("gid_map", gid.as_raw()))
-        .map_err(|source| SandboxError::Refused { step: "map its user", source, advice: advice() })
+        .map_err(step("map its user"))
 }

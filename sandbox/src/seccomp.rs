@@ -1,139 +1,111 @@
-//! The system calls that a function may not use.
+//! The system calls that a function may use.
 //!
-//! A function has no capabilities, so the kernel refuses most privileged calls anyway. The list has
-//! those that reach much code of the kernel, create namespaces, or look into other processes. It
-//! follows what Docker's profile refuses to a container without capabilities.
-//! <https://docs.docker.com/engine/security/seccomp/>
+//! The files in `seccomp/` are Docker's default profile for a container without capabilities
+//! (`github.com/moby/profiles/seccomp` v0.1.0), without the calls that sandboxes refused before they
+//! had it: those that reach much code of the kernel or look into other processes. Of sockets, there
+//! are only Unix, IPv4, IPv6, and netlink for routes.
 
 use std::collections::BTreeMap;
 
 use libc::{ENOSYS, EPERM};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter,
+    apply_filter, compile_from_json, sock_filter,
 };
 
-/// Refused with `EPERM`.
-const REFUSED: &[libc::c_long] = &[
-    libc::SYS_acct,
-    libc::SYS_add_key,
-    libc::SYS_adjtimex,
-    libc::SYS_bpf,
-    libc::SYS_chroot,
-    libc::SYS_clock_adjtime,
-    libc::SYS_clock_settime,
-    libc::SYS_delete_module,
-    libc::SYS_fanotify_init,
-    libc::SYS_finit_module,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fsopen,
-    libc::SYS_fspick,
-    libc::SYS_init_module,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
-    libc::SYS_kcmp,
-    libc::SYS_kexec_file_load,
-    libc::SYS_kexec_load,
-    libc::SYS_keyctl,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_move_mount,
-    libc::SYS_move_pages,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_nfsservctl,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_open_tree,
-    libc::SYS_perf_event_open,
-    libc::SYS_personality,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pivot_root,
-    libc::SYS_process_madvise,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
-    libc::SYS_quotactl,
-    libc::SYS_quotactl_fd,
-    libc::SYS_reboot,
-    libc::SYS_request_key,
-    libc::SYS_setdomainname,
-    libc::SYS_sethostname,
-    libc::SYS_setns,
-    libc::SYS_settimeofday,
-    libc::SYS_swapoff,
-    libc::SYS_swapon,
-    libc::SYS_syslog,
-    libc::SYS_umount2,
-    libc::SYS_unshare,
-    libc::SYS_userfaultfd,
-    libc::SYS_vhangup,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_modify_ldt,
-];
+use crate::spec::Network;
 
-/// Refused as if the kernel did not have it, so that the C library uses `clone`, whose flags a
-/// filter can read.
-const MISSING: &[libc::c_long] = &[libc::SYS_clone3];
+#[cfg(target_arch = "x86_64")]
+const ALLOWED: &str = include_str!("seccomp/x86_64.json");
+#[cfg(target_arch = "aarch64")]
+const ALLOWED: &str = include_str!("seccomp/aarch64.json");
+/// The name of the filter in these files.
+const NAME: &str = "function";
 
-/// Flags of `clone` that create namespaces.
-const NAMESPACES: [libc::c_int; 7] = [
-    libc::CLONE_NEWCGROUP,
-    libc::CLONE_NEWIPC,
-    libc::CLONE_NEWNET,
-    libc::CLONE_NEWNS,
-    libc::CLONE_NEWPID,
-    libc::CLONE_NEWUSER,
-    libc::CLONE_NEWUTS,
-];
+/// The latest system call that the profile knows. Programs expect that the kernel does not have a
+/// later one, and not that it forbids it. The numbers of the x32 ABI are higher, too.
+const LATEST: u32 = libc::SYS_mseal as u32;
 
-/// Applies the filter to this process and its future children.
-pub(crate) fn apply() -> Result<(), String> {
-    for program in programs()? {
+/// Applies the filters to this process and its future children.
+pub(crate) fn apply(network: Network) -> Result<(), String> {
+    for program in programs(network)? {
         apply_filter(&program).map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
-/// One filter for each error.
-fn programs() -> Result<[BpfProgram; 2], String> {
-    let text = |error: seccompiler::BackendError| error.to_string();
-    let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
-        REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    let mut clone = Vec::new();
-    for flag in NAMESPACES {
-        let bit = u64::from(flag.unsigned_abs());
-        let has = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(bit), bit)
-            .map_err(text)?;
-        clone.push(SeccompRule::new(vec![has]).map_err(text)?);
-    }
-    refused.insert(libc::SYS_clone, clone);
-    let missing: BTreeMap<i64, Vec<SeccompRule>> = MISSING.iter().map(|call| (*call, Vec::new())).collect();
-    if cfg!(target_arch = "x86_64") {
-        // The x32 ABI has other numbers for the same calls, and a few numbers of its own. Functions
-        // do not need it.
-        const X32: i64 = 0x4000_0000;
-        let others = REFUSED.iter().chain(MISSING).chain([&libc::SYS_clone]).copied().chain(512..=547);
-        refused.extend(others.map(|call| (call | X32, Vec::new())));
-    }
-    let program = |rules, errno: i32| -> Result<BpfProgram, String> {
-        let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(text)?;
-        let refuse = SeccompAction::Errno(errno.unsigned_abs());
+/// If several filters refuse a call, the error of the last one counts.
+fn programs(network: Network) -> Result<Vec<BpfProgram>, String> {
+    let arch = std::env::consts::ARCH.try_into().map_err(|_| "the processor is not known".to_owned())?;
+    let mut filters = compile_from_json(ALLOWED.as_bytes(), arch).map_err(|error| error.to_string())?;
+    let mut programs: Vec<_> = filters.remove(NAME).into_iter().collect();
+    if network == Network::Host {
+        // The machine's abstract sockets are in its network namespace, and have no permissions.
+        let text = |error: seccompiler::BackendError| error.to_string();
+        let family = u64::from(libc::AF_UNIX.unsigned_abs());
+        let is_unix = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, family);
+        let rule = SeccompRule::new(vec![is_unix.map_err(text)?]).map_err(text)?;
+        let refuse = SeccompAction::Errno(EPERM.unsigned_abs());
+        let rules = BTreeMap::from([(libc::SYS_socket, vec![rule])]);
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).map_err(text)?;
-        BpfProgram::try_from(filter).map_err(text)
-    };
-    Ok([program(missing, ENOSYS)?, program(refused, EPERM)?])
+        programs.push(filter.try_into().map_err(text)?);
+    }
+    programs.push(missing());
+    Ok(programs)
+}
+
+/// Refuses later calls, and `clone3`, as if the kernel did not have them. The C library then uses
+/// `clone`, whose flags a filter can read.
+fn missing() -> BpfProgram {
+    let op = |code: u32, k: u32, jt: u8, jf: u8| sock_filter { code: code as u16, jt, jf, k };
+    vec![
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, LATEST, 1, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_clone3 as u32, 0, 1),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | ENOSYS.unsigned_abs(), 0, 0),
+        op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn the_filter_compiles() {
-        assert!(super::programs().unwrap().iter().all(|program| program.len() > 3));
+    fn the_filters_compile_for_both_networks() {
+        let sizes = |network| programs(network).unwrap().iter().map(Vec::len).collect::<Vec<_>>();
+        assert!(sizes(Network::None)[0] > 250, "{:?}", sizes(Network::None));
+        assert_eq!((sizes(Network::None).len(), sizes(Network::Host).len()), (2, 3));
+    }
+
+    /// What these calls reach was refused before the profile was Docker's.
+    #[test]
+    fn calls_that_look_into_other_processes_or_reach_much_of_the_kernel_are_not_allowed() {
+        for profile in [include_str!("seccomp/x86_64.json"), include_str!("seccomp/aarch64.json")] {
+            for call in [
+                "adjtimex",
+                "bpf",
+                "clock_adjtime",
+                "io_uring_setup",
+                "kcmp",
+                "keyctl",
+                "mbind",
+                "mount",
+                "name_to_handle_at",
+                "open_by_handle_at",
+                "open_tree",
+                "perf_event_open",
+                "personality",
+                "process_madvise",
+                "process_vm_readv",
+                "ptrace",
+                "setns",
+                "unshare",
+                "userfaultfd",
+            ] {
+                assert!(!profile.contains(&format!("\"{call}\"")), "{call}");
+            }
+            assert!(profile.contains("\"openat2\"") && profile.contains("\"faccessat2\""));
+        }
     }
 }

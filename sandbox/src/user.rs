@@ -1,9 +1,11 @@
 //! The image's USER, by Docker's rules. No I/O.
 
+use serde::{Deserialize, Serialize};
+
 use crate::SandboxError;
 
 /// The user of a sandbox's processes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,

@@ -1,6 +1,9 @@
 //! Makes function images: archives that our command line imports, and images in a registry.
 
+pub mod layout;
+mod private;
 mod push;
+mod serve;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +15,9 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
+pub use private::serve_private;
 pub use push::{push, push_index};
+pub use serve::{Slow, serve, serve_slowly};
 
 /// How the layers of an image are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +39,7 @@ pub struct Image {
 }
 
 /// A blob of an image, by its digest.
+#[derive(Clone)]
 struct Blob {
     digest: String,
     bytes: Vec<u8>,
@@ -46,7 +52,7 @@ struct Parts {
     layers: Vec<Blob>,
 }
 
-/// The digest of content.
+/// The digest of these bytes, as images name it.
 pub fn sha256(bytes: &[u8]) -> String {
     let digest = digest(&SHA256, bytes);
     digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
@@ -71,12 +77,18 @@ impl Layer {
         for program in programs {
             let found = output("sh", &["-c", &format!("command -v {program}")]);
             files.push((format!("bin/{program}"), found.trim().to_owned()));
-            // A static program has no libraries, and ldd fails.
-            for word in output("ldd", &[found.trim()]).split_whitespace().filter(|word| word.starts_with('/'))
-            {
-                files.push((word.trim_start_matches('/').to_owned(), word.to_owned()));
-            }
+            files.extend(libraries(found.trim()));
         }
+        Self::of_files(files)
+    }
+
+    /// A layer with the libraries that a program of this machine needs.
+    pub fn of_libraries(program: &str) -> Self {
+        Self::of_files(libraries(program).collect())
+    }
+
+    /// A layer with these files: their names in it, and their paths on this machine.
+    fn of_files(mut files: Vec<(String, String)>) -> Self {
         files.sort();
         files.dedup();
         files.into_iter().fold(Self::new(), |layer, (name, path)| {
@@ -166,6 +178,11 @@ impl Layer {
         target: Option<&str>,
         data: &[u8],
     ) -> Self {
+        const LONGEST: usize = 100;
+        if let Some(target) = target.filter(|target| target.len() > LONGEST) {
+            let long = self.entry(EntryType::GNULongLink, "././@LongLink", 0o644, None, target.as_bytes());
+            return long.entry(kind, name, mode, Some(&target[..LONGEST]), data);
+        }
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(mode);
@@ -190,6 +207,14 @@ impl Layer {
     pub fn finish(self) -> Vec<u8> {
         self.0.into_inner().expect("memory")
     }
+}
+
+/// The libraries of a program: their names in an image, and their paths. A static program has none.
+pub fn libraries(program: &str) -> impl Iterator<Item = (String, String)> {
+    let lines = output("ldd", &[program]);
+    let words: Vec<_> =
+        lines.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect();
+    words.into_iter().map(|word| (word.trim_start_matches('/').to_owned(), word))
 }
 
 /// The output of a program; empty if it fails.

@@ -1,9 +1,11 @@
-//! Access to registries with the user's own Docker configuration.
+//! Access to registries with the user's own credentials.
 
 use std::sync::Arc;
 
 use porch_fn_flags::LogFormat;
-use porch_fn_registry::{Client, CredentialSource, Mirrors, Options, Platform, plain_registries, roots};
+use porch_fn_registry::{
+    Client, Credentials, Mirrors, Options, Platform, UserCredentials, plain_registries, roots,
+};
 
 use super::RegistryArgs;
 use crate::failure::Failure;
@@ -11,13 +13,13 @@ use crate::failure::Failure;
 const WARNINGS: u8 = 1;
 
 pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
-    let mirrors = args.store.registry_mirror.iter().map(String::as_str);
+    let mirrors = args.store.mirrors.registry_mirror.iter().map(String::as_str);
     let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
     let plain = plain_registries(&args.insecure_registries, &mirrors).map_err(Failure::usage)?;
     let roots = roots(None, plain).map_err(Failure::new)?;
     Ok(Client::new(Options {
         platform: Platform::default(),
-        credentials: CredentialSource::default_place().watch(),
+        credentials: Credentials::User(UserCredentials::default_places()),
         roots,
         mirrors,
         report: Arc::new(|_, _, _| {}),

@@ -38,6 +38,7 @@
 mod duration;
 mod normalise;
 mod server;
+mod size;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -54,6 +55,7 @@ use clap::{
 pub use self::{
     duration::{GoDuration, parse_duration, positive},
     server::{DEFAULT_LOG_LEVEL, LogFormat, ServerFlags},
+    size::Size,
     values::{CommaList, parse_bool},
 };
 

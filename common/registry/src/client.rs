@@ -22,7 +22,7 @@ pub use self::mirrors::Mirrors;
 pub use self::pull::{Blob, Manifest};
 use self::session::{Query, Session, texts};
 use crate::auth::Challenge;
-use crate::credentials::CredentialFile;
+use crate::credentials::Credentials;
 use crate::digest;
 use crate::error::{CONFIG, MANIFEST};
 use crate::lru;
@@ -53,7 +53,7 @@ pub struct Options {
     /// `--platform`: selects the entry of a multi-platform index.
     pub platform: Platform,
     /// The credentials for registries.
-    pub credentials: CredentialFile,
+    pub credentials: Credentials,
     /// The certificates that are trusted, and the registries that speak plain HTTP.
     pub roots: Roots,
     /// The registries to ask first.

@@ -1,4 +1,5 @@
-//! Registry credentials from a file in Docker's format, which may change at any time.
+//! Registry credentials: from a file in Docker's format, which may change at any time, or those of
+//! the user.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,19 @@ use bytes::Bytes;
 use porch_fn_files::{FileSource, WatchedFiles};
 use porch_fn_image::Image;
 
+use crate::RegistryError;
 use crate::docker_config::{Credential, DockerConfig};
 use crate::file;
+use crate::user_credentials::UserCredentials;
+
+/// Where a client gets credentials from.
+#[derive(Clone)]
+pub enum Credentials {
+    /// The file of a server, which runs no credential helper.
+    File(CredentialFile),
+    /// What the user has, for a command line.
+    User(UserCredentials),
+}
 
 /// The file with the credentials of all registries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +60,9 @@ impl CredentialsFileContent {
 // === impl CredentialSource ===
 
 impl CredentialSource {
-    /// Docker's default path: `$DOCKER_CONFIG/config.json`, or else `~/.docker/config.json`.
+    /// Docker's default path.
     pub fn default_place() -> Self {
-        let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let place = variable("DOCKER_CONFIG").or_else(|| variable("HOME").map(|home| home.join(".docker")));
-        Self::Default(place.map(|place| place.join("config.json")))
+        Self::Default(docker_file())
     }
 
     /// The file is read when it is needed for the first time.
@@ -97,7 +107,7 @@ impl FileSource for CredentialSource {
     fn parse(&self, content: &Self::Content) -> Result<Self::Value, String> {
         let Some(bytes) = content.clone() else { return Ok(None) };
         let content = CredentialsFileContent::parse(bytes).map_err(|problem| self.problem(&problem))?;
-        match (self, content.config.helper) {
+        match (self, content.config.helper_key()) {
             (Self::Private(_), Some(helper)) => {
                 return Err(self.problem(&format!(
                     "it uses a credential helper ({helper}), which the runner cannot run: write the credentials into \
@@ -117,14 +127,49 @@ impl FileSource for CredentialSource {
     }
 }
 
-/// Returns the credential for this image.
-///
-/// # Errors
-/// Why the file cannot be used, if no earlier version of it was usable.
-pub(crate) async fn lookup(file: &CredentialFile, image: &Image) -> Result<Option<Credential>, String> {
-    match (file.value_or_reload(Option::is_some).await, file.last_error()) {
-        (Some(content), _) => Ok(content.config.lookup(image).cloned()),
-        (None, Some(error)) => Err(error),
-        (None, None) => Ok(None),
+// === impl Credentials ===
+
+impl Credentials {
+    /// Returns the credential for this image.
+    ///
+    /// # Errors
+    /// Why the file cannot be used, if no earlier version of it was usable. Why a helper failed.
+    pub(crate) async fn lookup(&self, image: &Image) -> Result<Option<Credential>, String> {
+        let file = match self {
+            Self::File(file) => file,
+            Self::User(user) => return user.lookup(image).await,
+        };
+        match (file.value_or_reload(Option::is_some).await, file.last_error()) {
+            (Some(content), _) => Ok(content.config.lookup(image).cloned()),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
     }
+
+    /// The next lookup of this image reads the credentials again.
+    pub(crate) async fn reload(&self, image: &Image) {
+        match self {
+            Self::File(file) => file.reload().await,
+            Self::User(user) => user.forget(image),
+        }
+    }
+
+    /// The registry refuses the image with this credential, or without any.
+    pub(crate) fn refused(&self, image: &Image, credential: Option<&Credential>) -> RegistryError {
+        match self {
+            Self::File(_) => RegistryError::Unauthorized,
+            Self::User(_) => RegistryError::Credentials(UserCredentials::refused(image, credential)),
+        }
+    }
+}
+
+/// `$DOCKER_CONFIG/config.json`, or else `~/.docker/config.json`.
+pub(crate) fn docker_file() -> Option<PathBuf> {
+    let folder = variable("DOCKER_CONFIG").or_else(|| variable("HOME").map(|home| home.join(".docker")));
+    folder.map(|folder| folder.join("config.json"))
+}
+
+/// The path in an environment variable.
+pub(crate) fn variable(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -45,8 +45,10 @@ pub(crate) struct DockerConfig {
     /// The first match wins. Longer paths come first; among paths of the same length, hosts come
     /// before host patterns.
     entries: Vec<Entry>,
-    /// The key that configures a credential helper, if there is one.
-    pub(crate) helper: Option<&'static str>,
+    /// `credHelpers`: the helper of each registry.
+    helpers: Map<String, Value>,
+    /// `credsStore`: the helper of the registries without an entry. Not empty.
+    store: Option<String>,
     /// Whether the file has the key `auths`.
     pub(crate) has_auths: bool,
 }
@@ -58,6 +60,15 @@ struct Entry {
     /// Without leading and trailing slashes; empty for all repositories.
     path: String,
     credential: Credential,
+}
+
+/// Who knows the credential for an image.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Origin<'a> {
+    /// The file itself.
+    Entry(&'a Credential),
+    /// The helper of this name.
+    Helper(&'a str),
 }
 
 /// The JSON of the file.
@@ -86,10 +97,6 @@ impl DockerConfig {
     /// What is wrong with the file.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let file: WireFile = serde_json::from_slice(bytes).map_err(|error| json_problem(&error))?;
-        let has_store = file.creds_store.is_some_and(|store| !store.is_empty());
-        let has_helpers = file.cred_helpers.is_some_and(|helpers| !helpers.is_empty());
-        let helper = has_store.then_some("credsStore").or(has_helpers.then_some("credHelpers"));
-
         let has_auths = file.auths.is_some();
         let mut entries = Vec::new();
         for (number, (key, entry)) in file.auths.into_iter().flatten().enumerate() {
@@ -103,7 +110,23 @@ impl DockerConfig {
         entries.sort_by_cached_key(|entry| {
             (Reverse(entry.path.len()), entry.host.contains('*'), entry.host.clone())
         });
-        Ok(Self { entries, helper, has_auths })
+        let store = file.creds_store.filter(|store| !store.is_empty());
+        Ok(Self { entries, helpers: file.cred_helpers.unwrap_or_default(), store, has_auths })
+    }
+
+    /// The key that configures a credential helper, if there is one.
+    pub(crate) fn helper_key(&self) -> Option<&'static str> {
+        let has_helpers = !self.helpers.is_empty();
+        self.store.as_ref().map(|_| "credsStore").or(has_helpers.then_some("credHelpers"))
+    }
+
+    /// Returns who knows the credential for the image, by the order of Docker.
+    pub(crate) fn origin(&self, image: &Image) -> Option<Origin<'_>> {
+        let host = canonical_host(image.registry());
+        let is_own = |(key, _): &(&String, &Value)| parse_key(key).is_ok_and(|(key, _)| key == host);
+        let own = self.helpers.iter().find(is_own).and_then(|(_, helper)| helper.as_str());
+        let entry = || self.lookup(image).map(Origin::Entry);
+        own.map(Origin::Helper).or_else(entry).or_else(|| self.store.as_deref().map(Origin::Helper))
     }
 
     /// Returns the credential of the first entry that matches the image's registry and path.

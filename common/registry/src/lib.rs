@@ -22,6 +22,7 @@ mod roots;
 mod secret;
 mod tags;
 mod transport;
+mod user_credentials;
 mod verifier;
 
 use std::fmt;
@@ -35,7 +36,7 @@ use moka::sync::Cache;
 use porch_fn_image::Image;
 
 pub use client::{Blob, Client, Manifest, Mirrors, Options, Report};
-pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
+pub use credentials::{CredentialFile, CredentialSource, Credentials, CredentialsFileContent};
 pub use digest::{Hasher, has_digest, sha256};
 pub use error::RegistryError;
 pub use images::limiter::{Limiter, Permit};
@@ -43,6 +44,7 @@ pub use images::{Images, ResolveError};
 pub use insecure::plain_registries;
 pub use platform::Platform;
 pub use roots::{CaFile, Roots, roots};
+pub use user_credentials::UserCredentials;
 
 /// What a registry reports about one image.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,6 @@ use clap::{Parser, ValueEnum};
 use porch_fn_flags::{CommaList, GoDuration, ServerFlags};
 use porch_fn_settings::TagSemantics;
 
-use crate::sandbox::SandboxFlags;
-
 /// The default of `--base-pod-template-name`: the PodTemplate that newer Porch keeps in the
 /// function namespace.
 pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
@@ -72,16 +70,12 @@ pub struct Flags {
     /// Where pods run
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = PodBackend::Auto, help_heading = "Pod runtime")]
     pub pod_backend: PodBackend,
-    /// With --pod-backend=local or sandbox: file that assigns images to commands, which then run
-    /// without a sandbox
+    /// With --pod-backend=local: file that assigns images to commands
     #[arg(long, value_name = "FILE", help_heading = "Pod runtime")]
     pub local_functions: Option<PathBuf>,
     /// With --pod-backend=local: the wrapper-server executable
     #[arg(long, value_name = "FILE", default_value = "wrapper-server", help_heading = "Pod runtime")]
     pub wrapper_server: PathBuf,
-    /// The sandboxes of --pod-backend=sandbox.
-    #[command(flatten)]
-    pub sandbox: SandboxFlags,
     /// Let new function pods report to this runner that they serve, before the API server reports
     /// their address.
     ///
@@ -282,6 +276,24 @@ pub struct Flags {
     /// Directory with that CA, as ca.crt or ca.pem
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/tls-secret/", help_heading = "Registries")]
     pub tls_secret_path: PathBuf,
+    /// Mirrors of registries.
+    #[command(flatten)]
+    pub mirrors: MirrorFlags,
+}
+
+/// Mirrors, for runners and for the command line.
+#[derive(Debug, Clone, clap::Args)]
+pub struct MirrorFlags {
+    /// Registries to ask first for the images of each HOST, separated by commas
+    #[arg(
+        long,
+        value_name = "HOST=URL",
+        env = "PORCH_FN_REGISTRY_MIRROR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Registries"
+    )]
+    pub registry_mirror: CommaList,
 }
 
 /// Where function pods run.
@@ -293,8 +305,6 @@ pub enum PodBackend {
     None,
     /// As wrapper-server processes on this machine.
     Local,
-    /// In sandboxes of this machine, each with the files of the function's image.
-    Sandbox,
     /// In a Kubernetes cluster.
     Kubernetes,
 }

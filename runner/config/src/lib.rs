@@ -3,14 +3,12 @@
 
 mod flags;
 pub mod names;
-mod sandbox;
 pub mod template;
 pub mod times;
 
 use std::collections::BTreeMap;
 
-pub use self::flags::{BASE_POD_TEMPLATE, Flags, FunctionConfigTags, PodBackend, PodConnect};
-pub use self::sandbox::{ImageStoreFlags, SandboxFlags, defaults, user_folder};
+pub use self::flags::{BASE_POD_TEMPLATE, Flags, FunctionConfigTags, MirrorFlags, PodBackend, PodConnect};
 use self::template::Template;
 
 /// Checks whether a runner can make pods from the data of the ConfigMap of

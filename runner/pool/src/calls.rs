@@ -33,7 +33,7 @@ impl Function {
     /// Grants a new call a pod, queues it, or rejects it.
     pub(crate) fn request(&mut self, id: RequestId, deadline: Time, shared: &mut Shared) {
         if deadline <= shared.now {
-            shared.reject(id, Rejection::DeadlineExceeded);
+            shared.reject(id, Rejection::DeadlineExceeded { waiting: None });
         } else if let Some(error) = self.paused_error(shared) {
             shared.reject(id, error);
         } else if let Some(index) = self.pick(shared) {
@@ -113,8 +113,13 @@ impl Function {
             && shared.reached(deadline)
         {
             self.queue.remove(id, since, deadline);
-            let no_room = self.wants_since.is_some();
-            shared.reject(id, if no_room { Rejection::NoRoom } else { Rejection::DeadlineExceeded });
+            shared.reject(
+                id,
+                match self.wants_since {
+                    Some(_) => Rejection::NoRoom,
+                    None => Rejection::DeadlineExceeded { waiting: self.pending_reason() },
+                },
+            );
         }
         if self.any_ready() {
             (self.unready_since, self.lost) = (None, false);

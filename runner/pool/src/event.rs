@@ -306,10 +306,14 @@ pub enum Rejection {
     },
     /// `DEADLINE_EXCEEDED`: the call's deadline passed in the queue.
     #[error(
-        "the deadline passed while the call waited for a pod of this function: allow a longer deadline, warm the \
-         function up, or raise --max-parallel-pods-per-function"
+        "the deadline passed while the call waited for a pod of this function{}: allow a longer deadline, warm the \
+         function up, or raise --max-parallel-pods-per-function",
+        in_parentheses(waiting)
     )]
-    DeadlineExceeded,
+    DeadlineExceeded {
+        /// What a pod that starts waits for, if known.
+        waiting: Option<Reason>,
+    },
     /// `DEADLINE_EXCEEDED`: the call's deadline passed while no place was free (see `capacity`).
     #[error(
         "the deadline passed while the call waited for a place among the function pods: raise the limit \
@@ -326,7 +330,7 @@ pub enum Rejection {
     #[error(
         "no pod of this function was ready within {}s{}: check that its image starts in that time, or raise \
          --pod-ready-timeout",
-        timeout.as_secs_f64(), waiting.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"))
+        timeout.as_secs_f64(), in_parentheses(waiting)
     )]
     NotReady {
         /// `--pod-ready-timeout`.
@@ -334,4 +338,8 @@ pub enum Rejection {
         /// What the last pod waited for, if known.
         waiting: Option<Reason>,
     },
+}
+
+fn in_parentheses(waiting: &Option<Reason>) -> String {
+    waiting.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"))
 }

@@ -17,7 +17,7 @@ use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{LocalBackend, LocalCluster, LocalImages, LocalOptions, SandboxOptions, Sandboxes};
+use crate::pods::local::{LocalBackend, LocalCluster, LocalImages, LocalOptions};
 use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime, moved_tags};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
@@ -91,7 +91,7 @@ impl Wiring<'_> {
                 Ok(PodParts { current, runtime: None, scope: String::new(), synced: None, store: None })
             }
             (Some(cluster), _) => Ok(self.local_pods(&cluster, sources, owned)),
-            (None, PodBackend::Local | PodBackend::Sandbox) => {
+            (None, PodBackend::Local) => {
                 let cluster = self.local_cluster()?;
                 let parts = self.local_pods(&cluster, sources, owned);
                 self.at_end.push(Box::new(move || async move { cluster.stop().await }.boxed()));
@@ -104,16 +104,11 @@ impl Wiring<'_> {
     fn local_cluster(&mut self) -> Result<LocalCluster, AppError> {
         let flags = self.flags;
         let prefix = &flags.server.default_image_prefix;
-        let (functions, sandboxes) = match (&flags.local_functions, flags.pod_backend) {
-            (None, PodBackend::Local) => {
-                return Err("--pod-backend=local needs --local-functions FILE".to_owned().into());
-            }
-            (file, backend) => {
-                let functions = file.as_ref().map(|path| ImageCommands::local(path, prefix)).transpose()?;
-                let sandboxes = (backend == PodBackend::Sandbox).then(|| self.sandboxes()).transpose()?;
-                (functions.unwrap_or_default(), sandboxes)
-            }
-        };
+        let file = flags
+            .local_functions
+            .as_ref()
+            .ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
+        let functions = ImageCommands::local(file, prefix)?;
         Ok(LocalCluster::new(LocalOptions {
             wrapper: vec![flags.wrapper_server.clone().into_os_string()],
             max_message: flags.server.max_request_body_size,
@@ -121,15 +116,8 @@ impl Wiring<'_> {
             log_format: flags.server.log_format,
             prestart: flags.prestart,
             functions,
-            sandboxes,
+            sandboxes: None,
         }))
-    }
-
-    fn sandboxes(&mut self) -> Result<Sandboxes, AppError> {
-        let (client, _) = self.registry_client()?;
-        let options =
-            SandboxOptions::new(&self.flags.sandbox, Arc::new(client), self.flags.image_metadata_ttl.into())?;
-        Sandboxes::open(options).map_err(|error| AppError::Usage(error.to_string()))
     }
 
     fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
@@ -138,7 +126,7 @@ impl Wiring<'_> {
         let catalog = Arc::new(LocalImages::new(cluster));
         if let Some(sandboxes) = cluster.sandboxes().cloned() {
             let (pods, ttl) = (cluster.clone(), self.flags.image_metadata_ttl.into());
-            let revalidate = move |image| sandboxes.clone().revalidate(image);
+            let revalidate = move |image| sandboxes.revalidate(image);
             let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
             self.tasks.keep(tracing::info_span!("tags"), moved);
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Images, Mirrors, Options, Platform, plain_registries, roots,
+    Client, CredentialFile, CredentialSource, Credentials, Images, Mirrors, Options, Platform,
+    plain_registries, roots,
 };
 
 use super::{AppError, Wiring};
@@ -37,7 +38,7 @@ impl Wiring<'_> {
             "" => Platform::default(),
             text => Platform::parse(text)?,
         };
-        let mirrors = Mirrors::parse(flags.sandbox.store.registry_mirror.iter().map(String::as_str))?;
+        let mirrors = Mirrors::parse(flags.mirrors.registry_mirror.iter().map(String::as_str))?;
         let plain = plain_registries(&flags.insecure_registries, &mirrors)?;
         let source = if private {
             CredentialSource::Private(flags.registry_auth_secret_path.clone())
@@ -64,7 +65,7 @@ impl Wiring<'_> {
         let metrics = Arc::clone(&self.metrics);
         let client = Client::new(Options {
             platform,
-            credentials: credentials.clone(),
+            credentials: Credentials::File(credentials.clone()),
             roots,
             mirrors,
             report: Arc::new(move |what, has_answered, took| metrics.lookup(what, has_answered, took)),

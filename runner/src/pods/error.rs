@@ -8,8 +8,8 @@ use porch_fn_registry::RegistryError;
 use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
 use tonic::Code;
 
-/// The kind of a pod's failure if a runner with sandboxes cannot have its image.
-pub(crate) const IMAGE_MISSING: &str = "image_missing";
+/// The kind of a pod's failure if its sandbox cannot have its image.
+pub const IMAGE_MISSING: &str = "image_missing";
 
 /// Why the pod runtime cannot return an answer of the pod's wrapper-server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ impl PodError {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Rejected(QueueFull { .. }) => "queue_full",
-            Self::Rejected(DeadlineExceeded) => "deadline",
+            Self::Rejected(DeadlineExceeded { .. }) => "deadline",
             Self::Rejected(NoRoom) => "no_room",
             Self::Rejected(PodFailed { .. }) => "pod_failed",
             Self::Rejected(NotReady { .. }) => "pod_not_ready",
@@ -90,7 +90,7 @@ impl PodError {
             Self::Vanished | Self::Stopped => Reply::shed(Code::Unavailable, &no_client()),
             Self::Rejected(QueueFull { .. }) => Reply::shed(Code::ResourceExhausted, &no_client()),
             Self::Rejected(NotReady { .. } | NoRoom) => Reply::failed(Code::DeadlineExceeded, &no_client()),
-            Self::Rejected(DeadlineExceeded) => {
+            Self::Rejected(DeadlineExceeded { .. }) => {
                 let text = format!("function evaluation timed out for {image}: {self}");
                 Reply::failed(Code::DeadlineExceeded, &text)
             }
@@ -154,7 +154,7 @@ mod tests {
                 "--max-queue-per-function",
             ),
             (
-                rejected(Rejection::DeadlineExceeded),
+                rejected(Rejection::DeadlineExceeded { waiting: None }),
                 DeadlineExceeded,
                 false,
                 "function evaluation timed out for",

@@ -15,6 +15,5 @@ mod sandboxes;
 pub use backend::LocalBackend;
 pub use cluster::LocalCluster;
 pub(crate) use images::LocalImages;
-pub use process::LocalOptions;
-pub use sandboxes::child::sandbox_child;
-pub use sandboxes::{SandboxOptions, Sandboxes, store_options};
+pub use process::{GRACE, LocalOptions};
+pub use sandboxes::{SandboxPod, Sandboxes};

@@ -368,7 +368,7 @@ mod tests {
     fn a_rejection_is_recorded_unless_the_reason_is_known() {
         let image = name().image;
         let (mut starts, _) = run(&[], None);
-        starts.reject(&image, &Rejection::DeadlineExceeded, SECOND);
+        starts.reject(&image, &Rejection::DeadlineExceeded { waiting: None }, SECOND);
         assert_eq!(starts.last(SECOND).len(), 0, "the call's deadline was too short");
         let error = Rejection::NotReady { timeout: std::time::Duration::from_mins(1), waiting: None };
         starts.reject(&image, &error, SECOND);

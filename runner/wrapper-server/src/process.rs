@@ -1,14 +1,14 @@
 //! One function process per call: bytes in, bytes out, and nothing left behind.
 //!
-//! A call ends in one of three cases: the started process has exited and its stdout is closed; the
-//! deadline has passed; or stdout exceeds its limit. Then the whole process group is killed. The
+//! A call ends in one of three cases: the started process has exited, and its stdout is closed or a
+//! second has passed; the deadline has passed; or stdout exceeds its limit. Then the whole process
+//! group is killed. The
 //! standard library and Tokio reap a child when they wait for it. After that, the kernel may reuse
 //! the group's number, and the kill would hit another group. Therefore this module waits with a
 //! pidfd (Linux 5.3), which does not reap the child.
 //!
 //! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
-//! ([`adopt_orphans`]). If not, the descendant outlives the call. It delays the call only if it
-//! keeps stdout open.
+//! ([`adopt_orphans`]). If not, the descendant outlives the call.
 
 mod group;
 mod pipes;
@@ -22,9 +22,10 @@ use std::fmt::Display;
 use std::future::pending;
 use std::io;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use crate::go_text::go_os_error;
 use group::Group;
@@ -34,6 +35,10 @@ pub use program::{Environment, Program};
 pub use reaper::{adopt_orphans, collect_orphans};
 pub(crate) use stderr::MARKER_LIMIT;
 pub use stderr::Stderr;
+
+/// How long the call waits for the end of stdout after the function has exited. Processes that end
+/// with the function, such as those of a shell's pipeline, close it at once.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// How much of a function's output is kept, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,8 +148,22 @@ impl Started {
         let mut stderr = Stderr::new(*limits);
 
         let finished = async {
-            let stdout = read_stdout(&stdout_pipe, limits.stdout, expected).await?;
-            group.leader_exit().await.map_err(failed("waiting for the function's exit"))?;
+            // A process that the function left behind may keep stdout open.
+            let has_exited = AtomicBool::new(false);
+            let exit = async || {
+                group.leader_exit().await.map_err(failed("waiting for the function's exit"))?;
+                has_exited.store(true, Ordering::Relaxed);
+                Ok(())
+            };
+            let ended = async {
+                exit().await?;
+                sleep(LINGER).await;
+                Ok(())
+            };
+            let stdout = read_stdout(&stdout_pipe, limits.stdout, expected, ended).await?;
+            if !has_exited.load(Ordering::Relaxed) {
+                exit().await?;
+            }
             Ok(stdout)
         };
         // The call does not wait for the end of stdin and stderr, because a process that it left

@@ -90,16 +90,18 @@ pub enum StoreError {
     Stream(io::Error),
 }
 
-/// The texts of lookups name flags of runners. Here, credentials are Docker's.
+/// The texts of lookups name flags of runners.
 fn registry_text(error: &RegistryError) -> String {
     match error {
-        RegistryError::Unauthorized => "the image's registry refuses access to the image: check the image's \
-                                        name, or give credentials in Docker's config.json, as `docker login` \
-                                        does"
-            .to_owned(),
         RegistryError::Unreachable => "the image's registry cannot be reached: check the registry and the \
                                        network path to it (proxy, DNS, firewall), and retry; without \
                                        internet, use `porch-fn images import`"
+            .to_owned(),
+        RegistryError::Platform { platform } => {
+            format!("the image is not built for {platform}, this machine's platform: build it for that")
+        }
+        RegistryError::Untrusted => "the certificate of the image's registry is not trusted: add its CA to \
+                                     this machine's certificates, or name a file with it in SSL_CERT_FILE"
             .to_owned(),
         other => other.to_string(),
     }

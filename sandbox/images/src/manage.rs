@@ -95,17 +95,16 @@ impl Store {
         Ok(Some((info, document::json("configuration", &config)?)))
     }
 
-    /// Gives an image another name, too.
+    /// Gives an image another name, too. Returns whether the image is here.
     ///
     /// # Errors
-    /// [`StoreError::Missing`], or the new name has another digest.
-    pub fn tag(&self, image: &Image, name: &Image) -> Result<(), StoreError> {
+    /// The new name has another digest.
+    pub fn tag(&self, image: &Image, name: &Image) -> Result<bool, StoreError> {
         // Keeps the image until its new name is saved.
         let stored = self.find(image)?;
-        match self.load(image)?.filter(|_| stored.is_some()) {
-            Some((record, _)) => self.save(name, record),
-            None => Err(StoreError::Missing(self.folder().to_owned())),
-        }
+        let Some((record, _)) = self.load(image)?.filter(|_| stored.is_some()) else { return Ok(false) };
+        self.save(name, record)?;
+        Ok(true)
     }
 
     /// Removes one image, and what only it needs. Returns whether it was here.

@@ -7,5 +7,4 @@ mod function_configs;
 pub(crate) mod outage;
 mod over_porch;
 pub(crate) mod porch;
-mod sandboxes;
 pub(crate) mod scaling;

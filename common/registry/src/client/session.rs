@@ -16,7 +16,6 @@ use reqwest::{RequestBuilder, Response, Url};
 use super::Client;
 use crate::RegistryError;
 use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
-use crate::credentials;
 use crate::docker_config::{Credential, DOCKER_HUB, path_of};
 use crate::secret::Secret;
 use crate::transport::{Http, read_body, same_origin};
@@ -70,7 +69,7 @@ impl<'a> Session<'a> {
         if image.registry() == DOCKER_HUB {
             let _ = base.set_host(Some("registry-1.docker.io"));
         }
-        let credential = credentials::lookup(&client.options.credentials, image).await;
+        let credential = client.options.credentials.lookup(image).await;
         Ok(Self { client, image, http, base, credential, token: None })
     }
 
@@ -162,7 +161,7 @@ impl<'a> Session<'a> {
     fn refused(&self) -> RegistryError {
         match &self.credential {
             Err(problem) => RegistryError::Credentials(problem.clone()),
-            Ok(_) => RegistryError::Unauthorized,
+            Ok(credential) => self.client.options.credentials.refused(self.image, credential.as_ref()),
         }
     }
 
@@ -186,9 +185,9 @@ impl<'a> Session<'a> {
 
     /// Reads the credentials again. Returns whether they have changed.
     async fn reload_credentials(&mut self) -> bool {
-        let file = &self.client.options.credentials;
-        file.reload().await;
-        let credential = credentials::lookup(file, self.image).await;
+        let credentials = &self.client.options.credentials;
+        credentials.reload(self.image).await;
+        let credential = credentials.lookup(self.image).await;
         credential != std::mem::replace(&mut self.credential, credential.clone())
     }
 

@@ -149,13 +149,39 @@ fn an_error_names_the_entry_and_quotes_no_value() {
 }
 
 #[test]
-fn credential_helpers_are_found() {
-    for (config, helper) in [
+fn helpers_are_found_in_the_order_of_docker() {
+    for (config, key) in [
         (json!({"credsStore": "desktop"}), Some("credsStore")),
         (json!({"credHelpers": {"gcr.io": "gcloud"}}), Some("credHelpers")),
         (json!({"credHelpers": {}, "credsStore": ""}), None),
         (json!({"auths": {}}), None),
     ] {
-        assert_eq!(parse(&config).unwrap().helper, helper);
+        assert_eq!(parse(&config).unwrap().helper_key(), key);
     }
+    let config = parse(&json!({
+        "auths": {"gcr.io": {"auth": "bWU6cHc="}, "ghcr.io": {"auth": "bWU6cHc="}, "quay.io": {}},
+        "credHelpers": {"https://index.docker.io/v1/": "hub", "gcr.io": "gcloud", "r.local:5000": "local"},
+        "credsStore": "desktop",
+    }))
+    .unwrap();
+    for (image, helper) in [
+        ("gcr.io/a:v1", Some("gcloud")),
+        ("docker.io/library/a:v1", Some("hub")),
+        ("r.local:5000/a:v1", Some("local")),
+        ("r.local/a:v1", Some("desktop")),
+        ("quay.io/a:v1", Some("desktop")),
+        ("ghcr.io/a:v1", None),
+    ] {
+        let image = Image::parse(image, "").unwrap();
+        let origin = config.origin(&image).unwrap();
+        assert_eq!(
+            helper.map(Origin::Helper),
+            Some(origin).filter(|origin| matches!(origin, Origin::Helper(_))),
+            "{image:?}"
+        );
+    }
+    assert_eq!(
+        parse(&json!({"credHelpers": {"gcr.io": "x"}})).unwrap().origin(&Image::parse("a.b/c", "").unwrap()),
+        None
+    );
 }

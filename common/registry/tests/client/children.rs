@@ -113,7 +113,7 @@ async fn logs_everything() {
             let credentials = file.credentials();
             let client = Client::new(Options {
                 roots: roots(Some(ca.path().to_owned()), insecure.clone()).unwrap(),
-                credentials: credentials.clone(),
+                credentials: porch_fn_registry::Credentials::File(credentials.clone()),
                 ..options()
             });
             let answer = client.metadata(&image(server, "a:v1")).await;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Mirrors, Options, Platform, RegistryError, Roots, roots,
+    Client, CredentialFile, CredentialSource, Credentials, Mirrors, Options, Platform, RegistryError, Roots,
+    roots,
 };
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ use crate::store::Store;
 fn options() -> Options {
     Options {
         platform: Platform::parse("linux/amd64").unwrap(),
-        credentials: CredentialSource::Default(None).watch(),
+        credentials: Credentials::File(CredentialSource::Default(None).watch()),
         roots: plain(&["127.0.0.1"]),
         mirrors: Mirrors::default(),
         report: Arc::new(|_, _, _| {}),
@@ -44,7 +45,7 @@ fn client() -> Client {
 
 /// A client with these credentials.
 fn client_with(credentials: CredentialFile) -> Client {
-    Client::new(Options { credentials, ..options() })
+    Client::new(Options { credentials: Credentials::File(credentials), ..options() })
 }
 
 /// An image of this registry; `rest` is, for example, `fn:v1`.

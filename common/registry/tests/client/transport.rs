@@ -1,7 +1,7 @@
 //! TLS, redirects and connections.
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Client, Options, Registry as _, RegistryError, Roots, roots};
+use porch_fn_registry::{Client, Credentials, Options, Registry as _, RegistryError, Roots, roots};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -103,7 +103,8 @@ async fn credentials_are_sent_by_plain_http_only_to_insecure_registries() {
         (&["127.0.0.1:1"], false),
         (&[], false),
     ] {
-        let options = Options { roots: plain(insecure), credentials: file.credentials(), ..options() };
+        let credentials = Credentials::File(file.credentials());
+        let options = Options { roots: plain(insecure), credentials, ..options() };
         let found = Client::new(options).metadata(&image(&server, "a:v1")).await.map(|_| ());
         // Without the flag, the client uses TLS, which the server does not speak.
         assert_eq!(found, if expected { Ok(()) } else { Err(RegistryError::PlainHttp) }, "{insecure:?}");

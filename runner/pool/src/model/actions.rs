@@ -136,7 +136,7 @@ impl World {
         self.count(match error {
             Rejection::QueueFull { .. } => "rejected: queue full",
             Rejection::NoRoom => "rejected: no room",
-            Rejection::DeadlineExceeded => "rejected: deadline",
+            Rejection::DeadlineExceeded { .. } => "rejected: deadline",
             Rejection::PodFailed { .. } => "rejected: pod failed",
             Rejection::NotReady { .. } => "rejected: not ready",
         });

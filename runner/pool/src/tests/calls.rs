@@ -51,7 +51,8 @@ fn an_image_may_override_the_settings() {
 fn errors_name_a_fix_and_are_deterministic() {
     let texts = [
         Rejection::QueueFull { limit: 1000 }.to_string(),
-        Rejection::DeadlineExceeded.to_string(),
+        Rejection::DeadlineExceeded { waiting: None }.to_string(),
+        Rejection::DeadlineExceeded { waiting: Some(other("unschedulable")) }.to_string(),
         Rejection::PodFailed { reason: other("unschedulable") }.to_string(),
         Rejection::NotReady { timeout: seconds(60), waiting: None }.to_string(),
         Rejection::NotReady { timeout: seconds(60), waiting: Some(other("unschedulable")) }.to_string(),
@@ -63,6 +64,8 @@ fn errors_name_a_fix_and_are_deterministic() {
              --max-parallel-pods-per-function",
             "the deadline passed while the call waited for a pod of this function: allow a longer deadline, warm the \
              function up, or raise --max-parallel-pods-per-function",
+            "the deadline passed while the call waited for a pod of this function (unschedulable): allow a longer \
+             deadline, warm the function up, or raise --max-parallel-pods-per-function",
             "the function's pod failed to start: unschedulable",
             "no pod of this function was ready within 60s: check that its image starts in that time, or raise \
              --pod-ready-timeout",

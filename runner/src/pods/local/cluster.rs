@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use super::process::{self, LocalOptions, Place, Start};
+use super::process::{self, LocalOptions, Place};
 use super::sandboxes::Sandboxes;
 use crate::clock::now;
 use crate::pods::backend::PodFacts;
@@ -77,7 +77,7 @@ impl LocalCluster {
     }
 
     /// The sandboxes of all other images.
-    pub(crate) fn sandboxes(&self) -> Option<&Sandboxes> {
+    pub(crate) fn sandboxes(&self) -> Option<&Arc<dyn Sandboxes>> {
         self.0.options.sandboxes.as_ref()
     }
 
@@ -239,37 +239,36 @@ async fn supervise(
             inner.changes.send_replace(());
         }
     };
-    let start = match (command, &options.sandboxes) {
-        (Some(command), _) => Some(Ok(Start::Command(command))),
+    let listening = |place: Place| {
+        change(&|local| {
+            local.wrapper = connect(place.clone());
+            local.pod.phase = Phase::Running;
+        });
+    };
+    let failure = match (command, &options.sandboxes) {
+        (Some(command), _) => process::run(&options, &command, &mut stopped, listening).await,
         // An image without a command and sandboxes has no pods.
         (None, None) => None,
-        (None, Some(sandboxes)) => tokio::select! {
-            prepared = sandboxes.prepare(&image, options.wrapper_args()) => {
-                Some(prepared.map(|prepared| Start::Sandbox(Box::new(prepared))))
-            }
-            Err(_) = &mut stopped => None,
-        },
-    };
-    let failure = match start {
-        Some(Ok(start)) => {
-            if let Start::Sandbox(prepared) = &start {
-                // What the store has, which may be older than what the registry has.
-                change(&|local| local.pod.recipe.content.clone_from(&prepared.content));
-            }
-            let listening = |place: Place| {
-                change(&|local| {
-                    local.wrapper = connect(place.clone());
-                    local.pod.phase = Phase::Running;
-                });
+        (None, Some(sandboxes)) => {
+            let pulling = || {
+                let reason = Reason::new("pulling", "its image is being pulled");
+                change(&|local| local.pod.phase = Phase::Pending(Some(reason.clone())));
             };
-            let failure = process::run(&options, &start, &mut stopped, listening).await;
-            if let (Start::Sandbox(prepared), Some(sandboxes)) = (&start, &options.sandboxes) {
-                sandboxes.remove(&prepared.socket);
+            let prepared = tokio::select! {
+                prepared = sandboxes.prepare(&image, options.wrapper_args(), &pulling) => Some(prepared),
+                Err(_) = &mut stopped => None,
+            };
+            match prepared {
+                Some(Ok(pod)) => {
+                    // What the store has, which may be older than what the registry has.
+                    let content = pod.content();
+                    change(&|local| local.pod.recipe.content.clone_from(&content));
+                    pod.run(&mut stopped, &|socket| listening(Place::Unix(socket))).await
+                }
+                Some(Err(reason)) => Some(reason),
+                None => None,
             }
-            failure
         }
-        Some(Err(reason)) => Some(reason),
-        None => None,
     };
     if let Some(inner) = cluster.upgrade() {
         inner.state.lock().ended(&uid, failure);

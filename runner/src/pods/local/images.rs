@@ -1,5 +1,7 @@
 //! The images that can have local pods: those with a command, and with sandboxes all others.
 
+use std::sync::Arc;
+
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
 use porch_fn_image::{Constraint, Image};
@@ -15,11 +17,12 @@ use crate::settings::CurrentSettings;
 
 /// The configuration of all sandboxes. Its own flags change only with the process.
 const VERSION: &str = "sandbox";
+
 /// Knows which images can have local pods, and what their pods are made of.
 #[derive(Debug)]
 pub(crate) struct LocalImages {
     commands: ImageCommands,
-    sandboxes: Option<Sandboxes>,
+    sandboxes: Option<Arc<dyn Sandboxes>>,
     changes: Option<broadcast::Receiver<ImageKey>>,
 }
 
@@ -28,7 +31,7 @@ pub(crate) struct LocalImages {
 impl LocalImages {
     pub(crate) fn new(cluster: &LocalCluster) -> Self {
         let sandboxes = cluster.sandboxes().cloned();
-        let changes = sandboxes.as_ref().map(Sandboxes::changes);
+        let changes = sandboxes.as_deref().map(Sandboxes::changes);
         Self { commands: cluster.functions().clone(), sandboxes, changes }
     }
 }
@@ -50,7 +53,7 @@ impl Catalog for LocalImages {
     ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         match (self.commands.highest(image, constraint), &self.sandboxes) {
             (Some(listed), _) => ready(Ok(listed)).boxed(),
-            (None, Some(sandboxes)) => sandboxes.registries().resolve(image, constraint).boxed(),
+            (None, Some(sandboxes)) => sandboxes.resolve(image, constraint),
             (None, None) => ready(Err(ResolveError::NoMatch)).boxed(),
         }
     }

@@ -7,22 +7,21 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_flags::LogFormat;
 use porch_fn_pool::Reason;
-use porch_fn_sandbox::IN_A_POD;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use wrapper_server::go_exit_text;
 use wrapper_server::process::collect_orphans;
 
-use super::sandboxes::child::FAILED;
-use super::sandboxes::{Prepared, Sandboxes};
+use super::sandboxes::Sandboxes;
 use crate::environment::environment;
 use crate::pods::commands::ImageCommands;
 
@@ -42,7 +41,7 @@ pub struct LocalOptions {
     /// The command of each image that runs as a process of this machine.
     pub functions: ImageCommands,
     /// Sandboxes for all other images.
-    pub sandboxes: Option<Sandboxes>,
+    pub sandboxes: Option<Arc<dyn Sandboxes>>,
 }
 
 /// Where a pod's wrapper listens.
@@ -54,17 +53,8 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-/// A pod's process that is to be started.
-#[derive(Debug)]
-pub(super) enum Start {
-    /// A wrapper for a command of this machine.
-    Command(Vec<String>),
-    /// The parent of a sandbox.
-    Sandbox(Box<Prepared>),
-}
-
 /// How long a stopping pod may wait for its calls before it ends them.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// How long the pod may then take to end its functions and itself.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -73,15 +63,11 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 /// `stopped` stops it, and the result is `None`. If it ends by itself, the result is the reason.
 pub(super) async fn run(
     options: &LocalOptions,
-    start: &Start,
+    command: &[String],
     stopped: &mut oneshot::Receiver<Infallible>,
     listening: impl FnOnce(Place),
 ) -> Option<Reason> {
-    let spawned = match start {
-        Start::Command(command) => spawn_wrapper(options, command),
-        Start::Sandbox(prepared) => spawn_sandbox(options, prepared).await,
-    };
-    let (mut child, stdin) = match spawned {
+    let (mut child, stdin) = match spawn_wrapper(options, command) {
         Ok(spawned) => spawned,
         Err(error) => {
             let text = format!("the wrapper-server cannot be started: {error}; see --wrapper-server");
@@ -94,23 +80,18 @@ pub(super) async fn run(
     let _stdin = stdin;
     let mut stdout = child.stdout.take();
     let ended = async {
-        match first_line(stdout.as_mut(), start).await {
-            Ok(Some(place)) => listening(place),
-            Ok(None) => {}
-            Err(reason) => return Err(reason),
+        if let Some(address) = first_line(stdout.as_mut()).await {
+            listening(Place::Tcp(address));
         }
-        Ok(child.wait().await)
+        child.wait().await
     };
     let failure = tokio::select! {
         ended = ended => Some(match ended {
-            Ok(Ok(status)) => Reason::new("exited", format!(
-                "its process ended ({}); {}", go_exit_text(status), start.advice()
+            Ok(status) => Reason::new("exited", format!(
+                "its process ended ({}); run its command from --local-functions by hand to see why",
+                go_exit_text(status)
             )),
-            Ok(Err(error)) => Reason::new("exited", format!("the runner cannot wait for its process: {error}")),
-            Err(reason) => {
-                let _ = child.wait().await;
-                reason
-            }
+            Err(error) => Reason::new("exited", format!("the runner cannot wait for its process: {error}")),
         }),
         Err(_) = stopped => {
             stop(&mut child).await;
@@ -139,19 +120,6 @@ fn spawn_wrapper(options: &LocalOptions, command: &[String]) -> io::Result<Spawn
     spawn(&mut wrapper)
 }
 
-/// The process gets its order on standard input. Of the runner's environment, it gets only what says
-/// that this is a Kubernetes pod.
-async fn spawn_sandbox(options: &LocalOptions, prepared: &Prepared) -> io::Result<Spawned> {
-    let program = options.sandboxes.as_ref().map(Sandboxes::program).unwrap_or_default();
-    let (program, leading) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
-    let in_a_pod = std::env::var_os(IN_A_POD).map(|value| (IN_A_POD, value));
-    let (child, mut stdin) = spawn(Command::new(program).args(leading).env_clear().envs(in_a_pod))?;
-    let mut order = serde_json::to_vec(&prepared.order)?;
-    order.push(b'\n');
-    stdin.as_mut().ok_or(ErrorKind::BrokenPipe)?.write_all(&order).await?;
-    Ok((child, stdin))
-}
-
 fn spawn(command: &mut Command) -> io::Result<Spawned> {
     let mut child = command
         // An interrupt from the terminal must reach only the runner, which drains and then ends its
@@ -164,25 +132,14 @@ fn spawn(command: &mut Command) -> io::Result<Spawned> {
     Ok((child, stdin))
 }
 
-/// Reads the first line: `...listening on ADDRESS`, or an object with the field `address`. The
-/// parent of a sandbox may report instead that there is no sandbox.
-async fn first_line(stdout: Option<&mut ChildStdout>, start: &Start) -> Result<Option<Place>, Reason> {
+/// Reads the first line: `...listening on ADDRESS`, or an object with the field `address`.
+async fn first_line(stdout: Option<&mut ChildStdout>) -> Option<SocketAddr> {
     let mut line = String::new();
-    let Some(stdout) = stdout else { return Ok(None) };
-    if BufReader::new(stdout).read_line(&mut line).await.is_err() || line.is_empty() {
-        return Ok(None);
-    }
-    if let Start::Sandbox(prepared) = start {
-        return match line.strip_prefix(FAILED) {
-            Some(reason) => Err(Reason::new("not_started", reason.trim_end())),
-            None => Ok(Some(Place::Unix(prepared.socket.clone()))),
-        };
-    }
-    let address = match serde_json::from_str::<Value>(&line) {
+    BufReader::new(stdout?).read_line(&mut line).await.ok()?;
+    match serde_json::from_str::<Value>(&line) {
         Ok(object) => object["address"].as_str().and_then(|address| address.parse().ok()),
         Err(_) => line.trim_end().rsplit(' ').next().and_then(|address| address.parse().ok()),
-    };
-    Ok(address.map(Place::Tcp))
+    }
 }
 
 async fn stop(child: &mut Child) {
@@ -212,16 +169,5 @@ impl LocalOptions {
         args.extend((self.log_format == LogFormat::Json).then(|| "--log-format=json".to_owned()));
         args.extend(self.prestart.then(|| "--prestart".to_owned()));
         args
-    }
-}
-
-// === impl Start ===
-
-impl Start {
-    fn advice(&self) -> &'static str {
-        match self {
-            Self::Command(_) => "run its command from --local-functions by hand to see why",
-            Self::Sandbox(_) => "run the image by hand with porch-fn run to see why",
-        }
     }
 }

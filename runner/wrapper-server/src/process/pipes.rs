@@ -177,13 +177,23 @@ impl Buffer {
     }
 }
 
-/// Reads stdout to its end. `expected` is a guess of its length.
-pub(super) async fn read_stdout(pipe: &OwnedFd, limit: usize, expected: usize) -> Result<Bytes, RunError> {
+/// Reads stdout to its end, or until `ended` completes. `expected` is a guess of its length.
+pub(super) async fn read_stdout(
+    pipe: &OwnedFd,
+    limit: usize,
+    expected: usize,
+    ended: impl Future<Output = Result<(), RunError>>,
+) -> Result<Bytes, RunError> {
+    tokio::pin!(ended);
     let failed = failed("reading the function's stdout");
     let pipe = watch(pipe.as_fd(), Interest::READABLE).map_err(&failed)?;
     let mut stdout = Buffer::new(expected, limit);
     loop {
-        let mut ready = pipe.readable().await.map_err(&failed)?;
+        let mut ready = tokio::select! {
+            biased;
+            ready = pipe.readable() => ready.map_err(&failed)?,
+            ended = &mut ended => return ended.map(|()| stdout.into_bytes()),
+        };
         loop {
             match stdout.read(*pipe.get_ref()) {
                 Ok((0, _)) => return Ok(stdout.into_bytes()),

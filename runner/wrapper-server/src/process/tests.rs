@@ -148,6 +148,16 @@ async fn a_process_that_keeps_only_stdin_and_stderr_open_is_killed_without_delay
     }
 }
 
+#[tokio::test]
+async fn a_daemon_that_keeps_stdout_open_does_not_hold_the_call() {
+    let word = &unique_seconds(4);
+    let started = Instant::now();
+    let deadline = Some(started + SOON);
+    let finished = run(&sh(&format!("sleep {word} & echo done")), [], &LIMITS, deadline).await.unwrap();
+    assert!(finished.status.success() && &finished.stdout[..] == b"done\n", "{finished:?}");
+    wait_until_gone(|| processes_with(word)).await;
+}
+
 /// When the process exits, the pipe may still contain the last bytes of stderr. Tokio may report
 /// them later than the exit.
 #[tokio::test]

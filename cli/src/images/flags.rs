@@ -1,0 +1,166 @@
+//! The flags of sandboxes and of the image store.
+
+use std::env;
+use std::path::{PathBuf, absolute};
+
+use porch_fn_flags::Size;
+use porch_fn_runner_config::MirrorFlags;
+use porch_fn_sandbox::Limits;
+
+/// Where images are kept, and where they come from.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ImageStoreFlags {
+    /// Folder for function images: pulled, unpacked, and shared by all processes of this user.
+    ///
+    /// Default: porch-fn/images in the user's folder for caches, ~/.cache
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PORCH_FN_IMAGE_DIR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Sandboxes"
+    )]
+    pub(crate) image_dir: String,
+    /// Largest size of all function images in that folder. A pull removes the images that were
+    /// unused for longest
+    #[arg(long, value_name = "SIZE", default_value = "20Gi", help_heading = "Sandboxes")]
+    pub(crate) image_max_size: Size,
+    /// Mirrors of registries.
+    #[command(flatten)]
+    pub(crate) mirrors: MirrorFlags,
+}
+
+/// Limits of a sandbox: their defaults, and what flags accept. The defaults are enough for the
+/// functions of the catalog, and little enough that one cannot stop the machine.
+pub(crate) mod limits {
+    use porch_fn_flags::Size;
+
+    /// Memory.
+    pub(crate) const MEMORY: Size = Size(2 << 30);
+    const LEAST_MEMORY: u64 = 4 << 20;
+    /// Processes and threads.
+    pub(crate) const PIDS: u64 = 1024;
+    /// Size of `/tmp`.
+    pub(crate) const TMP_SIZE: Size = Size(512 << 20);
+
+    /// Parses a limit of memory. With less, no program starts.
+    ///
+    /// # Errors
+    /// It is not a size, or too small.
+    pub(crate) fn memory(text: &str) -> Result<Size, String> {
+        match text.parse()? {
+            Size(1..LEAST_MEMORY) => {
+                Err("no function starts with less than 4Mi; 0 means no limit".to_owned())
+            }
+            size => Ok(size),
+        }
+    }
+
+    /// Parses the size of `/tmp`. For the kernel, 0 means no limit.
+    ///
+    /// # Errors
+    /// It is not a size, or too small.
+    pub(crate) fn tmp_size(text: &str) -> Result<Size, String> {
+        let size = text.parse()?;
+        if size < Size(64 << 10) { Err("at least 64Ki is needed".to_owned()) } else { Ok(size) }
+    }
+
+    /// Parses a number of processes. A sandbox has one of its own, and needs another to start.
+    ///
+    /// # Errors
+    /// It is not a number, or too small.
+    pub(crate) fn pids(text: &str) -> Result<u64, String> {
+        text.parse().ok().filter(|pids| *pids >= 4).ok_or_else(|| "at least 4 are needed".to_owned())
+    }
+
+    /// Parses a number of processors.
+    ///
+    /// # Errors
+    /// No machine has as many or as little.
+    pub(crate) fn cpus(text: &str) -> Result<f64, String> {
+        let is_accepted = |cpus: &f64| *cpus == 0.0 || (0.01..=8192.0).contains(cpus);
+        text.parse().ok().filter(is_accepted).ok_or_else(|| "use 0.01 to 8192, or 0 for no limit".to_owned())
+    }
+}
+
+/// The limits of each sandbox of `up`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SandboxFlags {
+    /// Memory of a sandbox's processes and of its /tmp; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory, help_heading = "Sandboxes")]
+    pub(crate) sandbox_memory: Size,
+    /// Number of a sandbox's processes and threads
+    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids, help_heading = "Sandboxes")]
+    pub(crate) sandbox_pids: u64,
+    /// Processors for a sandbox, such as 1.5; 0: no limit
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus, help_heading = "Sandboxes")]
+    pub(crate) sandbox_cpus: f64,
+    /// Size of a sandbox's /tmp
+    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size, help_heading = "Sandboxes")]
+    pub(crate) sandbox_tmp_size: Size,
+}
+
+// === impl ImageStoreFlags ===
+
+impl ImageStoreFlags {
+    /// The folder of `--image-dir`, or its default.
+    ///
+    /// # Errors
+    /// There is no default, because the environment has no home directory.
+    pub(crate) fn folder(&self) -> Result<PathBuf, String> {
+        if !self.image_dir.is_empty() {
+            // Other processes open it, too, and not in this one's folder.
+            return absolute(&self.image_dir).map_err(|error| format!("--image-dir: {error}"));
+        }
+        let cache = user_folder("XDG_CACHE_HOME", ".cache")
+            .ok_or("neither XDG_CACHE_HOME nor HOME is set: name a folder for images with --image-dir")?;
+        Ok(cache.join("porch-fn/images"))
+    }
+}
+
+// === impl SandboxFlags ===
+
+impl SandboxFlags {
+    pub(crate) fn limits(&self) -> Limits {
+        let (memory, tmp) = (self.sandbox_memory.0, self.sandbox_tmp_size.0);
+        Limits::of_flags(memory, self.sandbox_pids, self.sandbox_cpus, tmp)
+    }
+}
+
+/// A folder of the user by the XDG base directory specification: the one that the variable names,
+/// or this one in the home directory. `None`: neither variable has an absolute path.
+pub(crate) fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))
+}
+
+#[cfg(test)]
+mod tests {
+    use porch_fn_flags::Size;
+
+    use super::limits::{cpus, memory, pids, tmp_size};
+
+    #[test]
+    fn limits_that_no_function_can_live_with_are_refused() {
+        assert_eq!(["0", "4Mi", "1g"].map(memory), [Ok(Size(0)), Ok(Size(4 << 20)), Ok(Size(1 << 30))]);
+        for text in ["1", "1024k", "4194303"] {
+            assert!(memory(text).unwrap_err().contains("4Mi"), "{text}");
+        }
+        assert_eq!(["64Ki", "512m"].map(tmp_size), [Ok(Size(64 << 10)), Ok(Size(512 << 20))]);
+        for text in ["0", "65535"] {
+            assert!(tmp_size(text).unwrap_err().contains("64Ki"), "{text}");
+        }
+        assert_eq!(["0", "0.01", "1.5", "8192"].map(cpus), [Ok(0.0), Ok(0.01), Ok(1.5), Ok(8192.0)]);
+        for text in ["nan", "inf", "-inf", "-1", "1e300", "0.00001", "-0.5", "8193", "x", ""] {
+            assert!(cpus(text).unwrap_err().contains("0.01 to 8192"), "{text}");
+        }
+        assert_eq!(["4", "1024"].map(pids), [Ok(4), Ok(1024)]);
+        for text in ["0", "3", "-1", "x"] {
+            assert!(pids(text).unwrap_err().contains("at least 4"), "{text}");
+        }
+        for error in [memory("x"), tmp_size("1.5g")] {
+            assert!(error.unwrap_err().contains("64Mi, 1g"));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `--mount` in Docker's syntax, as `porch-fn run` documents it and as callers of an engine write
+//! it. No I/O.
+
+use std::path::Path;
+
+use porch_fn_sandbox::{Mount, Source};
+
+/// How `--mount` is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Syntax {
+    /// Whether a bind mount that does not say so can be written.
+    is_writable: bool,
+    /// The type of a mount that names none.
+    kind: &'static str,
+    form: &'static str,
+}
+
+/// `porch-fn run`: read-only without `rw`, as on kpt's own command line.
+const OWN: Syntax = Syntax {
+    is_writable: false,
+    kind: "bind",
+    form: "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH",
+};
+/// Engines: writable without `readonly`. kpt and kustomize write nothing for a writable mount.
+const ENGINE: Syntax = Syntax {
+    is_writable: true,
+    kind: "",
+    form: "type=bind,source=PATH,target=PATH[,readonly] or type=tmpfs,target=PATH",
+};
+
+pub(crate) fn parse_own(text: &str) -> Result<Mount, String> {
+    parse(text, OWN)
+}
+
+pub(crate) fn parse_engines(text: &str) -> Result<Mount, String> {
+    parse(text, ENGINE)
+}
+
+fn parse(text: &str, syntax: Syntax) -> Result<Mount, String> {
+    let problem = |what: &str| Err(format!("{text:?}: {what}; write {}", syntax.form));
+    let (mut kind, mut source, mut target, mut access) = (None, None, None, None);
+    for option in text.split(',') {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let is_repeated = match (name, value) {
+            ("type", value) => kind.replace(value).is_some(),
+            ("src" | "source", path) => source.replace(path).is_some(),
+            ("dst" | "destination" | "target", path) => target.replace(path).is_some(),
+            ("rw", "" | "true") | ("readonly" | "ro", "false") => access.replace(true).is_some(),
+            ("readonly" | "ro", "" | "true") | ("rw", "false") => access.replace(false).is_some(),
+            _ => return problem(&format!("{option:?} is not known")),
+        };
+        if is_repeated {
+            return problem(&format!("{name} is given twice"));
+        }
+    }
+    let source = source.unwrap_or_default();
+    let (source, is_writable) = match kind.unwrap_or(syntax.kind) {
+        "bind" if source.is_empty() => return problem("the source is missing"),
+        "bind" if Path::new(source).is_relative() => return problem("the source is not an absolute path"),
+        "bind" => (Source::Path(source.into()), syntax.is_writable),
+        "tmpfs" if !source.is_empty() => return problem("a tmpfs has no source"),
+        "tmpfs" => (Source::Tmpfs, true),
+        "" => return problem("type is required"),
+        _ => return problem("only the types bind and tmpfs exist"),
+    };
+    match target.unwrap_or_default() {
+        "" => problem("the target is missing"),
+        target if Path::new(target).is_relative() => problem("the target is not an absolute path"),
+        target => Ok(Mount { source, target: target.into(), is_writable: access.unwrap_or(is_writable) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(is_writable: bool) -> Result<Mount, String> {
+        Ok(Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable })
+    }
+
+    fn tmpfs(is_writable: bool) -> Result<Mount, String> {
+        Ok(Mount { source: Source::Tmpfs, target: "/b".into(), is_writable })
+    }
+
+    #[test]
+    fn a_bind_that_does_not_say_so_is_writable_only_for_an_engine() {
+        for (text, own, engines) in [
+            ("type=bind,src=/a,dst=/b", bind(false), bind(true)),
+            ("type=bind,source=/a,target=/b,readonly", bind(false), bind(false)),
+            ("type=bind,source=/a,destination=/b,ro=true", bind(false), bind(false)),
+            ("type=bind,src=/a,dst=/b,rw", bind(true), bind(true)),
+            ("type=bind,src=/a,dst=/b,readonly=false", bind(true), bind(true)),
+            ("rw=false,target=/b,source=/a,type=bind", bind(false), bind(false)),
+            ("type=tmpfs,dst=/b", tmpfs(true), tmpfs(true)),
+            ("type=tmpfs,source=,target=/b,readonly", tmpfs(false), tmpfs(false)),
+        ] {
+            assert_eq!((parse_own(text), parse_engines(text)), (own, engines), "{text}");
+        }
+        assert_eq!(parse_own("src=/a,dst=/b"), bind(false));
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_the_form() {
+        for (text, problem) in [
+            ("type=volume,src=a,dst=/b", "only the types bind and tmpfs exist"),
+            ("type=,src=/a,dst=/b", "type is required"),
+            ("type=bind,src=/a", "the target is missing"),
+            ("type=bind,src=/a,dst=", "the target is missing"),
+            ("type=bind,src=/a,dst=b", "the target is not an absolute path"),
+            ("type=bind,dst=/b", "the source is missing"),
+            ("type=bind,src=a,dst=/b", "the source is not an absolute path"),
+            ("type=tmpfs,src=/a,dst=/b", "a tmpfs has no source"),
+            ("type=bind,src=/a,dst=/b,x=1", "\"x=1\" is not known"),
+            ("type=bind,src=/a,dst=/b,rw=1", "\"rw=1\" is not known"),
+            ("type=bind,src=/a,dst=/b,target=/c", "target is given twice"),
+            ("type=bind,src=/a,dst=/b,rw,ro", "ro is given twice"),
+            ("type=bind,type=bind,src=/a,dst=/b", "type is given twice"),
+        ] {
+            let own = format!("{text:?}: {problem}; write {}", OWN.form);
+            assert_eq!(parse_own(text), Err(own));
+            let engines = format!("{text:?}: {problem}; write {}", ENGINE.form);
+            assert_eq!(parse_engines(text), Err(engines));
+        }
+        assert!(parse_engines("src=/a,dst=/b").unwrap_err().contains("type is required"));
+    }
+}

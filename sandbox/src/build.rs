@@ -1,0 +1,111 @@
+//! The process that builds a sandbox and stays its parent. It is a fresh start of the program with
+//! one thread, since a process with threads cannot create namespaces. It ends the sandbox when its
+//! caller ends.
+
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_dumpable_behavior,
+};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::error::step;
+use crate::first::FirstOrder;
+use crate::launch::{FIRST, Order, Report, TERMINATE};
+use crate::spec::Network;
+use crate::{SandboxError, UNPRIVILEGED, handover, namespaces, root};
+
+/// Exit code if there is no sandbox.
+const FAILED: u8 = 125;
+/// Added to the number of the signal that ended a process.
+const SIGNALED: i32 = 128;
+
+/// Builds the sandbox that the caller orders, and waits for its end.
+pub(crate) fn run() -> ExitCode {
+    let Ok(control) = handover::inherited() else { return FAILED.into() };
+    let watched = start(&control)
+        .and_then(|mut first| watch(&mut first, &control).map_err(step("watch its first process")));
+    match watched {
+        Ok(status) => {
+            let code = status.code().unwrap_or_else(|| SIGNALED + status.signal().unwrap_or_default());
+            ExitCode::from(u8::try_from(code).unwrap_or(FAILED))
+        }
+        Err(error) => {
+            Report::failed(&error).send(&control);
+            FAILED.into()
+        }
+    }
+}
+
+/// Starts the first process.
+fn start(control: &UnixStream) -> Result<Child, SandboxError> {
+    let (order, stdio) = handover::receive::<Order>(control).map_err(step("receive its order"))?;
+    std::env::set_current_dir("/").map_err(step("enter the root folder"))?;
+    // Modes of new files are exact.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let resolved = root::build(&order.sandbox)?;
+    let mut more = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    if order.sandbox.network == Network::None {
+        more |= CloneFlags::CLONE_NEWNET;
+    }
+    unshare(more).map_err(step("create its namespaces"))?;
+    let spawn = || -> io::Result<Child> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut first = Command::new(root::PROGRAM);
+        first.arg0("porch-fn").arg(FIRST).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let child = first.spawn()?;
+        let mut descriptors = vec![control.as_fd()];
+        descriptors.extend(stdio.iter().map(OwnedFd::as_fd));
+        handover::send(&ours, &FirstOrder { order, resolved }, &descriptors)?;
+        Ok(child)
+    };
+    spawn().map_err(step("start its first process"))
+}
+
+/// Waits for the end of the first process. Ends it if the caller ends.
+fn watch(first: &mut Child, mut control: &UnixStream) -> io::Result<ExitStatus> {
+    // A process that was not waited for keeps its number, which is never 0.
+    let pid = Pid::from_raw(first.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let mut ready = [PollFd::new(&process, PollFlags::IN), PollFd::new(&control, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Err(Errno::INTR) => continue,
+            polled => polled?,
+        };
+        if !ready[0].revents().is_empty() {
+            return first.wait();
+        }
+        let mut message = [0];
+        let is_open = matches!(control.read(&mut message), Ok(1));
+        let signal = if is_open && message == [TERMINATE] { Signal::TERM } else { Signal::KILL };
+        // It may have just ended.
+        let _ = pidfd_send_signal(&process, signal);
+        if !is_open {
+            return first.wait();
+        }
+    }
+}
+
+/// Changes from root to an unprivileged user, who is root in a user namespace.
+pub(crate) fn drop_root() -> Result<(), SandboxError> {
+    let drop = || -> rustix::io::Result<()> {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(UNPRIVILEGED), rustix::fs::Gid::from_raw(UNPRIVILEGED));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        // A change of the user makes /proc/self root's, and a user maps itself in it.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)
+    };
+    drop().map_err(step("change from root to an ordinary user"))?;
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
+        .map_err(step("create its namespaces"))?;
+    namespaces::map_root(nix::unistd::Uid::from_raw(UNPRIVILEGED), nix::unistd::Gid::from_raw(UNPRIVILEGED))
+}

@@ -1,0 +1,118 @@
+//! Runs the sandbox's command as a child of the first process.
+
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitCode};
+
+use rustix::fs::statvfs;
+use rustix::process::{WaitOptions, wait};
+
+use crate::SandboxError;
+use crate::launch::Report;
+use crate::spec::Sandbox;
+use crate::user::User;
+
+/// The PATH of an image that has none, as in Docker.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Added to the number of the signal that ended the command.
+const SIGNALED: i32 = 128;
+
+/// A command inside the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inside {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Its environment, each `NAME=VALUE`.
+    pub env: Vec<String>,
+}
+
+// === impl Inside ===
+
+impl Inside {
+    pub(crate) fn new(sandbox: &Sandbox, user: &User) -> Self {
+        let mut env = sandbox.env.clone();
+        for (name, value) in [("PATH", DEFAULT_PATH), ("HOME", &user.home)] {
+            if lookup(&env, name).is_none() {
+                env.push(format!("{name}={value}"));
+            }
+        }
+        Self { command: sandbox.command.clone(), env }
+    }
+
+    /// The program itself, or its name in each folder of PATH.
+    fn candidates(&self) -> Vec<String> {
+        let Some(program) = self.command.first() else { return Vec::new() };
+        if program.contains('/') {
+            return vec![program.clone()];
+        }
+        let folders = lookup(&self.env, "PATH").unwrap_or(DEFAULT_PATH).split(':');
+        folders.map(|folder| format!("{}/{program}", if folder.is_empty() { "." } else { folder })).collect()
+    }
+
+    fn spawn(&self) -> io::Result<Child> {
+        let variables = self.env.iter().filter_map(|variable| variable.split_once('='));
+        let mut error = io::ErrorKind::NotFound.into();
+        for program in self.candidates() {
+            if fs::metadata(&program).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                continue;
+            }
+            let mut command = Command::new(&program);
+            command.args(&self.command[1..]).env_clear().envs(variables.clone());
+            match command.arg0(&self.command[0]).spawn() {
+                Ok(child) => return Ok(child),
+                // Like a shell: a name that is not executable counts only if there is no other.
+                Err(refused) => error = refused,
+            }
+            if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
+                break;
+            }
+        }
+        Err(error)
+    }
+}
+
+/// The value of a variable. The last one counts.
+fn lookup<'a>(env: &'a [String], name: &str) -> Option<&'a str> {
+    env.iter().rev().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Runs the command, and waits for its end, and for that of all processes that lost their parent.
+pub(crate) fn run(inside: &Inside, report: &UnixStream) -> Result<ExitCode, SandboxError> {
+    let child = inside.spawn().map_err(|source| SandboxError::Command {
+        name: inside.command.first().cloned().unwrap_or_default(),
+        source,
+    })?;
+    Report::Started.send(report);
+    let number = child.id().cast_signed();
+    let status = loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((process, status))) if process.as_raw_nonzero().get() == number => break status,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(crate::error::step("wait for the command")(error)),
+        }
+    };
+    let code =
+        status.exit_status().unwrap_or_else(|| SIGNALED + status.terminating_signal().unwrap_or_default());
+    if code != 0 && statvfs("/tmp").is_ok_and(|tmp| tmp.f_bavail == 0 || tmp.f_ffree == 0) {
+        Report::TmpIsFull.send(report);
+    }
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_up_in_the_last_path() {
+        let inside = |program: &str, env: &[&str]| Inside {
+            command: vec![program.to_owned()],
+            env: env.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(inside("a/b", &[]).candidates(), ["a/b"]);
+        assert_eq!(inside("f", &["PATH=/x", "PATH=/y::/z"]).candidates(), ["/y/f", "./f", "/z/f"]);
+        assert_eq!(inside("f", &["PATHS=/x"]).candidates().len(), 6);
+    }
+}
