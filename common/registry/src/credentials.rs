@@ -154,11 +154,15 @@ impl Credentials {
         }
     }
 
-    /// The registry refuses the image with this credential, or without any.
+    /// The error for an image that the registry refuses with this credential, or without any.
     pub(crate) fn refused(&self, image: &Image, credential: Option<&Credential>) -> RegistryError {
+        let (again, registry) = (if credential.is_some() { " again" } else { "" }, image.registry());
         match self {
             Self::File(_) => RegistryError::Unauthorized,
-            Self::User(_) => RegistryError::Credentials(UserCredentials::refused(image, credential)),
+            Self::User(_) => RegistryError::Credentials(format!(
+                "the image's registry refuses access to the image: check the image's name, or log in{again} with \
+                 `docker login {registry}` or `podman login {registry}`"
+            )),
         }
     }
 }

@@ -114,7 +114,7 @@ const REFUSED: [(&str, &str); 6] = [
     ("type=,source=DATA,target=/in,readonly", "type is required"),
     ("type=volume,source=v,target=/v,readonly", "only the types bind and tmpfs exist"),
     ("type=bind,source=rel,target=/r,readonly", "the source is not an absolute path"),
-    ("type=bind,source=DATA,target=,readonly", "the target is missing"),
+    ("type=bind,source=DATA,target=,readonly", "the target is not an absolute path"),
     ("type=bind,source=DATA,target=/in,target=/other", "target is given twice"),
     ("type=tmpfs,source=DATA,target=/t", "a tmpfs has no source"),
 ];
