@@ -58,12 +58,12 @@ fn parse(text: &str, is_engines: bool) -> Result<Mount, String> {
 mod tests {
     use super::*;
 
-    fn bind(is_writable: bool) -> Result<Mount, String> {
-        Ok(Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable })
+    fn bind(is_writable: bool) -> Mount {
+        Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable }
     }
 
-    fn tmpfs(is_writable: bool) -> Result<Mount, String> {
-        Ok(Mount { source: Source::Tmpfs, target: "/b".into(), is_writable })
+    fn tmpfs(is_writable: bool) -> Mount {
+        Mount { source: Source::Tmpfs, target: "/b".into(), is_writable }
     }
 
     #[test]
@@ -78,9 +78,9 @@ mod tests {
             ("type=tmpfs,dst=/b", tmpfs(true), tmpfs(true)),
             ("type=tmpfs,source=,target=/b,readonly", tmpfs(false), tmpfs(false)),
         ] {
-            assert_eq!((parse_own(text), parse_engines(text)), (own, engines), "{text}");
+            assert_eq!((parse_own(text), parse_engines(text)), (Ok(own), Ok(engines)), "{text}");
         }
-        assert_eq!(parse_own("src=/a,dst=/b"), bind(false));
+        assert_eq!(parse_own("src=/a,dst=/b"), Ok(bind(false)));
     }
 
     #[test]
@@ -100,9 +100,9 @@ mod tests {
             ("type=bind,src=/a,dst=/b,rw,ro", "ro is given twice"),
             ("type=bind,type=bind,src=/a,dst=/b", "type is given twice"),
         ] {
-            let own = format!("{text:?}: {problem}; write {}", OWN);
+            let own = format!("{text:?}: {problem}; write {OWN}");
             assert_eq!(parse_own(text), Err(own));
-            let engines = format!("{text:?}: {problem}; write {}", ENGINES);
+            let engines = format!("{text:?}: {problem}; write {ENGINES}");
             assert_eq!(parse_engines(text), Err(engines));
         }
         assert!(parse_engines("src=/a,dst=/b").unwrap_err().contains("type is required"));

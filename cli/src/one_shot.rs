@@ -17,10 +17,10 @@ use porch_fn_sandbox::{
     FOLDERS, Limits, Mount, Network, Payload, Sandbox, SandboxError, not_enforced, start,
 };
 
+use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::images::{StoreArgs, Terminal, client, log_causes, missing, of_image};
 use crate::mounts::parse_own;
-use crate::shim::Engine;
 
 const NAME: &str = "porch-fn run";
 /// Exit codes of Docker, and of timeout(1).

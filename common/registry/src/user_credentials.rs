@@ -14,9 +14,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::credentials::{docker_file, variable};
 use crate::docker_config::{Credential, DOCKER_HUB, DockerConfig, Origin};
-use crate::file;
+use crate::file::{self, variable};
 use crate::secret::Secret;
 
 /// How long a helper may take. It may ask the user to unlock a key ring.
@@ -55,7 +54,7 @@ impl UserCredentials {
         let podman = podman.into_iter().flatten().map(|folder| folder.join("containers/auth.json"));
         match variable("REGISTRY_AUTH_FILE") {
             Some(file) => Self::new([file]),
-            None => Self::new(podman.chain(docker_file())),
+            None => Self::new(podman.chain(file::of_docker())),
         }
     }
 

@@ -268,6 +268,10 @@ async fn an_image_that_cannot_be_had_has_the_text_of_the_engine() {
             "{}",
             stderr(&ended)
         );
+        let wrong = Some(("PORCH_FN_REGISTRY_MIRROR", OsStr::from_bytes(b"\xff")));
+        let ended = call(&user, &link, &format!("{KPT} never {here}"), wrong).await;
+        assert_eq!(ended.status.code(), Some(125), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("invalid UTF-8"), "{}", stderr(&ended));
     }
 }
 
