@@ -186,12 +186,20 @@ async fn images_are_listed_as_json_inspected_and_removed() {
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn text_of_an_archive_cannot_control_the_terminal() {
+    const CONTROLS: &str = "\u{1b}]0;title\u{7}\u{1b}[2J\nfaked: line";
     let user = ImageUser::own();
-    let archive = shell("true").oci_archive("a.b/c\u{1b}]0;title\u{7}\u{1b}[2J\nfaked: line");
-    let ended = user.run(&["images", "import", "-"], &archive).await;
-    let text = stderr(&ended);
-    assert!(!ended.status.success() && text.contains("\\u{1b}]0;title"), "{text:?}");
-    assert_eq!(text.chars().filter(|c| c.is_control()).collect::<String>(), "\n", "{text:?}");
+    let manifest = json!([{"Config": CONTROLS, "RepoTags": [NAME], "Layers": []}]).to_string();
+    let layer = Layer::new().file(&format!("../{CONTROLS}"), 0o644, b"");
+    for archive in [
+        shell("true").oci_archive(&format!("a.b/c{CONTROLS}")),
+        Layer::new().file("manifest.json", 0o644, manifest.as_bytes()).finish(),
+        Image::new(&["x"]).layer(layer).oci_archive(NAME),
+    ] {
+        let ended = user.run(&["images", "import", "-"], &archive).await;
+        let text = stderr(&ended);
+        assert!(!ended.status.success() && text.contains("\\u{1b}]0;title"), "{text:?}");
+        assert_eq!(text.chars().filter(|c| c.is_control()).collect::<String>(), "\n", "{text:?}");
+    }
 }
 
 /// A secret that no message may contain.
