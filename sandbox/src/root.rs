@@ -175,7 +175,7 @@ fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
                 |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
             if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
-        add().map_err(|source| SandboxError::Image { what, path: path.to_owned(), source })?;
+        add().map_err(|source| SandboxError::Image { what, path: Path::new("/").join(path), source })?;
     }
     if is_complete {
         return Ok(());
@@ -223,6 +223,9 @@ pub(crate) fn folder_of(root: &File, name: &str) -> Result<OwnedFd, SandboxError
 /// Opens the target of a mount. Below a writable mount, such as /tmp, it may have to be created.
 fn target_of(root: &File, path: &Path, is_folder: bool) -> io::Result<OwnedFd> {
     let path = canonical(root, path)?;
+    if path.as_os_str().is_empty() {
+        return Err(io::Error::other("it is the sandbox's root"));
+    }
     let folders = inside::folders(root, &path, is_folder)?;
     if folders.iter().any(|(_, mode)| mode.is_none()) {
         inside::create(root, &folders, is_folder)?;

@@ -149,11 +149,13 @@ async fn files_as_outputs_are_only_added_to() {
     for user in ImageUser::all() {
         user.import(NAME, &perl(OF_OUTPUTS)).await;
         for (out, err) in [("home/one", "home/other"), ("home/both", "home/both")] {
-            let open = |name: &str| -> File {
+            for name in [out, err] {
                 let path = user.sandbox().write(name, EARLIER);
                 // Everybody may write, so that the function's user may open it by its name.
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-                OpenOptions::new().read(true).append(true).open(path).unwrap()
+            }
+            let open = |name: &str| -> File {
+                OpenOptions::new().read(true).append(true).open(user.sandbox().path(name)).unwrap()
             };
             let (out_file, err_file) = (open(out), open(err));
             let mut command = user.command(user.program());
