@@ -57,6 +57,12 @@ pub fn sha256(bytes: &[u8]) -> String {
 
 // === impl Layer ===
 
+impl Clone for Layer {
+    fn clone(&self) -> Self {
+        Self(Builder::new(self.0.get_ref().clone()))
+    }
+}
+
 impl Default for Layer {
     fn default() -> Self {
         Self::new()
@@ -209,7 +215,8 @@ impl Layer {
 /// The libraries of a program: their names in an image, and their paths. A static program has none.
 pub fn libraries(program: &str) -> impl Iterator<Item = (String, String)> {
     let lines = output("ldd", &[program]);
-    let words: Vec<_> = lines.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect();
+    let words: Vec<_> =
+        lines.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect();
     words.into_iter().map(|word| (word.trim_start_matches('/').to_owned(), word))
 }
 

@@ -108,7 +108,8 @@ impl Layout {
 
     /// The digest that a name has.
     pub fn digest_of(&self, name: &str) -> Option<&str> {
-        let entry = self.entries.iter().find(|entry| entry["annotations"]["io.containerd.image.name"] == name);
+        let entry =
+            self.entries.iter().find(|entry| entry["annotations"]["io.containerd.image.name"] == name);
         entry.and_then(|entry| entry["digest"].as_str())
     }
 
@@ -124,9 +125,11 @@ impl Layout {
     /// The OCI archive.
     pub fn archive(&self) -> Vec<u8> {
         let index = json!({"schemaVersion": 2, "manifests": self.entries}).to_string();
-        let start = Layer::new()
-            .file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)
-            .file("index.json", 0o644, index.as_bytes());
+        let start = Layer::new().file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#).file(
+            "index.json",
+            0o644,
+            index.as_bytes(),
+        );
         let file = |archive: Layer, (digest, bytes): &(String, Vec<u8>)| {
             archive.file(&format!("blobs/{}", digest.replace(':', "/")), 0o644, bytes)
         };

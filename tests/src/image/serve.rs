@@ -94,7 +94,8 @@ async fn answer(
         ("/v2/", None) => ("200 OK", &b"{}"[..]),
         _ => ("404 Not Found", &br#"{"errors":[{"code":"MANIFEST_UNKNOWN"}]}"#[..]),
     };
-    let kind = serde_json::from_slice(body).map_or(json!(MANIFEST), |document: Value| document["mediaType"].clone());
+    let kind =
+        serde_json::from_slice(body).map_or(json!(MANIFEST), |document: Value| document["mediaType"].clone());
     let kind = kind.as_str().unwrap_or(MANIFEST);
     let head = head(status, kind, digest.as_deref().unwrap_or_default(), body.len());
     stream.write_all(head.as_bytes()).await?;
@@ -102,8 +103,11 @@ async fn answer(
 }
 
 fn head(status: &str, kind: &str, digest: &str, length: usize) -> String {
-    let digest = if digest.is_empty() { String::new() } else { format!("Docker-Content-Digest: {digest}\r\n") };
-    format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{digest}Content-Length: {length}\r\nConnection: close\r\n\r\n")
+    let digest =
+        if digest.is_empty() { String::new() } else { format!("Docker-Content-Digest: {digest}\r\n") };
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{digest}Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    )
 }
 
 async fn slowly(mut stream: TcpStream, blob: &[u8]) -> std::io::Result<()> {

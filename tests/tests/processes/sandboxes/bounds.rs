@@ -18,7 +18,7 @@ use super::super::INPUT;
 use super::{DEADLINE, stderr, stdout};
 
 /// In KiB. A build without optimisation takes more than a release.
-const MOST_MEMORY: u64 = 150 << 10;
+pub(super) const MOST_MEMORY: u64 = 150 << 10;
 const WRONG: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Adds the image `x/good:v1`, which answers.
@@ -209,7 +209,7 @@ async fn an_import_keeps_to_the_largest_size() {
 }
 
 /// Runs the program, and returns its largest memory, with that of its own processes, in KiB.
-async fn peak(user: &ImageUser, args: &[&str], input: &[u8]) -> (Output, u64) {
+pub(super) async fn peak(user: &ImageUser, args: &[&str], input: &[u8]) -> (Output, u64) {
     let number = if cfg!(target_arch = "aarch64") { 165 } else { 98 };
     let script = format!(
         "my $code = system(@ARGV); my $usage = qq(\\0) x 144; syscall({number}, -1, $usage);\n\
@@ -228,7 +228,8 @@ async fn peak(user: &ImageUser, args: &[&str], input: &[u8]) -> (Output, u64) {
 async fn lists_of_an_image_take_little_memory() {
     const ENTRIES: usize = 30_000;
     let folder = vec!["x".repeat(240); 14].join("/");
-    let whiteouts = (0..ENTRIES).fold(Layer::new(), |layer, number| layer.whiteout(&folder, &number.to_string()));
+    let whiteouts =
+        (0..ENTRIES).fold(Layer::new(), |layer, number| layer.whiteout(&folder, &number.to_string()));
     let opaque = (0..ENTRIES).fold(Layer::new(), |layer, _| layer.opaque(&folder));
     let longest_name = |layout: &mut Layout| {
         compressed(layout, Some(WRONG), |write| {
@@ -241,10 +242,8 @@ async fn lists_of_an_image_take_little_memory() {
     let [mut marked, mut opaque_image, mut named] = [(); 3].map(|()| Layout::default());
     for (layout, layer) in [(&mut marked, whiteouts), (&mut opaque_image, opaque)] {
         let tar = layer.finish();
-        let layers = [
-            layout.layer(Layer::of_programs(&["sh", "cat"])),
-            compressed(layout, None, |write| write(&tar)),
-        ];
+        let layers =
+            [layout.layer(Layer::of_programs(&["sh", "cat"])), compressed(layout, None, |write| write(&tar))];
         layout.image("example.com/f:v1", &layers, &config(&["cat"]));
     }
     let layer = longest_name(&mut named);

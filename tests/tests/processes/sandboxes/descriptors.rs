@@ -110,7 +110,8 @@ impl Outside {
             self.images_of(&base, &number.to_string(), links);
         }
         for link in ["cwd", "root", "exe"] {
-            let links = ["/proc/self/", "/proc/thread-self/", "/proc/1/"].map(|start| format!("{start}{link}"));
+            let links =
+                ["/proc/self/", "/proc/thread-self/", "/proc/1/"].map(|start| format!("{start}{link}"));
             self.images_of(&base, link, links);
         }
         // All numbers in the variables PATH of few images.
@@ -199,7 +200,7 @@ async fn imported(user: &ImageUser) -> Outside {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn no_word_of_an_image_leads_out() {
+async fn cve_2024_21626_no_word_of_an_image_leads_out() {
     for user in ImageUser::all() {
         let outside = imported(&user).await;
         let outputs = run_all(&outside.names, |image| {
@@ -213,7 +214,7 @@ async fn no_word_of_an_image_leads_out() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn what_the_caller_has_open_leads_nowhere() {
+async fn cve_2024_21626_what_the_caller_has_open_leads_nowhere() {
     for user in ImageUser::all() {
         let outside = imported(&user).await;
         let open = (3..=40).chain([250]).fold(String::new(), |open, number| open + &format!(" {number}<."));
@@ -229,7 +230,7 @@ async fn what_the_caller_has_open_leads_nowhere() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn no_word_leads_out_of_a_pod() {
+async fn cve_2024_21626_no_word_leads_out_of_a_pod() {
     for user in ImageUser::all() {
         let mut outside = Outside::new(&user);
         outside.all_images();

@@ -57,7 +57,11 @@ async fn faults_of_flags_get_no_advice_about_the_machine() {
         let file = user.sandbox().write("file", "x");
         let mut problems = Vec::new();
         for (source, targets) in [
-            (&folder, &["/", "/dev", "/proc", "/bin/sh", "/link", "/link/x", "/etc/passwd", "/../..", "/dev/null"][..]),
+            (
+                &folder,
+                &["/", "/dev", "/proc", "/bin/sh", "/link", "/link/x", "/etc/passwd", "/../..", "/dev/null"]
+                    [..],
+            ),
             (&file, &["/", "/bin", "/dev", "/tmp", "/link", "/bin/sh/x", "/etc"]),
             (&user.sandbox().path("missing"), &["/in"]),
         ] {
@@ -67,7 +71,8 @@ async fn faults_of_flags_get_no_advice_about_the_machine() {
                 problems.extend(problem(&mount, &stderr(&ended)));
                 let text = stderr(&ended);
                 // A mount over the image's programs may end the function itself.
-                let is_named = ended.status.code() != Some(125) || text.contains(target.trim_end_matches('/'));
+                let is_named =
+                    ended.status.code() != Some(125) || text.contains(target.trim_end_matches('/'));
                 assert!(is_named, "{mount}: {ended:?}");
             }
         }
@@ -97,9 +102,11 @@ async fn values_that_mean_nothing_are_refused() {
         assert!(!ended.status.success() && stdout(&ended).is_empty(), "{flag}: {ended:?}");
         assert!(stderr(&ended).contains("--cpus"), "{flag}: {ended:?}");
     }
-    for mount in
-        ["type=bind,src=/etc,dst=/a,dst=/b", "type=bind,src=/etc,src=/usr,dst=/a", "type=bind,src=/etc,dst=/a,ro,rw"]
-    {
+    for mount in [
+        "type=bind,src=/etc,dst=/a,dst=/b",
+        "type=bind,src=/etc,src=/usr,dst=/a",
+        "type=bind,src=/etc,dst=/a,ro,rw",
+    ] {
         let ended = user.run(&["run", "--mount", mount, NAME], b"").await;
         assert!(!ended.status.success() && stdout(&ended).is_empty(), "{mount}: {ended:?}");
         assert!(stderr(&ended).contains("--mount"), "{mount}: {ended:?}");
