@@ -140,8 +140,11 @@ async fn a_known_diff_id_shows_no_layer_of_another_image() {
     }
 }
 
+/// Changes a store.
+type Change = fn(&Path);
+
 /// What happens to a store.
-const DAMAGES: [(&str, fn(&Path)); 8] = [
+const DAMAGES: [(&str, Change); 8] = [
     ("no folder of a layer is left", |store| {
         for folder in names_in(&store.join("layers")) {
             fs::remove_dir_all(folder).unwrap();

@@ -97,7 +97,7 @@ async fn cve_2020_15257_abstract_names_of_the_machine_are_not_reached() {
     let name = format!("porch-fn-test-{}", std::process::id());
     let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let program = format!(
-        "socket(my $s, 1, 1, 0) or die; my $to = pack('S a*', 1, qq(\\0{name}));\n\
+        "socket(my $s, 1, 1, 0) or print(qq(refused: $!\n)), exit; my $to = pack('S a*', 1, qq(\\0{name}));\n\
          print(connect($s, $to) ? qq(connected\\n) : qq(refused: $!\\n));"
     );
     for user in ImageUser::all() {
