@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use futures_util::{StreamExt as _, stream};
@@ -123,7 +123,7 @@ impl Outside {
                 }
             }
             let fields = [("Env", json!([path])), ("Entrypoint", json!(["tool"]))];
-            self.image(&format!("x/path-{part}:v1"), &[base.clone()], &fields);
+            self.image(&format!("x/path-{part}:v1"), std::slice::from_ref(&base), &fields);
         }
     }
 
@@ -200,7 +200,7 @@ async fn imported(user: &ImageUser) -> Outside {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn no_word_of_an_image_leads_out() {
+async fn cve_2024_21626_no_word_of_an_image_leads_out() {
     for user in ImageUser::all() {
         let outside = imported(&user).await;
         let outputs = run_all(&outside.names, |image| {
@@ -214,23 +214,30 @@ async fn no_word_of_an_image_leads_out() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn what_the_caller_has_open_leads_nowhere() {
+async fn cve_2024_21626_what_the_caller_has_open_leads_nowhere() {
     for user in ImageUser::all() {
         let outside = imported(&user).await;
         let open = (3..=40).chain([250]).fold(String::new(), |open, number| open + &format!(" {number}<."));
-        let script = format!("cd \"$1\"; exec{open}; cd /; exec \"$0\" run \"$2\" <\"$1\"");
-        let outputs = run_all(&outside.names, |image| {
-            let mut command = user.command("bash");
-            command.args(["-c", &script]).arg(user.program()).arg(&outside.folder).arg(image);
-            command
-        });
-        outside.check(&outputs.await);
+        let script = format!("cd \"$1\"; exec{open}; cd /; exec \"$0\" run \"$2\" <\"$3\"");
+        let runs = async |names: &[String], stdin: &Path| {
+            run_all(names, |image| {
+                let mut command = user.command("bash");
+                command.args(["-c", &script]).arg(user.program()).arg(&outside.folder).arg(image).arg(stdin);
+                command
+            })
+            .await
+        };
+        let mut outputs = runs(&outside.names, Path::new("/dev/null")).await;
+        // A folder as standard input may also be refused.
+        let of_stdin = outside.names.iter().filter(|name| name.starts_with("x/0-")).cloned();
+        outputs.extend(runs(&of_stdin.collect::<Vec<_>>(), &outside.folder).await);
+        outside.check(&outputs);
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn no_word_leads_out_of_a_pod() {
+async fn cve_2024_21626_no_word_leads_out_of_a_pod() {
     for user in ImageUser::all() {
         let mut outside = Outside::new(&user);
         outside.all_images();

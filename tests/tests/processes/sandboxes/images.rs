@@ -73,14 +73,21 @@ async fn archives_of_docker_and_our_own_are_read() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_hostile_layer_is_refused_and_leaves_nothing() {
+async fn paths_of_a_layer_stay_inside_and_a_refused_layer_leaves_nothing() {
     for user in ImageUser::all() {
-        user.run(&["images", "list"], b"").await;
+        for (layer, inside) in [
+            (Layer::new().file("../../../out", 0o644, b"x"), "/out"),
+            (Layer::new().symlink("l", "/").file("l/../../out", 0o644, b"x"), "/out"),
+            (Layer::new().symlink("l", "../..").file("l/out", 0o644, b"x"), "/out"),
+            (Layer::new().symlink("l", "/home/..").file("l/out", 0o644, b"x"), "/out"),
+        ] {
+            user.import(NAME, &shell(&format!("cat {inside}")).layer(layer)).await;
+            assert_eq!(stdout(&user.run(&["run", NAME], b"").await), "x");
+        }
+        assert!(!user.sandbox().path("out").exists() && !user.sandbox().path("home/out").exists());
+        user.run(&["images", "rm", NAME], b"").await;
         for (layer, expected) in [
-            (Layer::new().file("../../../out", 0o644, b"x"), "`..`"),
-            (Layer::new().hard_link("x", "../../home/secret"), "`..`"),
-            (Layer::new().symlink("l", "/").file("l/../../out", 0o644, b"x"), "`..`"),
-            (Layer::new().symlink("l", "/proc/self/root").file("l/x", 0o644, b"x"), "leads through"),
+            (Layer::new().hard_link("x", "../../home/secret"), "a hard link"),
             (Layer::new().file("a/.wh...", 0o644, b""), "whiteout"),
         ] {
             let archive = Image::new(&["x"]).layer(layer).oci_archive(NAME);
@@ -91,7 +98,6 @@ async fn a_hostile_layer_is_refused_and_leaves_nothing() {
             let left = fs::read_dir(user.store().join(folder)).unwrap().count();
             assert_eq!(left, 0, "{folder}");
         }
-        assert!(!user.sandbox().path("out").exists() && !user.sandbox().path("home/out").exists());
     }
 }
 
