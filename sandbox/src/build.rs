@@ -59,7 +59,9 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
     let spawn = || -> io::Result<Child> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut first = Command::new(root::PROGRAM);
-        first.arg0("porch-fn").arg(FIRST).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        first.arg0("porch-fn").arg(FIRST).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // Memory that the allocator only reserves would count against a limit of data.
+        first.env_clear().env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         let child = first.spawn()?;
         let mut descriptors = vec![control.as_fd()];
         descriptors.extend(stdio.iter().map(OwnedFd::as_fd));

@@ -73,6 +73,13 @@ impl Store {
         if metadata.mode() & 0o022 != 0 {
             return Err(StoreError::Writable(path));
         }
+        // Whoever may write to a folder above could put another one in its place.
+        for above in path.ancestors().skip(1) {
+            let mode = fs::metadata(above).on_disk("cannot read", above)?.mode();
+            if mode & 0o002 != 0 && mode & 0o1000 == 0 {
+                return Err(StoreError::Writable(above.to_owned()));
+            }
+        }
         store.sweep();
         Ok(store)
     }

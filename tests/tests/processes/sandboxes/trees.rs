@@ -171,7 +171,10 @@ async fn trees_are_those_of_umoci() {
             }
             // A pipe, which we leave out, is in the way of umoci.
             (Ok(_), Err(text)) if set.classes.contains(&"devices") => {
-                assert!(text.contains("not a directory") || text.contains("no such file"), "set {number}: {text}");
+                assert!(
+                    text.contains("not a directory") || text.contains("no such file"),
+                    "set {number}: {text}"
+                );
                 *refused.entry("only by umoci: a pipe is in the way".to_owned()).or_insert(0) += 1;
             }
             (Ok(_), Err(text)) => panic!("set {number}: umoci refuses: {text}\n{:#?}", set.entries),
