@@ -237,7 +237,9 @@ fn export(store: &Store, image: &Image, file: &Path) -> Result<(), Failure> {
     }
     let created =
         File::create(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    Ok(store.export(image, BufWriter::new(created))?)
+    // A part of an archive must not be taken for one.
+    store.export(image, BufWriter::new(created)).inspect_err(|_| drop(std::fs::remove_file(file)))?;
+    Ok(())
 }
 
 /// The image is not here, and must not be pulled.
