@@ -60,6 +60,7 @@ impl Store {
     pub fn open(mut options: Options) -> Result<Self, StoreError> {
         options.folder = absolute(&options.folder).on_disk("cannot use", &options.folder)?;
         let store = Self { options: Arc::new(options), has_no_overlay: Arc::default() };
+        store.check_way()?;
         for name in ["images", "blobs", "layers", "tmp"] {
             let path = store.path(name);
             DirBuilder::new().recursive(true).mode(0o700).create(&path).on_disk("cannot create", path)?;
@@ -73,15 +74,24 @@ impl Store {
         if metadata.mode() & 0o022 != 0 {
             return Err(StoreError::Writable(path));
         }
-        // Whoever may write to a folder above could put another one in its place.
-        for above in path.ancestors().skip(1) {
-            let mode = fs::metadata(above).on_disk("cannot read", above)?.mode();
-            if mode & 0o002 != 0 && mode & 0o1000 == 0 {
-                return Err(StoreError::Writable(above.to_owned()));
-            }
-        }
         store.sweep();
         Ok(store)
+    }
+
+    /// Fails if another user could put another folder in the place of this one.
+    fn check_way(&self) -> Result<(), StoreError> {
+        let user = geteuid().as_raw();
+        for above in self.folder().ancestors() {
+            let Ok(metadata) = fs::symlink_metadata(above) else { continue };
+            let (owner, mode, path) = (metadata.uid(), metadata.mode(), above.to_owned());
+            if metadata.is_symlink() && owner != 0 && owner != user {
+                return Err(StoreError::Owner { path, owner, user });
+            }
+            if metadata.is_dir() && mode & 0o002 != 0 && mode & 0o1000 == 0 {
+                return Err(StoreError::Writable(path));
+            }
+        }
+        Ok(())
     }
 
     /// The folder of this store.
