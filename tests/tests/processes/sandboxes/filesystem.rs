@@ -154,11 +154,7 @@ async fn files_as_outputs_are_only_added_to() {
                 // Everybody may write, so that the function's user may open it by its name.
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
             }
-<<<<<<< HEAD
-            let open = |name: &str| -> File {
-=======
             let open = |name: &str| {
->>>>>>> tests
                 OpenOptions::new().read(true).append(true).open(user.sandbox().path(name)).unwrap()
             };
             let (out_file, err_file) = (open(out), open(err));

@@ -32,13 +32,7 @@ async fn faults_of_images_get_no_advice_about_the_machine() {
                 user.import(NAME, &shell("echo ran").layer(layer)).await;
                 let ended = user.run(&["run", NAME], b"").await;
                 problems.extend(problem(&format!("{folder} {number}"), &stderr(&ended)));
-<<<<<<< HEAD
-                // A mount over the image's programs hides them.
-                let is_named =
-                    ended.status.code() != Some(125) || stderr(&ended).contains(&format!("/{folder}"));
-=======
                 let is_named = ended.status.code() != Some(125) || stderr(&ended).contains(folder);
->>>>>>> tests
                 assert!(is_named, "{folder} {number}: {ended:?}");
             }
         }
