@@ -1,42 +1,44 @@
 //! Imports archives of `docker save`, `podman save`, `skopeo copy` and our own export, for machines
 //! without internet. Two forms exist: Docker's with `manifest.json`, and OCI's with `index.json`.
 //! New versions of Docker write both, and the second is preferred: it has the registry's digests.
+//! <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>
 
 mod docker;
-mod oci;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::PathBuf;
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Hasher, Platform, sha256};
+use porch_fn_registry::{Platform, has_digest, sha256};
 
-use crate::StoreError;
-use crate::content::{Content, Hashed, Incoming};
-use crate::document::{self, MAX_DOCUMENT};
-use crate::error::OnDisk as _;
-use crate::record::Record;
+use crate::document::{self, Descriptor, Document};
+use crate::error::StoreError;
 use crate::run_folder::RunFolder;
-use crate::store::Store;
+use crate::store::{Record, Store, read};
 use crate::unpack::{Guard, decompressed};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
+/// The image's full name, by containerd and Docker.
+const CONTAINERD_NAME: &str = "io.containerd.image.name";
+/// The image's tag, or its name.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// The files of an archive, by the names in it.
 pub struct Archive {
     store: Store,
     folder: RunFolder,
-    files: HashMap<String, Content>,
+    files: HashMap<String, PathBuf>,
 }
 
 /// An image in an archive.
 struct Found {
     /// The names that the archive gives it.
     names: Vec<String>,
-    /// The digest of the index that has the manifest, if there is one.
-    index: Option<String>,
+    /// The digest of its manifest, or of the index that has it.
+    digest: String,
     manifest: Vec<u8>,
 }
 
@@ -49,39 +51,39 @@ impl Archive {
     /// It is not an archive of images, or it is larger than `--image-max-size`.
     pub fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
         let mut archive = Self { store: store.clone(), folder: store.run_folder()?, files: HashMap::new() };
-        let limit = store.options().max_bytes;
-        let guard = Guard::new(limit);
-        let malformed = |error: io::Error| match error.kind() {
+        archive.read_all(stream).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => {
-                StoreError::TooLarge { needs: (limit >> 20) + 1, limit: limit >> 20 }
+                let limit = store.options().max_bytes >> 20;
+                StoreError::TooLarge { needs: limit + 1, limit }
             }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Stream(error),
             _ => problem(error.to_string().escape_debug()),
-        };
-        let mut tar = tar::Archive::new(guard.watch(decompressed(stream).map_err(StoreError::Stream)?));
-        let mut buffer = vec![0; 128 << 10];
-        let mut entries = tar.entries().map_err(malformed)?;
-        while let Some(entry) = entries.next() {
-            let mut entry = entry.map_err(malformed)?;
-            guard.expect_data();
-            if archive.files.len() >= MAX_FILES {
-                return Err(problem(format!("it has more than {MAX_FILES} files")));
-            }
-            let name = normal(&entry.path_bytes());
-            if entry.header().entry_type().is_file() {
-                let mut incoming = Incoming::create(&archive.folder, Hasher::sha256())?;
-                loop {
-                    let read = entry.read(&mut buffer).map_err(malformed)?;
-                    if read == 0 {
-                        break;
-                    }
-                    incoming.write(&buffer[..read])?;
-                }
-                archive.files.insert(name, incoming.finish(None)?);
-            }
-            io::copy(&mut entry, &mut io::sink()).map_err(malformed)?;
-            guard.expect_headers();
+        })?;
+        if !archive.files.contains_key("index.json") {
+            archive.convert()?;
         }
         Ok(archive)
+    }
+
+    fn read_all(&mut self, stream: impl Read) -> io::Result<()> {
+        let guard = Guard::new(self.store.options().max_bytes);
+        let mut tar = tar::Archive::new(guard.watch(decompressed(stream)?));
+        let mut entries = tar.entries()?;
+        while let Some(entry) = entries.next() {
+            let mut entry = entry?;
+            guard.expect_data();
+            if self.files.len() >= MAX_FILES {
+                return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
+            }
+            if entry.header().entry_type().is_file() {
+                let path = self.folder.path().join(format!("file-{}", self.files.len()));
+                io::copy(&mut entry, &mut File::create_new(&path)?)?;
+                self.files.insert(normal(&entry.path_bytes()), path);
+            }
+            io::copy(&mut entry, &mut io::sink())?;
+            guard.expect_headers();
+        }
+        Ok(())
     }
 
     /// Adds the archive's images for this platform to the store, each with the names that the
@@ -91,7 +93,7 @@ impl Archive {
     /// # Errors
     /// The archive is malformed, or has no name for an image and `name` is `None`.
     pub fn import(&self, platform: &Platform, name: Option<&Image>) -> Result<Vec<Image>, StoreError> {
-        let found = if self.files.contains_key("index.json") { self.oci(platform)? } else { self.docker()? };
+        let found = self.images(platform)?;
         if name.is_some() && found.len() > 1 {
             return Err(problem("it has several images, so --as cannot name them"));
         }
@@ -104,33 +106,52 @@ impl Archive {
             if images.is_empty() {
                 return Err(problem("it has no name for an image: name it with --as"));
             }
-            self.keep(&images, found)?;
+            self.keep(&images, &found)?;
             imported.extend(images);
         }
         self.store.collect();
         Ok(imported)
     }
 
-    fn keep(&self, images: &[Image], Found { index, manifest: bytes, .. }: Found) -> Result<(), StoreError> {
-        let manifest = document::manifest(&bytes)?;
-        let digest = sha256(&bytes);
-        let record = Record::new(index.as_ref().unwrap_or(&digest), &digest);
-        if let Some(image) = images.iter().find(|image| record.contradicts(image)) {
-            return Err(StoreError::Pinned { name: image.to_string(), digest });
+    fn images(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {
+        let Document::Index(entries) = document::read(&self.text("index.json")?)? else {
+            return Err(problem("its index.json is not an index"));
+        };
+        let mut all: Vec<Found> = Vec::new();
+        for entry in entries {
+            let names = names(&entry);
+            let digest = entry.digest;
+            // An image with several names may have an entry for each.
+            if let Some(found) = all.iter_mut().find(|found| found.digest == digest) {
+                found.names.extend(names);
+                continue;
+            }
+            let mut manifest = self.document(&digest)?;
+            if let Document::Index(nested) = document::read(&manifest)? {
+                manifest = self.document(&document::choose(&nested, platform)?)?;
+            }
+            all.push(Found { names, digest, manifest });
         }
-        let config = self.by_digest(&manifest.config.digest)?;
-        let layers = document::parse(&manifest, &read_document(&config)?)?.layers;
-        let contents = layers.iter().map(|layer| self.by_digest(&layer.digest));
-        let contents = contents.collect::<Result<Vec<_>, _>>()?;
-        if layers.iter().zip(&contents).any(|(layer, content)| layer.size != content.size) {
-            return Err(problem("a layer has another size than its manifest says"));
-        }
+        Ok(all)
+    }
+
+    fn keep(&self, images: &[Image], found: &Found) -> Result<(), StoreError> {
+        let manifest = document::manifest(&found.manifest)?;
+        let record = Record::new(&found.digest, &sha256(&found.manifest));
+        images.iter().try_for_each(|image| record.check(image))?;
+        let config = self.document(&manifest.config.digest)?;
+        let layers = document::parse(&manifest, &config)?.layers;
         let lock = self.store.lock()?;
         let mut leases = self.store.lease_trees(&layers)?;
         drop(lock);
-        leases.push(self.store.keep(&self.folder, &digest, &bytes, "manifest")?);
-        for content in contents.iter().chain([&config]) {
-            leases.push(self.store.admit(content)?);
+        leases.push(self.store.keep(&self.folder, &record.manifest, &found.manifest)?);
+        leases.push(self.store.keep(&self.folder, &manifest.config.digest, &config)?);
+        for layer in &layers {
+            let file = self.file_of(&layer.digest)?;
+            if file.metadata().is_ok_and(|file| file.len() != layer.size) {
+                return Err(problem("a layer has another size than its manifest says"));
+            }
+            leases.push(self.store.admit(file, &layer.digest, "layer")?);
         }
         for number in 0..layers.len() {
             leases.extend(self.store.unpack(&layers, number)?);
@@ -138,38 +159,39 @@ impl Archive {
         self.store.finish(images, &record, &layers)
     }
 
-    /// The file that has this digest, whatever its name is.
-    fn by_digest(&self, digest: &str) -> Result<Content, StoreError> {
-        if let Some(content) = self.files.values().find(|file| file.digest == digest) {
-            return Ok(content.clone());
-        }
-        let missing = || problem(format!("it does not have {digest:?}"));
-        let name = format!("blobs/{}", digest.replacen(':', "/", 1));
-        let content = self.files.get(&name).ok_or_else(missing)?;
-        // All files were hashed with SHA-256.
-        let hasher = Hasher::of(digest).ok_or_else(missing)?;
-        let file = File::open(&content.path).on_disk("cannot read", &content.path)?;
-        let found = Hashed::new(file, hasher).finish().on_disk("cannot read", &content.path)?;
-        if found != digest {
-            return Err(problem(format!("its file {name:?} does not have the digest in its name")));
-        }
-        Ok(Content { digest: found, ..content.clone() })
+    /// The file whose name is this digest. Its content may be another.
+    fn file_of(&self, digest: &str) -> Result<&PathBuf, StoreError> {
+        self.files.get(&name_of(digest)).ok_or_else(|| problem(format!("it does not have {digest:?}")))
     }
 
-    fn document(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.files.get(name).map(read_document).transpose()
+    /// A document with this digest.
+    fn document(&self, digest: &str) -> Result<Vec<u8>, StoreError> {
+        let bytes = read(self.file_of(digest)?)?.filter(|bytes| has_digest(bytes, digest));
+        bytes.ok_or(StoreError::Digest { what: "document" })
     }
+
+    fn text(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let bytes = self.files.get(name).and_then(|path| read(path).transpose());
+        bytes.unwrap_or_else(|| {
+            Err(problem("it has neither index.json nor manifest.json: save it with `docker save`"))
+        })
+    }
+}
+
+/// A reference without a registry or a path is only a tag.
+fn names(entry: &Descriptor) -> Vec<String> {
+    let annotation = |name: &str| entry.annotations.get(name).cloned();
+    let other = || annotation(REF_NAME).filter(|name| name.contains(['/', ':']));
+    annotation(CONTAINERD_NAME).or_else(other).into_iter().collect()
 }
 
 fn problem(reason: impl std::fmt::Display) -> StoreError {
     StoreError::document("archive", reason)
 }
 
-fn read_document(file: &Content) -> Result<Vec<u8>, StoreError> {
-    if file.size > MAX_DOCUMENT {
-        return Err(problem("one of its documents is larger than 8 MiB"));
-    }
-    std::fs::read(&file.path).on_disk("cannot read", &file.path)
+/// The name of a file by its digest.
+fn name_of(digest: &str) -> String {
+    format!("blobs/{}", digest.replacen(':', "/", 1))
 }
 
 /// A name in the archive, without `.`, `..` and a leading slash. It is only a key.

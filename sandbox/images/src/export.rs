@@ -10,10 +10,12 @@ use serde_json::json;
 use tar::{Builder, EntryType, Header};
 
 use crate::content::Hashed;
-use crate::document;
-use crate::error::OnDisk as _;
-use crate::store::{Store, lease};
-use crate::{StoreError, StoreError::Damaged};
+use crate::document::{self, Manifest};
+use crate::error::{OnDisk as _, StoreError};
+use crate::store::{Record, Store};
+
+/// What a manifest is that does not say it.
+const MEDIA_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 // === impl Store ===
 
@@ -24,12 +26,11 @@ impl Store {
     /// [`StoreError::Missing`], if the image is not here, and [`StoreError::Damaged`].
     pub fn export(&self, image: &Image, stream: impl Write) -> Result<(), StoreError> {
         let missing = || StoreError::Missing(self.folder().to_owned());
-        let (digest, blobs) = self.open_blobs(image)?.ok_or_else(missing)?;
-        let manifest = self.blob(&digest)?.ok_or_else(missing)?;
-        let media_type = match document::manifest(&manifest)?.media_type {
-            none if none.is_empty() => "application/vnd.oci.image.manifest.v1+json".to_owned(),
-            media_type => media_type,
-        };
+        let _lease = self.find(image)?.ok_or_else(missing)?;
+        let (Record { manifest: digest, .. }, parsed) = self.load(image)?.ok_or_else(missing)?;
+        let bytes = self.blob(&digest)?.ok_or_else(missing)?;
+        let Manifest { media_type, .. } = document::manifest(&bytes)?;
+        let media_type = if media_type.is_empty() { MEDIA_TYPE } else { &media_type };
         let mut annotations = json!({"io.containerd.image.name": image.as_str()});
         if let Some(tag) = image.tag() {
             annotations["org.opencontainers.image.ref.name"] = tag.into();
@@ -40,7 +41,7 @@ impl Store {
             "manifests": [{
                 "mediaType": media_type,
                 "digest": digest,
-                "size": manifest.len(),
+                "size": bytes.len(),
                 "annotations": annotations,
             }],
         });
@@ -49,32 +50,20 @@ impl Store {
         add(&mut tar, "oci-layout", layout.len() as u64, &layout[..]).map_err(StoreError::Stream)?;
         let index = index.to_string();
         add(&mut tar, "index.json", index.len() as u64, index.as_bytes()).map_err(StoreError::Stream)?;
-        for (digest, file) in blobs {
-            let path = self.blob_path(&digest);
+        let layers = parsed.layers.iter().map(|layer| &layer.digest);
+        for digest in [&digest, &parsed.config].into_iter().chain(layers) {
+            let path = self.blob_path(digest);
+            let file = File::open(&path).on_disk("cannot read", &path)?;
             let size = file.metadata().on_disk("cannot read", &path)?.len();
-            let name = format!("blobs/{}", digest.replacen(':', "/", 1));
-            let Some(hasher) = Hasher::of(&digest) else { return Err(Damaged(path)) };
+            let hasher = Hasher::of(digest).ok_or_else(missing)?;
             let mut data = Hashed::new(file, hasher);
+            let name = format!("blobs/{}", digest.replacen(':', "/", 1));
             add(&mut tar, &name, size, (&mut data).take(size)).map_err(StoreError::Stream)?;
-            if data.finish().on_disk("cannot read", &path)? != digest {
-                return Err(Damaged(path));
+            if data.finish().on_disk("cannot read", &path)? != *digest {
+                return Err(StoreError::Damaged(path));
             }
         }
         tar.into_inner().and_then(|mut stream| stream.flush()).map_err(StoreError::Stream)
-    }
-
-    /// Opens all blobs of an image, and keeps them. The first one is the manifest.
-    fn open_blobs(&self, image: &Image) -> Result<Option<(String, Vec<(String, File)>)>, StoreError> {
-        let _lock = self.lock()?;
-        let Some((record, parsed)) = self.load(image)? else { return Ok(None) };
-        let layers = parsed.layers.iter().map(|layer| &layer.digest);
-        let digests = [&record.manifest, &parsed.config].into_iter().chain(layers);
-        let open = |digest: &String| {
-            let path = self.blob_path(digest);
-            Ok((digest.clone(), lease(&path)?.ok_or(Damaged(path))?))
-        };
-        let blobs = digests.map(open).collect::<Result<_, StoreError>>()?;
-        Ok(Some((record.manifest, blobs)))
     }
 }
 

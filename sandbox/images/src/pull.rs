@@ -1,28 +1,35 @@
 //! Pulls images: manifest, configuration, then all layers at once. A layer is unpacked as soon as
 //! it and its parents are here.
 
-mod download;
-
 use std::fs::File;
+use std::io::Write as _;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
 use porch_fn_image::Image;
-use porch_fn_registry::Client;
+use porch_fn_registry::{Client, RegistryError};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use self::download::{Download, Wanted};
-use crate::StoreError;
+use crate::content::is_intact;
 use crate::document::{self, Layer};
-use crate::record::Record;
-use crate::store::Store;
+use crate::error::{OnDisk as _, StoreError};
+use crate::run_folder::RunFolder;
+use crate::store::{Record, Store};
 
 /// Layers that are fetched at the same time.
 const AT_ONCE: usize = 4;
 /// Longest pull.
 const MAX_TIME: Duration = Duration::from_secs(3600);
+
+/// Attempts at one blob. Each goes on where the last one stopped.
+const MAX_ATTEMPTS: u32 = 6;
+/// Pause before the second attempt. It doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A registry must send this much in this time.
+const MIN_BYTES: u64 = 32 << 10;
+const WINDOW: Duration = Duration::from_secs(30);
 
 /// Receives what a pull does, for people who watch it.
 pub trait Progress: Send + Sync {
@@ -36,6 +43,26 @@ pub trait Progress: Send + Sync {
 
 /// Reports nothing.
 impl Progress for () {}
+
+/// Where blobs come from and go to, and who watches.
+struct Download<'a> {
+    store: &'a Store,
+    client: &'a Client,
+    image: &'a Image,
+    progress: &'a dyn Progress,
+    folder: &'a RunFolder,
+}
+
+/// A blob to download.
+struct Wanted<'a> {
+    digest: &'a str,
+    size: u64,
+    /// `layer`, `configuration`.
+    what: &'static str,
+}
+
+/// The bytes since a moment.
+struct Rate(Instant, u64);
 
 // === impl Store ===
 
@@ -53,7 +80,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let pulled = timeout(MAX_TIME, self.pull_all(client, image, progress)).await;
         self.blocking(|store| Ok(store.collect())).await?;
-        pulled.unwrap_or(Err(StoreError::Slow("the pull takes longer than an hour")))
+        pulled.unwrap_or(Err(StoreError::Slow("a pull takes longer than an hour")))
     }
 
     async fn pull_all(
@@ -67,7 +94,7 @@ impl Store {
         let fetched = client.manifest(image).await?;
         let manifest = document::manifest(&fetched.bytes)?;
         let record = Record::new(&fetched.resolved, &fetched.digest);
-        let mut leases = vec![self.keep(&folder, &record.manifest, &fetched.bytes, "manifest")?];
+        let mut leases = vec![self.keep(&folder, &record.manifest, &fetched.bytes)?];
         let config = &manifest.config.digest;
         if self.blob(config)?.is_none() {
             let size = manifest.config.size;
@@ -111,11 +138,10 @@ impl Store {
     fn lease_intact(&self, layers: &[Layer]) -> Result<(Vec<File>, Vec<Option<File>>), StoreError> {
         let lock = self.lock()?;
         let trees = self.lease_trees(layers)?;
-        let blobs = layers.iter().map(|layer| self.lease_blob(layer));
-        let blobs = blobs.collect::<Result<Vec<_>, _>>()?;
+        let blobs = layers.iter().map(|layer| self.lease_blob(layer)).collect::<Result<Vec<_>, _>>()?;
         drop(lock);
         let intact = layers.iter().zip(blobs).map(|(layer, blob)| match blob {
-            Some(blob) if self.is_intact(&layer.digest, &blob)? => Ok(Some(blob)),
+            Some(blob) if is_intact(&self.blob_path(&layer.digest), &layer.digest)? => Ok(Some(blob)),
             _ => Ok(None),
         });
         Ok((trees, intact.collect::<Result<_, StoreError>>()?))
@@ -135,10 +161,8 @@ impl Store {
         layers: &[Layer],
     ) -> Result<(), StoreError> {
         let _lease = self.unpack_plain(layers)?;
-        let trees = self.trees(layers)?.unwrap_or_default();
         // Otherwise the image would be the first to be removed.
-        let sizes = layers.iter().map(|layer| layer.size).chain(trees.iter().map(|(_, size)| size.bytes));
-        self.check_limit(sizes.fold(0, u64::saturating_add))?;
+        self.check_limit(self.size(layers)?.unwrap_or_default())?;
         images.iter().try_for_each(|image| self.save(image, record.clone()))
     }
 
@@ -153,5 +177,82 @@ impl Store {
         let store = self.clone();
         let done = spawn_blocking(move || work(&store)).await;
         done.unwrap_or_else(|error| Err(StoreError::Stream(error.into())))
+    }
+}
+
+// === impl Download ===
+
+impl Download<'_> {
+    /// Fetches a layer, unless it is here. Returns a lease.
+    async fn layer(&self, layer: &Layer, blob: Option<File>) -> Result<File, StoreError> {
+        match blob {
+            Some(blob) => Ok(blob),
+            None => self.fetch(Wanted { digest: &layer.digest, size: layer.size, what: "layer" }).await,
+        }
+    }
+
+    /// Fetches a blob. If the connection is lost, goes on from there. Returns a lease.
+    async fn fetch(&self, wanted: Wanted<'_>) -> Result<File, StoreError> {
+        let path = self.folder.path().join(wanted.digest.replace(':', "-"));
+        let mut file = File::create(&path).on_disk("cannot write", &path)?;
+        let (mut received, mut attempt, mut rate) = (0, 1, Rate(Instant::now(), 0));
+        loop {
+            let lost = match self.receive(&wanted, &mut file, &mut received, &mut rate).await {
+                Ok(()) => {
+                    let (digest, what) = (wanted.digest.to_owned(), wanted.what);
+                    return self.store.blocking(move |store| store.admit(&path, &digest, what)).await;
+                }
+                Err(StoreError::Registry(error)) => error,
+                Err(error) => return Err(error),
+            };
+            let may_retry = matches!(lost, RegistryError::Unreachable | RegistryError::Busy { .. });
+            if !may_retry || attempt == MAX_ATTEMPTS {
+                return Err(lost.into());
+            }
+            tracing::info!(attempt, received, "a blob was interrupted; it goes on from there");
+            sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
+            attempt += 1;
+        }
+    }
+
+    async fn receive(
+        &self,
+        wanted: &Wanted<'_>,
+        file: &mut File,
+        received: &mut u64,
+        rate: &mut Rate,
+    ) -> Result<(), StoreError> {
+        let mut blob = self.client.blob(self.image, wanted.digest, *received).await?;
+        let mut skip = received.saturating_sub(blob.from);
+        while let Some(chunk) = blob.chunk().await? {
+            rate.check(chunk.len() as u64)?;
+            let seen = skip.min(chunk.len() as u64);
+            skip -= seen;
+            let new = &chunk[seen as usize..];
+            *received += new.len() as u64;
+            if *received > wanted.size {
+                return Err(StoreError::Digest { what: wanted.what });
+            }
+            // A few KiB, into the page cache.
+            file.write_all(new).on_disk("cannot write", self.folder.path())?;
+            if wanted.what == "layer" {
+                self.progress.add(new.len() as u64);
+            }
+        }
+        if *received == wanted.size { Ok(()) } else { Err(RegistryError::Unreachable.into()) }
+    }
+}
+
+// === impl Rate ===
+
+impl Rate {
+    fn check(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.1 += bytes;
+        if self.0.elapsed() < WINDOW {
+            return Ok(());
+        }
+        let is_slow = self.1 < MIN_BYTES;
+        *self = Self(Instant::now(), 0);
+        if is_slow { Err(StoreError::Slow("less than 32 KiB in 30 s")) } else { Ok(()) }
     }
 }

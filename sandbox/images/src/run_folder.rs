@@ -65,7 +65,7 @@ impl Store {
 
     /// Removes what killed processes left. Faults are no reason not to use the store.
     pub(crate) fn sweep(&self) {
-        let Ok(Some(lock)) = self.lock_alone() else { return };
+        let Ok(lock) = self.lock_alone() else { return };
         let mut left = Vec::new();
         // Older versions had sockets in `run/`, and merged layers in `merged/`.
         for path in ["tmp", "run", "merged"].iter().flat_map(|folder| self.files(folder).unwrap_or_default())

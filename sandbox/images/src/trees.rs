@@ -7,7 +7,6 @@
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use porch_fn_registry::sha256;
 use rustix::fs::syncfs;
@@ -102,7 +101,7 @@ impl Store {
             taken = taken.plus(size);
         }
         let lock = self.lock()?;
-        if self.tree(&keys[number])?.is_some() || self.has_no_overlay.load(Ordering::Relaxed) {
+        if self.tree(&keys[number])?.is_some() {
             return lease(&self.tree_path(&keys[number]));
         }
         drop(lock);
@@ -142,10 +141,7 @@ impl Store {
             owner,
             limits: Size { bytes: self.options().max_bytes, entries: MAX_ENTRIES }.minus(taken),
         };
-        let Some(size) = run_child(&order)? else {
-            self.has_no_overlay.store(true, Ordering::Relaxed);
-            return Ok(None);
-        };
+        let Some(size) = run_child(&order)? else { return Ok(None) };
         // After a crash of the machine, a name must not lead to content that was never written.
         fs::write(tree.join("tree.json"), serde_json::json!(size).to_string())
             .and_then(|()| Ok(syncfs(File::open(&tree)?)?))

@@ -7,26 +7,29 @@
 //! A sandbox has one user and no capabilities, so the owners in the layer have no effect: all files
 //! belong to the user of this process. Files that only root could read in the image are readable.
 
-mod decompress;
-mod entry;
 mod folder;
 mod guard;
-mod resolve;
+mod place;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Read};
+use std::ffi::OsStr;
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
 
+use flate2::bufread::MultiGzDecoder;
 use rustix::fs::Timespec;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Entry, EntryType};
 
-pub use self::decompress::decompressed;
-use self::entry::{Step, step};
 use self::folder::Folder;
 pub(crate) use self::guard::Guard;
+use self::place::{Place, place};
+
+/// Size of the buffer before the decompressor, in bytes.
+const BUFFER: usize = 256 << 10;
 
 /// Limits of one image, or what layers take of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,24 +54,31 @@ pub enum UnpackError {
     Read(io::Error),
     #[error("a file cannot be written: {0}; --image-dir names another folder")]
     Write(io::Error),
-    #[error("a name has a NUL")]
-    NulInName,
-    #[error("a file has no name")]
-    NoName,
-    #[error("a path is longer than Linux allows, or deeper than 256 folders")]
-    TooLong,
-    #[error("a whiteout names no file")]
-    Whiteout,
-    #[error("a link has no valid target")]
-    LinkTarget,
-    #[error("a file's type is not known")]
-    Type,
-    #[error("a file's type has no data, but its header announces some: other programs read other files")]
-    Data,
-    #[error("a file is sparse: build the image without sparse files")]
-    Sparse,
-    #[error("a path leads through a file, or through too many links")]
-    Path,
+    #[error("{0}")]
+    Refused(&'static str),
+}
+
+const LINK_TARGET: UnpackError = UnpackError::Refused("a link has no valid target");
+const TOO_LONG: UnpackError =
+    UnpackError::Refused("a path is longer than Linux allows, or deeper than 256 folders");
+const PATH: UnpackError = UnpackError::Refused("a path leads through a file, or through too many links");
+const SPARSE: UnpackError = UnpackError::Refused("a file is sparse: build the image without sparse files");
+
+/// The tar stream of a layer: gzip, zstd, or not compressed. The first bytes decide, because media
+/// types are often wrong.
+///
+/// # Errors
+/// The stream's first bytes cannot be read, or the decompressor has no memory.
+pub fn decompressed<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut stream = BufReader::with_capacity(BUFFER, stream);
+    Ok(match stream.fill_buf()? {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(stream)),
+        // A frame, or a skippable frame in front of it.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+            Box::new(zstd::stream::read::Decoder::with_buffer(stream)?)
+        }
+        _ => Box::new(stream),
+    })
 }
 
 /// Applies the tar stream to `folder`. Reads the stream to its end. Returns what the layer takes of
@@ -118,18 +128,43 @@ fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(
     if kind == EntryType::Regular && header.as_old().linkflag == [0] && name.ends_with(b"/") {
         kind = EntryType::Directory;
     }
-    let mode = header.mode().unwrap_or(0o644);
+    // Set-id bits are dropped. The sticky bit is that of /tmp.
+    let mode = header.mode().unwrap_or(0o644) & 0o1777;
     let has_data = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::XGlobalHeader);
-    match step(kind, &name, target.as_deref(), mode)? {
-        _ if !has_data && entry.size() > 0 => Err(UnpackError::Data),
-        Step::Folder { place, mode } => folder.folder(place.as_ref(), mode),
-        Step::File { place, mode } => folder.file(&place, entry, mode, modified),
-        Step::Symlink { place, target } => folder.symlink(&place, &target),
-        Step::HardLink { place, target } => folder.hard_link(&place, &target),
-        Step::Whiteout(place) => folder.whiteout(&place),
-        Step::Opaque(path) => folder.opaque(&path),
-        Step::Nothing(place) => folder.nothing(&place),
-        Step::Skip => Ok(()),
+    if !has_data && kind != EntryType::GNUSparse && entry.size() > 0 {
+        const DATA: &str = "a header announces data that its type has not: other programs read other files";
+        return Err(UnpackError::Refused(DATA));
+    }
+    if kind == EntryType::XGlobalHeader {
+        return Ok(());
+    }
+    let Some(place) = place(&name)? else {
+        // `./`, the root of the image.
+        return if kind.is_dir() {
+            folder.change_root(mode)
+        } else {
+            Err(UnpackError::Refused("a file has no name"))
+        };
+    };
+    // <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
+    if let Some(hidden) = place.name.as_bytes().strip_prefix(b".wh.") {
+        return match hidden {
+            b".wh..opq" => folder.opaque(&place.parent),
+            b"" | b"." | b".." => Err(UnpackError::Refused("a whiteout names no file")),
+            hidden => folder.whiteout(&Place { name: OsStr::from_bytes(hidden).to_owned(), ..place }),
+        };
+    }
+    match kind {
+        EntryType::Directory => folder.folder(&place, mode),
+        EntryType::Regular | EntryType::Continuous => folder.file(&place, entry, mode, modified),
+        EntryType::Symlink => folder.symlink(&place, OsStr::from_bytes(&target.ok_or(LINK_TARGET)?)),
+        EntryType::Link => {
+            let target = self::place(&target.ok_or(LINK_TARGET)?)?.ok_or(LINK_TARGET)?;
+            folder.hard_link(&place, &target)
+        }
+        EntryType::Char | EntryType::Block | EntryType::Fifo => folder.nothing(&place),
+        EntryType::GNUSparse => Err(SPARSE),
+        _ => Err(UnpackError::Refused("a file's type is not known")),
     }
 }
 
@@ -140,7 +175,7 @@ fn modified<R: Read>(entry: &mut Entry<'_, R>) -> Result<Timespec, UnpackError> 
     for attribute in entry.pax_extensions()?.into_iter().flatten() {
         let attribute = attribute?;
         match attribute.key_bytes() {
-            key if key.starts_with(b"GNU.sparse.") => return Err(UnpackError::Sparse),
+            key if key.starts_with(b"GNU.sparse.") => return Err(SPARSE),
             b"mtime" => {
                 let value = attribute.value().unwrap_or_default();
                 let (seconds, fraction) = value.split_once('.').unwrap_or((value, ""));
@@ -168,10 +203,8 @@ impl From<io::Error> for UnpackError {
 impl From<Errno> for UnpackError {
     fn from(errno: Errno) -> Self {
         match errno {
-            Errno::NAMETOOLONG => Self::TooLong,
-            Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::EXIST | Errno::ISDIR => {
-                Self::Path
-            }
+            Errno::NAMETOOLONG => TOO_LONG,
+            Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::EXIST | Errno::ISDIR => PATH,
             errno => Self::Write(errno.into()),
         }
     }

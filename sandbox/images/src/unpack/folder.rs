@@ -7,7 +7,7 @@ use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -18,10 +18,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use tar::Entry;
 
-use super::UnpackError;
-use super::entry::Place;
 use super::guard::Guard;
-use super::resolve::{open_folder, resolve};
+use super::place::{Place, open_folder, resolve};
+use super::{LINK_TARGET, PATH, UnpackError};
 
 /// Folders that no entry describes, and the parts of the path to an entry.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -61,10 +60,11 @@ impl<'a> Folder<'a> {
         self.touched.len() as u64
     }
 
-    pub(super) fn folder(&mut self, place: Option<&Place>, mode: u32) -> Done {
-        // A folder must stay readable and writable for the process that removes it.
-        let mode = Mode::from(mode | 0o700);
-        let Some(place) = place else { return Ok(fchmod(self.root, mode)?) };
+    pub(super) fn change_root(&self, mode: u32) -> Done {
+        Ok(fchmod(self.root, Mode::from(mode | 0o700))?)
+    }
+
+    pub(super) fn folder(&mut self, place: &Place, mode: u32) -> Done {
         let (parent, path) = self.make_parent(place)?;
         match mkdirat(&parent, &place.name, FOLDER_MODE) {
             // A folder again: only its mode changes. Anything else is replaced.
@@ -75,7 +75,8 @@ impl<'a> Folder<'a> {
             Err(Errno::EXIST) => {}
             made => made?,
         }
-        fchmod(open_below(&parent, &place.name)?, mode)?;
+        // A folder must stay readable and writable for the process that removes it.
+        fchmod(open_below(&parent, &place.name)?, Mode::from(mode | 0o700))?;
         self.touch(&path)
     }
 
@@ -107,12 +108,11 @@ impl<'a> Folder<'a> {
 
     pub(super) fn hard_link(&mut self, place: &Place, target: &Place) -> Done {
         let (parent, path) = self.replace(place)?;
-        let Opened { path: folder_path, folder } =
-            self.find(&target.parent)?.ok_or(UnpackError::LinkTarget)?;
+        let Opened { path: folder_path, folder } = self.find(&target.parent)?.ok_or(LINK_TARGET)?;
         let stat = statat(&folder, &target.name, AtFlags::SYMLINK_NOFOLLOW);
-        let stat = stat.map_err(|_| UnpackError::LinkTarget)?;
+        let stat = stat.map_err(|_| LINK_TARGET)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Err(UnpackError::LinkTarget);
+            return Err(LINK_TARGET);
         }
         if !self.is_own(&folder_path.join(&target.name)) {
             // An overlay copies the file of the lower layer.
@@ -153,20 +153,17 @@ impl<'a> Folder<'a> {
     fn make_parent(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), UnpackError> {
         if self.find(&place.parent)?.is_none() {
             let path = resolve(self.root, &place.parent)?;
-            for end in path.as_os_str().as_bytes().iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-                self.make_folder(OsStr::from_bytes(&path.as_os_str().as_bytes()[..end.0]))?;
+            let mut made = PathBuf::new();
+            for part in &path {
+                made.push(part);
+                match mkdirat(self.root, &made, FOLDER_MODE) {
+                    Err(Errno::EXIST) => {}
+                    made => made?,
+                }
             }
-            self.make_folder(path.as_os_str())?;
         }
-        let Opened { path, folder } = self.find(&place.parent)?.ok_or(UnpackError::Path)?;
+        let Opened { path, folder } = self.find(&place.parent)?.ok_or(PATH)?;
         Ok((folder, path.join(&place.name)))
-    }
-
-    fn make_folder(&self, path: &OsStr) -> Done {
-        match mkdirat(self.root, path, FOLDER_MODE) {
-            Err(Errno::EXIST) => Ok(()),
-            made => Ok(made?),
-        }
     }
 
     /// Opens a folder, if it exists.

@@ -80,7 +80,7 @@ fn names(layers: &[Entries<'_>]) -> Vec<String> {
 
 fn refusal(entries: Entries<'_>) -> String {
     match unpacked(&[&archive(entries)]).1.unwrap_err() {
-        UnpackError::Entry { source, .. } => format!("{source:?}"),
+        UnpackError::Entry { source, .. } => source.to_string(),
         other => panic!("{other}"),
     }
 }
@@ -149,13 +149,26 @@ fn names_are_resolved_in_the_root() {
 
 #[test]
 fn what_no_well_formed_layer_has_is_refused() {
-    assert_eq!(refusal(&[(LINK, "x", "missing", 0)]), "LinkTarget");
-    assert_eq!(refusal(&[(FILE, "x", "", 0), (LINK, "x", "x", 0)]), "LinkTarget");
-    assert_eq!(refusal(&[(FOLDER, "d", "", 0o755), (LINK, "x", "d", 0)]), "LinkTarget");
-    assert_eq!(refusal(&[(FILE, "f", "", 0o644), (FILE, "f/x", "", 0o644)]), "Path");
-    assert_eq!(refusal(&[(SYMLINK, "l", "l", 0o777), (FILE, "l/x", "", 0o644)]), "Path");
-    assert_eq!(refusal(&[(EntryType::new(b'Z'), "x", "", 0o644)]), "Type");
-    assert_eq!(refusal(&[(FOLDER, "d", "data", 0o755)]), "Data");
+    assert_eq!(refusal(&[(LINK, "x", "missing", 0)]), "a link has no valid target");
+    assert_eq!(refusal(&[(FILE, "x", "", 0), (LINK, "x", "x", 0)]), "a link has no valid target");
+    assert_eq!(refusal(&[(FOLDER, "d", "", 0o755), (LINK, "x", "d", 0)]), "a link has no valid target");
+    assert_eq!(
+        refusal(&[(FILE, "f", "", 0o644), (FILE, "f/x", "", 0o644)]),
+        "a path leads through a file, or through too many links"
+    );
+    assert_eq!(
+        refusal(&[(SYMLINK, "l", "l", 0o777), (FILE, "l/x", "", 0o644)]),
+        "a path leads through a file, or through too many links"
+    );
+    assert_eq!(refusal(&[(EntryType::new(b'Z'), "x", "", 0o644)]), "a file's type is not known");
+    assert_eq!(refusal(&[(FILE, "./", "", 0o644)]), "a file has no name");
+    for name in ["a/.wh.", "a/.wh..", "a/.wh..."] {
+        assert_eq!(refusal(&[(FILE, name, "", 0)]), "a whiteout names no file");
+    }
+    assert_eq!(
+        refusal(&[(FILE, &"n".repeat(99), "", 0), (FOLDER, "d", "data", 0o755)]),
+        "a header announces data that its type has not: other programs read other files"
+    );
 }
 
 #[test]
@@ -170,7 +183,7 @@ fn the_depth_is_that_behind_links() {
         entries.push((FOLDER, &**folder, "", 0o755));
         entries.push((SYMLINK, &**link, &**target, 0));
     }
-    assert_eq!(refusal(&entries), "TooLong");
+    assert_eq!(refusal(&entries), "a path is longer than Linux allows, or deeper than 256 folders");
 }
 
 #[test]
