@@ -70,8 +70,14 @@ impl Failure {
         Self { is_unanswered: true, ..Self::unreachable(text) }
     }
 
+    /// The text may quote an image, an archive or a server, so it becomes safe for the terminal.
     pub(crate) fn with_code(text: impl Display, code: impl Into<ExitCode>) -> Self {
-        Self { text: text.to_string(), code: code.into(), is_unanswered: false }
+        Self::of_lines(escaped(&text.to_string()), code)
+    }
+
+    /// The text is safe for the terminal, or the user wants it as it is.
+    pub(crate) fn of_lines(text: String, code: impl Into<ExitCode>) -> Self {
+        Self { text, code: code.into(), is_unanswered: false }
     }
 
     /// Adds the API server's address, if the server did not answer.
@@ -85,13 +91,8 @@ impl Failure {
 
     /// Prints why `subcommand` failed, and returns the exit code.
     pub(crate) fn report(&self, subcommand: &str) -> ExitCode {
-        self.print(&format!("porch-fn {subcommand}"));
+        eprintln!("porch-fn {subcommand}: {self}");
         self.code
-    }
-
-    /// Prints why `program` failed. The text may quote an image, an archive or a server.
-    pub(crate) fn print(&self, program: &str) {
-        eprintln!("{program}: {}", escaped(&self.text));
     }
 
     #[cfg(test)]

@@ -173,10 +173,8 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
 }
 
 fn list(store: &Store, output: Output) -> Result<(), Failure> {
-    let images = store.list()?;
     if output == Output::Json {
-        let images: Vec<_> = images.iter().map(json_of).collect();
-        show(&format!("{:#}\n", Value::from(images)));
+        show(&format!("{:#}\n", store.list()?.iter().map(json_of).collect::<Value>()));
         return Ok(());
     }
     let row = |image: ImageInfo| {
@@ -184,7 +182,7 @@ fn list(store: &Store, output: Output) -> Result<(), Failure> {
         let digest = image.digest.get(..19).unwrap_or(&image.digest).to_owned();
         vec![image.reference, digest, size, ago(image.pulled), ago(image.used)]
     };
-    let rows = images.into_iter().map(row).collect();
+    let rows = store.list()?.into_iter().map(row).collect();
     show(&table(&["IMAGE", "DIGEST", "SIZE", "PULLED", "USED"], rows));
     Ok(())
 }
@@ -239,7 +237,9 @@ fn export(store: &Store, image: &Image, file: &Path) -> Result<(), Failure> {
     }
     let created =
         File::create(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    Ok(store.export(image, BufWriter::new(created))?)
+    // A part of an archive must not be taken for one.
+    store.export(image, BufWriter::new(created)).inspect_err(|_| drop(std::fs::remove_file(file)))?;
+    Ok(())
 }
 
 /// The image is not here, and must not be pulled.

@@ -8,6 +8,8 @@ mod cluster;
 mod commands;
 mod config;
 mod doctor;
+#[cfg(feature = "up")]
+mod engine;
 mod eval;
 mod exec_config;
 mod failure;

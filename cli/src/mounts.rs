@@ -5,39 +5,24 @@ use std::path::Path;
 
 use porch_fn_sandbox::{Mount, Source};
 
-/// How `--mount` is written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Syntax {
-    /// Whether a bind mount that does not say so can be written.
-    is_writable: bool,
-    /// The type of a mount that names none.
-    kind: &'static str,
-    form: &'static str,
-}
+const OWN: &str = "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH";
+const ENGINES: &str = "type=bind,source=PATH,target=PATH[,readonly] or type=tmpfs,target=PATH";
 
-/// `porch-fn run`: read-only without `rw`, as on kpt's own command line.
-const OWN: Syntax = Syntax {
-    is_writable: false,
-    kind: "bind",
-    form: "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH",
-};
-/// Engines: writable without `readonly`. kpt and kustomize write nothing for a writable mount.
-const ENGINE: Syntax = Syntax {
-    is_writable: true,
-    kind: "",
-    form: "type=bind,source=PATH,target=PATH[,readonly] or type=tmpfs,target=PATH",
-};
-
+/// Reads a mount of `porch-fn run`: a bind without `rw` is read-only, like on kpt's own command
+/// line.
 pub(crate) fn parse_own(text: &str) -> Result<Mount, String> {
-    parse(text, OWN)
+    parse(text, false)
 }
 
+/// Reads an engine's mount: a bind without `readonly` is writable. kpt and kustomize write nothing
+/// else for a writable mount.
 pub(crate) fn parse_engines(text: &str) -> Result<Mount, String> {
-    parse(text, ENGINE)
+    parse(text, true)
 }
 
-fn parse(text: &str, syntax: Syntax) -> Result<Mount, String> {
-    let problem = |what: &str| Err(format!("{text:?}: {what}; write {}", syntax.form));
+fn parse(text: &str, is_engines: bool) -> Result<Mount, String> {
+    let (default_type, form) = if is_engines { ("", ENGINES) } else { ("bind", OWN) };
+    let problem = |what: &str| Err(format!("{text:?}: {what}; write {form}"));
     let (mut kind, mut source, mut target, mut access) = (None, None, None, None);
     for option in text.split(',') {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -54,32 +39,31 @@ fn parse(text: &str, syntax: Syntax) -> Result<Mount, String> {
         }
     }
     let source = source.unwrap_or_default();
-    let (source, is_writable) = match kind.unwrap_or(syntax.kind) {
-        "bind" if source.is_empty() => return problem("the source is missing"),
+    let (source, is_writable) = match kind.unwrap_or(default_type) {
         "bind" if Path::new(source).is_relative() => return problem("the source is not an absolute path"),
-        "bind" => (Source::Path(source.into()), syntax.is_writable),
+        "bind" => (Source::Path(source.into()), is_engines),
         "tmpfs" if !source.is_empty() => return problem("a tmpfs has no source"),
         "tmpfs" => (Source::Tmpfs, true),
         "" => return problem("type is required"),
         _ => return problem("only the types bind and tmpfs exist"),
     };
-    match target.unwrap_or_default() {
-        "" => problem("the target is missing"),
-        target if Path::new(target).is_relative() => problem("the target is not an absolute path"),
-        target => Ok(Mount { source, target: target.into(), is_writable: access.unwrap_or(is_writable) }),
+    let target = Path::new(target.unwrap_or_default());
+    if target.is_relative() {
+        return problem("the target is not an absolute path");
     }
+    Ok(Mount { source, target: target.to_owned(), is_writable: access.unwrap_or(is_writable) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bind(is_writable: bool) -> Result<Mount, String> {
-        Ok(Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable })
+    fn bind(is_writable: bool) -> Mount {
+        Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable }
     }
 
-    fn tmpfs(is_writable: bool) -> Result<Mount, String> {
-        Ok(Mount { source: Source::Tmpfs, target: "/b".into(), is_writable })
+    fn tmpfs(is_writable: bool) -> Mount {
+        Mount { source: Source::Tmpfs, target: "/b".into(), is_writable }
     }
 
     #[test]
@@ -94,9 +78,9 @@ mod tests {
             ("type=tmpfs,dst=/b", tmpfs(true), tmpfs(true)),
             ("type=tmpfs,source=,target=/b,readonly", tmpfs(false), tmpfs(false)),
         ] {
-            assert_eq!((parse_own(text), parse_engines(text)), (own, engines), "{text}");
+            assert_eq!((parse_own(text), parse_engines(text)), (Ok(own), Ok(engines)), "{text}");
         }
-        assert_eq!(parse_own("src=/a,dst=/b"), bind(false));
+        assert_eq!(parse_own("src=/a,dst=/b"), Ok(bind(false)));
     }
 
     #[test]
@@ -104,10 +88,10 @@ mod tests {
         for (text, problem) in [
             ("type=volume,src=a,dst=/b", "only the types bind and tmpfs exist"),
             ("type=,src=/a,dst=/b", "type is required"),
-            ("type=bind,src=/a", "the target is missing"),
-            ("type=bind,src=/a,dst=", "the target is missing"),
+            ("type=bind,src=/a", "the target is not an absolute path"),
+            ("type=bind,src=/a,dst=", "the target is not an absolute path"),
             ("type=bind,src=/a,dst=b", "the target is not an absolute path"),
-            ("type=bind,dst=/b", "the source is missing"),
+            ("type=bind,dst=/b", "the source is not an absolute path"),
             ("type=bind,src=a,dst=/b", "the source is not an absolute path"),
             ("type=tmpfs,src=/a,dst=/b", "a tmpfs has no source"),
             ("type=bind,src=/a,dst=/b,x=1", "\"x=1\" is not known"),
@@ -116,9 +100,9 @@ mod tests {
             ("type=bind,src=/a,dst=/b,rw,ro", "ro is given twice"),
             ("type=bind,type=bind,src=/a,dst=/b", "type is given twice"),
         ] {
-            let own = format!("{text:?}: {problem}; write {}", OWN.form);
+            let own = format!("{text:?}: {problem}; write {OWN}");
             assert_eq!(parse_own(text), Err(own));
-            let engines = format!("{text:?}: {problem}; write {}", ENGINE.form);
+            let engines = format!("{text:?}: {problem}; write {ENGINES}");
             assert_eq!(parse_engines(text), Err(engines));
         }
         assert!(parse_engines("src=/a,dst=/b").unwrap_err().contains("type is required"));

@@ -16,12 +16,11 @@ use porch_fn_image::Image;
 use porch_fn_images::{StoreError, Stored};
 use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, not_enforced};
 
+use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::images::flags::limits;
 use crate::images::{StoreArgs, Terminal, client, log_causes, missing, of_image};
 use crate::mounts::parse_own;
-use crate::output::escaped;
-use crate::shim::Engine;
 
 const NAME: &str = "porch-fn run";
 /// Exit codes of Docker, and of timeout(1).
@@ -132,9 +131,6 @@ fn try_run(
     let program = engine.map_or(NAME, Engine::name);
     let image = settings.store.image(&run.image)?;
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    if input.metadata()?.is_dir() {
-        return Err(Failure::new("standard input is a folder: give it a file or a pipe"));
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = runtime.block_on(find(&settings.store, run.pull, &image))?;
     drop(runtime);
@@ -171,7 +167,7 @@ fn try_run(
     let _ = errors.join();
     let written = output.join();
     if let Err(error) = started {
-        eprintln!("{program}: {}", escaped(&error.to_string()));
+        eprintln!("{program}: {}", Failure::new(&error));
         return Ok(ExitCode::from(error.exit_code()));
     }
     if let Ok(Err(error)) = written

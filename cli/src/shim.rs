@@ -1,8 +1,8 @@
 //! The program under the name of a container engine: `docker`, `podman` or `nerdctl`. It answers
 //! what kpt and kustomize ask of an engine, and nothing else. So they run functions without one.
 
+mod answer;
 mod command;
-mod engine;
 
 use std::env;
 use std::ffi::OsString;
@@ -16,22 +16,13 @@ use std::process::{Command, ExitCode};
 use clap::ValueEnum;
 
 use self::command::parse;
+use crate::engine::{Engine, FAILED};
 use crate::failure::Failure;
 use crate::images::flags::user_folder;
 use crate::output::show;
 
 /// The variables by which kpt chooses its container engine. Older versions read the second.
 const KPT_RUNTIME: [&str; 2] = ["KRM_FN_RUNTIME", "KPT_FN_RUNTIME"];
-/// Exit code of Docker for its own errors.
-const ENGINE_FAILED: u8 = 125;
-
-/// The engines whose command line kpt uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Engine {
-    Docker,
-    Nerdctl,
-    Podman,
-}
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Action {
@@ -63,8 +54,8 @@ pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
         Failure::new(format!("{problem}; this is porch-fn in place of {}", engine.name()))
     });
     Some(asked.and_then(|asked| engine.answer(&asked)).unwrap_or_else(|failure| {
-        failure.print(engine.name());
-        ExitCode::from(ENGINE_FAILED)
+        eprintln!("{}: {failure}", engine.name());
+        ExitCode::from(FAILED)
     }))
 }
 
@@ -130,23 +121,4 @@ fn default_folder() -> Result<PathBuf, Failure> {
     let data = data
         .ok_or_else(|| Failure::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --dir"))?;
     Ok(data.join("porch-fn/bin"))
-}
-
-// === impl Engine ===
-
-impl Engine {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Nerdctl => "nerdctl",
-            Self::Podman => "podman",
-        }
-    }
-
-    fn callers(self) -> &'static str {
-        match self {
-            Self::Docker => "kpt and kustomize",
-            Self::Nerdctl | Self::Podman => "kpt",
-        }
-    }
 }

@@ -11,16 +11,13 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_dumpable_behavior,
-};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::step;
 use crate::first::FirstOrder;
 use crate::launch::{FIRST, Order, Report, TERMINATE};
 use crate::spec::Network;
-use crate::{SandboxError, UNPRIVILEGED, handover, namespaces, root};
+use crate::{SandboxError, handover, root};
 
 /// Exit code if there is no sandbox.
 const FAILED: u8 = 125;
@@ -59,7 +56,9 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
     let spawn = || -> io::Result<Child> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut first = Command::new(root::PROGRAM);
-        first.arg0("porch-fn").arg(FIRST).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        first.arg0("porch-fn").arg(FIRST).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // Memory that the allocator only reserves would count against a limit of data.
+        first.env_clear().env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         let child = first.spawn()?;
         let mut descriptors = vec![control.as_fd()];
         descriptors.extend(stdio.iter().map(OwnedFd::as_fd));
@@ -92,20 +91,4 @@ fn watch(first: &mut Child, mut control: &UnixStream) -> io::Result<ExitStatus> 
             return first.wait();
         }
     }
-}
-
-/// Changes from root to an unprivileged user, who is root in a user namespace.
-pub(crate) fn drop_root() -> Result<(), SandboxError> {
-    let drop = || -> rustix::io::Result<()> {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(UNPRIVILEGED), rustix::fs::Gid::from_raw(UNPRIVILEGED));
-        set_thread_groups(&[])?;
-        set_thread_res_gid(gid, gid, gid)?;
-        set_thread_res_uid(uid, uid, uid)?;
-        // A change of the user makes /proc/self root's, and a user maps itself in it.
-        set_dumpable_behavior(DumpableBehavior::Dumpable)
-    };
-    drop().map_err(step("change from root to an ordinary user"))?;
-    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
-        .map_err(step("create its namespaces"))?;
-    namespaces::map_root(nix::unistd::Uid::from_raw(UNPRIVILEGED), nix::unistd::Gid::from_raw(UNPRIVILEGED))
 }

@@ -51,7 +51,7 @@ pub enum SandboxError {
         source: io::Error,
     },
     /// The target of a mount.
-    #[error("nothing can be mounted at {}: {source}; name another target with --mount", .path.display())]
+    #[error("nothing can be mounted at {}: {source}; see --mount", .path.display())]
     Mount {
         /// The path in the sandbox.
         path: PathBuf,

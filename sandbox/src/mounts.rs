@@ -3,13 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
-
-use crate::root::path_of;
 
 const NONE: Option<&str> = None;
 
@@ -27,6 +25,11 @@ pub(crate) fn restrict(at: &Path, more: MsFlags) -> io::Result<()> {
         mount(NONE, &place, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags | more, NONE)?;
     }
     Ok(())
+}
+
+/// The path by which a descriptor stands for its file.
+pub(crate) fn path_of(file: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 /// The mounts at a path and below it, with their flags.

@@ -5,10 +5,12 @@ use std::fs;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Gid, Uid, getegid, geteuid};
+use rustix::fs::{Gid, Uid};
+use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::SandboxError;
 use crate::error::step;
+use crate::{SandboxError, UNPRIVILEGED};
 
 const NONE: Option<&str> = None;
 
@@ -23,7 +25,7 @@ pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     let user = if uid.is_root() { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
     unshare(CloneFlags::CLONE_NEWNS | user | more).map_err(step("create its namespaces"))?;
     if !uid.is_root() {
-        map_root(uid, gid)?;
+        map_root(uid.as_raw(), gid.as_raw())?;
     }
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
 }
@@ -37,10 +39,26 @@ pub fn enter_own_mounts() -> Result<(), SandboxError> {
 }
 
 /// In a new user namespace, this user is root. Nobody else exists there.
-pub(crate) fn map_root(uid: Uid, gid: Gid) -> Result<(), SandboxError> {
+fn map_root(uid: u32, gid: u32) -> Result<(), SandboxError> {
     let map = |file: &str, id: u32| fs::write(format!("/proc/self/{file}"), format!("0 {id} 1"));
     fs::write("/proc/self/setgroups", "deny")
-        .and_then(|()| map("uid_map", uid.as_raw()))
-        .and_then(|()| map("gid_map", gid.as_raw()))
+        .and_then(|()| map("uid_map", uid))
+        .and_then(|()| map("gid_map", gid))
         .map_err(step("map its user"))
+}
+
+/// Changes from root to an unprivileged user, who is root in a user namespace.
+pub(crate) fn drop_root() -> Result<(), SandboxError> {
+    let drop = || -> rustix::io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        // A change of the user makes /proc/self root's, and a user maps itself in it.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)
+    };
+    drop().map_err(step("change from root to an ordinary user"))?;
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
+        .map_err(step("create its namespaces"))?;
+    map_root(UNPRIVILEGED, UNPRIVILEGED)
 }

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,9 @@ use nix::unistd::geteuid;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::build::drop_root;
 use crate::error::step;
 use crate::inside::{self, canonical};
+use crate::mounts::path_of;
 use crate::spec::{FOLDERS, Sandbox, Source};
 use crate::user::{User, resolve};
 use crate::{SandboxError, UNPRIVILEGED, mounts, namespaces};
@@ -73,7 +73,11 @@ pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
     // Opened with the rights of the caller.
     for (number, mount) in sandbox.mounts.iter().enumerate() {
         if let Source::Path(source) = &mount.source {
-            let opened = open(source)?;
+            let problem = |error: SandboxError| SandboxError::Mount {
+                path: mount.target.clone(),
+                source: io::Error::other(error),
+            };
+            let opened = open(source).map_err(problem)?;
             let place = format!("{SOURCES}/{number}");
             let is_folder = opened.metadata().is_ok_and(|metadata| metadata.is_dir());
             let bind = || -> io::Result<()> {
@@ -85,12 +89,12 @@ pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
                 mounts::bind(&opened, &place)?;
                 mounts::restrict(Path::new(&place), PROTECTED | read_only(mount.is_writable))
             };
-            bind().map_err(|error| SandboxError::Mount { path: source.clone(), source: error })?;
+            bind().map_err(|source| SandboxError::Mount { path: mount.target.clone(), source })?;
         }
     }
     mount_image(sandbox, is_root)?;
     if is_root {
-        drop_root()?;
+        namespaces::drop_root()?;
     }
     // A mount of this namespace, so that it can become the root of its processes.
     mounts::bind(&open(Path::new(ROOT))?, ROOT).map_err(step("mount the image"))?;
@@ -175,7 +179,7 @@ fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
                 |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
             if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
-        add().map_err(|source| SandboxError::Image { what, path: path.to_owned(), source })?;
+        add().map_err(|source| SandboxError::Image { what, path: Path::new("/").join(path), source })?;
     }
     if is_complete {
         return Ok(());
@@ -223,6 +227,9 @@ pub(crate) fn folder_of(root: &File, name: &str) -> Result<OwnedFd, SandboxError
 /// Opens the target of a mount. Below a writable mount, such as /tmp, it may have to be created.
 fn target_of(root: &File, path: &Path, is_folder: bool) -> io::Result<OwnedFd> {
     let path = canonical(root, path)?;
+    if path.as_os_str().is_empty() {
+        return Err(io::Error::other("it is the sandbox's root"));
+    }
     let folders = inside::folders(root, &path, is_folder)?;
     if folders.iter().any(|(_, mode)| mode.is_none()) {
         inside::create(root, &folders, is_folder)?;
@@ -267,11 +274,6 @@ pub(crate) fn open_device(name: &str, major: u32, minor: u32) -> io::Result<File
     } else {
         Err(io::Error::other(format!("{path} of this machine is not the device {major}:{minor}")))
     }
-}
-
-/// The path by which a descriptor stands for its file.
-pub(crate) fn path_of(file: &impl AsFd) -> String {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 /// Opens a path only to refer to it.

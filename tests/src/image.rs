@@ -60,6 +60,12 @@ pub fn sha256(bytes: &[u8]) -> String {
 
 // === impl Layer ===
 
+impl Clone for Layer {
+    fn clone(&self) -> Self {
+        Self(Builder::new(self.0.get_ref().clone()))
+    }
+}
+
 impl Default for Layer {
     fn default() -> Self {
         Self::new()

@@ -70,7 +70,7 @@ impl Report<'_> {
             if reason.is_empty() {
                 return Ok(exit.into());
             }
-            return Err(Failure::with_code(escaped(&reason), exit));
+            return Err(Failure::with_code(reason, exit));
         }
         // The text may come from the function, and so may have control characters of a terminal.
         let lines = || status.message.lines().map(escaped).collect::<Vec<_>>().join("\n");
@@ -84,7 +84,7 @@ impl Report<'_> {
                 functions => write!(text, "; there are {functions}; add others with --local-functions"),
             };
         }
-        Err(Failure::with_code(text, exit))
+        Err(Failure::of_lines(text, exit))
     }
 
     /// Formats the outcome like kpt.

@@ -38,7 +38,7 @@ pub(crate) mod limits {
 
     /// Memory.
     pub(crate) const MEMORY: Size = Size(2 << 30);
-    const LEAST_MEMORY: u64 = 4 << 20;
+    const LEAST_MEMORY: u64 = 16 << 20;
     /// Processes and threads.
     pub(crate) const PIDS: u64 = 1024;
     /// Size of `/tmp`.
@@ -51,7 +51,7 @@ pub(crate) mod limits {
     pub(crate) fn memory(text: &str) -> Result<Size, String> {
         match text.parse()? {
             Size(1..LEAST_MEMORY) => {
-                Err("no function starts with less than 4Mi; 0 means no limit".to_owned())
+                Err("no function starts with less than 16Mi; 0 means no limit".to_owned())
             }
             size => Ok(size),
         }
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn limits_that_no_function_can_live_with_are_refused() {
-        assert_eq!(["0", "4Mi", "1g"].map(memory), [Ok(Size(0)), Ok(Size(4 << 20)), Ok(Size(1 << 30))]);
-        for text in ["1", "1024k", "4194303"] {
-            assert!(memory(text).unwrap_err().contains("4Mi"), "{text}");
+        assert_eq!(["0", "16Mi", "1g"].map(memory), [Ok(Size(0)), Ok(Size(16 << 20)), Ok(Size(1 << 30))]);
+        for text in ["1", "1024k", "16777215"] {
+            assert!(memory(text).unwrap_err().contains("16Mi"), "{text}");
         }
         assert_eq!(["64Ki", "512m"].map(tmp_size), [Ok(Size(64 << 10)), Ok(Size(512 << 20))]);
         for text in ["0", "65535"] {

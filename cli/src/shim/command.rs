@@ -255,7 +255,7 @@ mod tests {
             ),
             ("run --mount type=volume,source=v,target=/v image", "only the types bind and tmpfs exist"),
             ("run --mount type=bind,source=rel,target=/r image", "the source is not an absolute path"),
-            ("run --mount type=bind,source=/a,target=,readonly image", "the target is missing"),
+            ("run --mount type=bind,source=/a,target=,readonly image", "the target is not an absolute path"),
         ] {
             let error = asked(line).unwrap_err();
             assert!(error.contains(expected), "{line}: {error}");

@@ -1,7 +1,6 @@
 //! Registry credentials: from a file in Docker's format, which may change at any time, or those of
 //! the user.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,7 +61,7 @@ impl CredentialsFileContent {
 impl CredentialSource {
     /// Docker's default path.
     pub fn default_place() -> Self {
-        Self::Default(docker_file())
+        Self::Default(file::of_docker())
     }
 
     /// The file is read when it is needed for the first time.
@@ -154,22 +153,15 @@ impl Credentials {
         }
     }
 
-    /// The registry refuses the image with this credential, or without any.
+    /// The error for an image that the registry refuses with this credential, or without any.
     pub(crate) fn refused(&self, image: &Image, credential: Option<&Credential>) -> RegistryError {
+        let (again, registry) = (if credential.is_some() { " again" } else { "" }, image.registry());
         match self {
             Self::File(_) => RegistryError::Unauthorized,
-            Self::User(_) => RegistryError::Credentials(UserCredentials::refused(image, credential)),
+            Self::User(_) => RegistryError::Credentials(format!(
+                "the image's registry refuses access to the image: check the image's name, or log in{again} with \
+                 `docker login {registry}` or `podman login {registry}`"
+            )),
         }
     }
-}
-
-/// `$DOCKER_CONFIG/config.json`, or else `~/.docker/config.json`.
-pub(crate) fn docker_file() -> Option<PathBuf> {
-    let folder = variable("DOCKER_CONFIG").or_else(|| variable("HOME").map(|home| home.join(".docker")));
-    folder.map(|folder| folder.join("config.json"))
-}
-
-/// The path in an environment variable.
-pub(crate) fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,8 +1,9 @@
-//! Reads a mounted file. The same problem always has the same error text, without content of the
-//! file.
+//! Finds and reads the files with credentials and certificates. The same problem always has the
+//! same error text, without content of the file.
 
+use std::env;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
@@ -18,4 +19,15 @@ pub(crate) fn read(path: &Path) -> Result<Option<Bytes>, String> {
         Err(ErrorKind::FileTooLarge) => Err(format!("it has more than {MAX_BYTES} bytes")),
         Err(kind) => Err(format!("it cannot be read: {kind}")),
     }
+}
+
+/// `$DOCKER_CONFIG/config.json`, or else `~/.docker/config.json`.
+pub(crate) fn of_docker() -> Option<PathBuf> {
+    let folder = variable("DOCKER_CONFIG").or_else(|| variable("HOME").map(|home| home.join(".docker")));
+    folder.map(|folder| folder.join("config.json"))
+}
+
+/// The path in an environment variable.
+pub(crate) fn variable(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,21 +1,21 @@
 //! The credentials of the user who runs the program: the files of podman, skopeo and Docker, and
 //! the helpers that these files name. Servers have no user, and do not use this.
 
+use std::io;
 use std::path::PathBuf;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
 use moka::sync::Cache;
 use porch_fn_image::Image;
-use serde_json::json;
-use tokio::sync::oneshot;
+use serde::Deserialize;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::credentials::{docker_file, variable};
 use crate::docker_config::{Credential, DOCKER_HUB, DockerConfig, Origin};
-use crate::file;
+use crate::file::{self, variable};
 use crate::secret::Secret;
 
 /// How long a helper may take. It may ask the user to unlock a key ring.
@@ -23,6 +23,14 @@ const HELPER_WITHIN: Duration = Duration::from_secs(10);
 /// A pull sends a request for each layer, and some helpers take a second for each answer.
 const KEPT_FOR: Duration = Duration::from_mins(1);
 const MAX_KEPT: u64 = 1024;
+
+/// What a helper prints.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Answer {
+    username: String,
+    secret: String,
+}
 
 type Found = Result<Option<Credential>, String>;
 
@@ -46,7 +54,7 @@ impl UserCredentials {
         let podman = podman.into_iter().flatten().map(|folder| folder.join("containers/auth.json"));
         match variable("REGISTRY_AUTH_FILE") {
             Some(file) => Self::new([file]),
-            None => Self::new(podman.chain(docker_file())),
+            None => Self::new(podman.chain(file::of_docker())),
         }
     }
 
@@ -76,24 +84,17 @@ impl UserCredentials {
         for path in &*self.files {
             let place = path.display();
             let unusable = |problem| {
-                format!(
-                    "the registry credentials of {place} cannot be used: {problem}; fix or remove the file"
-                )
+                format!("the registry credentials of {place} cannot be used: {problem}; fix the file")
             };
             let Some(bytes) = file::read(path).map_err(unusable)? else { continue };
             let config = DockerConfig::parse(&bytes).map_err(unusable)?;
             let found = match config.origin(image) {
-                None => None,
                 Some(Origin::Entry(credential)) => Some(credential.clone()),
                 Some(Origin::Helper(helper)) => {
-                    let server = server(image);
-                    ask(helper, server).await.map_err(|problem| {
-                        format!(
-                            "the credential helper docker-credential-{helper}, which {place} names, {problem}: try \
-                             `echo {server} | docker-credential-{helper} get`"
-                        )
-                    })?
+                    let failed = |problem| format!("a credential helper that {place} names {problem}");
+                    ask(helper, image.registry()).await.map_err(failed)?
                 }
+                None => None,
             };
             if found.is_some() {
                 return Ok(found);
@@ -101,54 +102,42 @@ impl UserCredentials {
         }
         Ok(None)
     }
-
-    /// What to do after a registry's refusal.
-    pub(crate) fn refused(image: &Image, credential: Option<&Credential>) -> String {
-        let (what, again) = match credential {
-            Some(_) => ("the credentials for it", " again"),
-            None => ("access to the image", ""),
-        };
-        let registry = image.registry();
-        format!(
-            "the image's registry refuses {what}: check the image's name, or log in{again} with `docker login \
-             {registry}` or `podman login {registry}`"
-        )
-    }
 }
 
-/// The name by which helpers know the image's registry.
-fn server(image: &Image) -> &str {
-    match image.registry() {
-        DOCKER_HUB => "https://index.docker.io/v1/",
-        registry => registry,
-    }
-}
-
-/// Runs a helper. The errors have no text of it, which may contain a secret.
-async fn ask(helper: &str, server: &str) -> Found {
-    let (send, answer) = oneshot::channel();
-    let (config, server) = (json!({"credsStore": helper}).to_string(), server.to_owned());
-    // Not a blocking task of tokio: a runtime waits for these when it ends, also if a helper hangs.
-    thread::spawn(move || send.send(get_credential_from_reader(config.as_bytes(), &server)));
-    let Ok(Ok(answer)) = timeout(HELPER_WITHIN, answer).await else {
-        return Err(format!("did not answer in {} s", HELPER_WITHIN.as_secs()));
-    };
-    match answer {
-        Ok(DockerCredential::IdentityToken(token)) => {
-            Ok(Some(Credential::Identity { token: Secret::new(&token) }))
-        }
-        Ok(DockerCredential::UsernamePassword(user, _)) if user.is_empty() => Ok(None),
-        Ok(DockerCredential::UsernamePassword(user, password)) => {
-            Ok(Some(Credential::Basic { user, password: Secret::new(&password) }))
-        }
+/// Asks a helper. The errors have no text of it, which may contain a secret.
+async fn ask(helper: &str, registry: &str) -> Found {
+    let server = if registry == DOCKER_HUB { "https://index.docker.io/v1/" } else { registry };
+    let problem = match timeout(HELPER_WITHIN, run(helper, server)).await {
+        Ok(Ok(ended)) if ended.status.success() => match serde_json::from_slice(&ended.stdout) {
+            Ok(Answer { username, secret }) => return Ok(Some(credential(username, &secret))),
+            Err(_) => "sent a malformed answer",
+        },
         // The text by which Docker knows this case.
-        Err(CredentialRetrievalError::HelperFailure { stdout, .. })
-            if stdout.contains("credentials not found") =>
-        {
-            Ok(None)
+        Ok(Ok(ended)) if String::from_utf8_lossy(&ended.stdout).contains("credentials not found") => {
+            return Ok(None);
         }
-        Err(CredentialRetrievalError::HelperFailure { .. }) => Err("failed".to_owned()),
-        Err(CredentialRetrievalError::MalformedHelperResponse) => Err("sent a malformed answer".to_owned()),
-        Err(_) => Err("cannot be run, or reads no input".to_owned()),
+        Ok(Ok(_)) => "failed",
+        Ok(Err(_)) => "cannot be run",
+        Err(_) => "did not answer in 10 s",
+    };
+    Err(format!("{problem}: try `echo {server} | docker-credential-{helper} get`"))
+}
+
+/// Runs a helper. Dropping the future kills it.
+async fn run(helper: &str, server: &str) -> io::Result<Output> {
+    let mut command = Command::new(format!("docker-credential-{helper}"));
+    command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.kill_on_drop(true).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Fails if the helper does not read its input: it may need none.
+        let _ = stdin.write_all(server.as_bytes()).await;
+    }
+    child.wait_with_output().await
+}
+
+fn credential(user: String, secret: &str) -> Credential {
+    match &*user {
+        "<token>" => Credential::Identity { token: Secret::new(secret) },
+        _ => Credential::Basic { user, password: Secret::new(secret) },
     }
 }

@@ -143,7 +143,8 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document, StoreError> {
         return problem("it is of Docker's schema 1, which is not read: push the image again".to_owned());
     }
     if !kind.is_empty() && is_named_index != wire.manifests.is_some() {
-        return problem(format!("it says that it is {kind:?}, and is not"));
+        let is = if is_named_index { "is no index" } else { "is an index" };
+        return problem(format!("it says that it is {kind:?}, and {is}"));
     }
     let (config, layers) = match (wire.manifests, wire.config, wire.layers) {
         (Some(entries), None, None) => return Ok(Document::Index(entries)),

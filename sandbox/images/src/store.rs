@@ -118,6 +118,7 @@ impl Store {
     pub fn open(mut options: Options) -> Result<Self, StoreError> {
         options.folder = absolute(&options.folder).on_disk("cannot use", &options.folder)?;
         let store = Self(Arc::new(options));
+        store.check_way()?;
         for name in ["images", "blobs", "layers", "tmp"] {
             let path = store.path(name);
             DirBuilder::new().recursive(true).mode(0o700).create(&path).on_disk("cannot create", path)?;
@@ -133,6 +134,22 @@ impl Store {
         }
         store.sweep();
         Ok(store)
+    }
+
+    /// Fails if another user could put another folder in the place of this one.
+    fn check_way(&self) -> Result<(), StoreError> {
+        let user = geteuid().as_raw();
+        for above in self.folder().ancestors() {
+            let Ok(metadata) = fs::symlink_metadata(above) else { continue };
+            let (owner, mode, path) = (metadata.uid(), metadata.mode(), above.to_owned());
+            if metadata.is_symlink() && owner != 0 && owner != user {
+                return Err(StoreError::Owner { path, owner, user });
+            }
+            if metadata.is_dir() && mode & 0o002 != 0 && mode & 0o1000 == 0 {
+                return Err(StoreError::Writable(path));
+            }
+        }
+        Ok(())
     }
 
     /// The folder of this store.

@@ -84,9 +84,10 @@ async fn answer(
         return slowly(stream, blob).await;
     }
     let found = path.strip_prefix("/v2/").and_then(|path| path.split_once("/manifests/"));
-    let digest = found.and_then(|(name, reference)| match reference.contains(':') {
-        true => Some(reference.to_owned()),
-        false => layout.digest_of(&format!("{name}:{reference}")).map(str::to_owned),
+    let digest = found.and_then(|(name, reference)| {
+        let is_digest = reference.contains(':');
+        let named = || layout.digest_of(&format!("{name}:{reference}")).map(str::to_owned);
+        if is_digest { Some(reference.to_owned()) } else { named() }
     });
     let manifest = digest.as_ref().and_then(|digest| layout.blob_of(digest));
     let (status, body) = match (path, manifest) {

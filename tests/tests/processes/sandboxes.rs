@@ -9,6 +9,7 @@ mod hostile;
 mod images;
 mod layers;
 mod machine;
+mod published;
 mod run;
 mod sockets;
 mod store_trust;
@@ -20,9 +21,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Output;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use porch_fn_tests::image::{Image, Layer};
+use porch_fn_tests::image::{Compressed, Image, Layer};
 use porch_fn_tests::image_user::{ImageUser, Up};
 use porch_fn_tests::process::Sandbox;
 
@@ -34,14 +36,20 @@ const NAME: &str = "example.com/functions/f:v1";
 
 /// An image with a shell and a few programs of this machine, whose process is this script.
 fn shell(script: &str) -> Image {
-    Image::new(&["/function"]).layer(programs()).layer(Layer::new().script("function", script))
+    // The tests' own compression is slow, and their store has the layer after the first image.
+    let base = Image::new(&["/function"]).layer_as(programs(), Compressed::Not);
+    base.layer(Layer::new().script("function", script))
 }
 
 fn programs() -> Layer {
-    Layer::of_programs(&[
-        "sh", "cat", "id", "ls", "touch", "sleep", "head", "bash", "env", "dd", "grep", "setpriv", "setsid",
-        "tr", "unshare",
-    ])
+    static PROGRAMS: OnceLock<Layer> = OnceLock::new();
+    let programs = || {
+        Layer::of_programs(&[
+            "sh", "cat", "id", "ls", "touch", "sleep", "head", "bash", "env", "dd", "grep", "setpriv",
+            "setsid", "tr", "unshare",
+        ])
+    };
+    PROGRAMS.get_or_init(programs).clone()
 }
 
 /// An image whose process is this Perl program. Perl's own words make any system call, so no test

@@ -3,16 +3,21 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
-use porch_fn_tests::image::{Compressed, Image, Layer, push};
+use porch_fn_tests::image::layout::{Layout, config};
+use porch_fn_tests::image::{Compressed, Image, Layer, push, serve_slowly};
 use porch_fn_tests::image_user::{ImageUser, Up};
 use porch_fn_tests::process::{Sandbox, eventually, figure};
 use porch_fn_tests::registry::{Access, Registry};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
 const INPUT: &str = "kind: ResourceList\n";
 const KILLS: u32 = 20;
+/// How long a registry may take that sends almost nothing.
+const SLOWEST_PULL: Duration = Duration::from_mins(5);
 
 /// Bytes that do not become smaller, in files of 64 KiB.
 fn large(layer: Layer) -> Layer {
@@ -101,4 +106,24 @@ fn size(folder: &Path) -> u64 {
         if metadata.is_dir() { size(&entry.path()) } else { metadata.len() }
     };
     entries.map(size_of).sum()
+}
+
+#[tokio::test]
+#[ignore = "takes minutes; tests/run nightly sandboxes runs it"]
+async fn a_pull_from_a_registry_that_is_too_slow_ends() {
+    let mut layout = Layout::default();
+    let layer = layout.layer(Layer::of_programs(&["cat"]));
+    layout.image("x/slow:v1", &[layer], &config(&["cat"]));
+    let registry = serve_slowly(layout).await;
+    let image = format!("{}/x/slow:v1", registry.address);
+    for user in ImageUser::all() {
+        let begun = Instant::now();
+        let mut command = user.command(user.program());
+        command.args(["images", "pull", &image]).stdin(Stdio::null()).stderr(Stdio::piped());
+        let ended = timeout(SLOWEST_PULL, command.spawn().unwrap().wait_with_output()).await;
+        let ended = ended.expect("the pull ends").unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && text.contains("slow"), "{text}");
+        figure(&format!("a pull of a byte per second ended after {:?}", begun.elapsed()));
+    }
 }

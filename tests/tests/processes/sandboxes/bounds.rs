@@ -18,7 +18,7 @@ use super::super::INPUT;
 use super::{DEADLINE, stderr, stdout};
 
 /// In KiB. A build without optimisation takes more than a release.
-const MOST_MEMORY: u64 = 150 << 10;
+pub(super) const MOST_MEMORY: u64 = 150 << 10;
 const WRONG: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Adds the image `x/good:v1`, which answers.
@@ -209,7 +209,7 @@ async fn an_import_keeps_to_the_largest_size() {
 }
 
 /// Runs the program, and returns its largest memory, with that of its own processes, in KiB.
-async fn peak(user: &ImageUser, args: &[&str], input: &[u8]) -> (Output, u64) {
+pub(super) async fn peak(user: &ImageUser, args: &[&str], input: &[u8]) -> (Output, u64) {
     let number = if cfg!(target_arch = "aarch64") { 165 } else { 98 };
     let script = format!(
         "my $code = system(@ARGV); my $usage = qq(\\0) x 144; syscall({number}, -1, $usage);\n\

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -113,7 +114,7 @@ const REFUSED: [(&str, &str); 6] = [
     ("type=,source=DATA,target=/in,readonly", "type is required"),
     ("type=volume,source=v,target=/v,readonly", "only the types bind and tmpfs exist"),
     ("type=bind,source=rel,target=/r,readonly", "the source is not an absolute path"),
-    ("type=bind,source=DATA,target=,readonly", "the target is missing"),
+    ("type=bind,source=DATA,target=,readonly", "the target is not an absolute path"),
     ("type=bind,source=DATA,target=/in,target=/other", "target is given twice"),
     ("type=tmpfs,source=DATA,target=/t", "a tmpfs has no source"),
 ];
@@ -267,6 +268,10 @@ async fn an_image_that_cannot_be_had_has_the_text_of_the_engine() {
             "{}",
             stderr(&ended)
         );
+        let wrong = Some(("PORCH_FN_REGISTRY_MIRROR", OsStr::from_bytes(b"\xff")));
+        let ended = call(&user, &link, &format!("{KPT} never {here}"), wrong).await;
+        assert_eq!(ended.status.code(), Some(125), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("invalid UTF-8"), "{}", stderr(&ended));
     }
 }
 

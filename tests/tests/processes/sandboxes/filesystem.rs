@@ -1,9 +1,9 @@
 //! The folders that a function has: its working directory, its mounts, its outputs and the store.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::Stdio;
+use std::os::unix::fs::{PermissionsExt as _, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
 
 use porch_fn_tests::image::{Image, Layer};
 use porch_fn_tests::image_user::{ImageUser, Up};
@@ -149,11 +149,13 @@ async fn files_as_outputs_are_only_added_to() {
     for user in ImageUser::all() {
         user.import(NAME, &perl(OF_OUTPUTS)).await;
         for (out, err) in [("home/one", "home/other"), ("home/both", "home/both")] {
-            let open = |name: &str| -> File {
+            for name in [out, err] {
                 let path = user.sandbox().write(name, EARLIER);
                 // Everybody may write, so that the function's user may open it by its name.
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-                OpenOptions::new().read(true).append(true).open(path).unwrap()
+            }
+            let open = |name: &str| {
+                OpenOptions::new().read(true).append(true).open(user.sandbox().path(name)).unwrap()
             };
             let (out_file, err_file) = (open(out), open(err));
             let mut command = user.command(user.program());
@@ -183,33 +185,58 @@ async fn a_folder_as_standard_input_is_not_shown() {
     }
 }
 
+/// The user of these tests, if it is root.
+fn root() -> Option<ImageUser> {
+    if geteuid().is_root() {
+        return Some(ImageUser::own());
+    }
+    eprintln!("skipped: the tests are not root");
+    None
+}
+
+async fn import_to(user: &ImageUser, folder: &Path) -> Output {
+    let flag = format!("--image-dir={}", folder.display());
+    user.run(&["images", "import", &flag, "-"], &shell("echo ran").oci_archive(NAME)).await
+}
+
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn root_has_no_store_that_others_may_change() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: the tests are not root");
-        return;
-    }
-    let user = ImageUser::own();
-    let archive = shell("echo ran").oci_archive(NAME);
+    let Some(user) = root() else { return };
+    let ended = import_to(&user, &open_folder(user.sandbox(), "open")).await;
+    let text = stderr(&ended);
+    assert!(!ended.status.success() && text.contains("writ") && text.contains("--image-dir"), "{ended:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn root_has_no_store_that_others_may_replace() {
+    let Some(user) = root() else { return };
     open_folder(user.sandbox(), "open");
-    open_folder(user.sandbox(), "open-store");
-    for folder in ["open/images", "open/deep/images", "open-store"] {
-        let path = user.sandbox().path(folder);
-        let flag = format!("--image-dir={}", path.display());
-        let ended = user.run(&["images", "import", &flag, "-"], &archive).await;
-        assert!(!ended.status.success(), "{folder}: {ended:?}");
-        let text = stderr(&ended);
-        assert!(text.contains("writ") && text.contains("--image-dir"), "{folder}: {text}");
+    for folder in ["open/images", "open/deep/images"] {
+        let ended = import_to(&user, &user.sandbox().path(folder)).await;
+        assert!(!ended.status.success() && stderr(&ended).contains("writ"), "{folder}: {ended:?}");
     }
-    // A link of another user is no place for root's store.
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn root_follows_no_link_of_others_to_a_store() {
+    let Some(user) = root() else { return };
     let home = user.sandbox().path("home-of-another");
     fs::create_dir(&home).unwrap();
-    std::os::unix::fs::chown(&home, Some(54321), Some(54321)).unwrap();
-    std::os::unix::fs::symlink(Path::new("/nowhere"), home.join("images")).unwrap();
-    let flag = format!("--image-dir={}", home.join("images").display());
-    let ended = user.run(&["images", "import", &flag, "-"], &archive).await;
-    assert!(!ended.status.success() && !Path::new("/nowhere").exists(), "{ended:?}");
+    chown(&home, Some(54321), Some(54321)).unwrap();
+    // A folder of root's with a name that a store has, too.
+    let kept = user.sandbox().write("of-root/tmp/kept", "kept");
+    for (link, target) in
+        [("dangling", PathBuf::from("/nowhere")), ("to-root", user.sandbox().path("of-root"))]
+    {
+        symlink(&target, home.join(link)).unwrap();
+        lchown(home.join(link), Some(54321), Some(54321)).unwrap();
+        let ended = import_to(&user, &home.join(link)).await;
+        assert!(!ended.status.success() && !Path::new("/nowhere").exists(), "{link}: {ended:?}");
+        assert!(kept.exists(), "{link}: root's own file is removed: {ended:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,21 +1,24 @@
 //! Layers give the tree that other tools give: small images with known right answers, which
 //! `umoci unpack` gives, too. A difference would lose or reveal files.
 
+use std::sync::OnceLock;
+
 use porch_fn_tests::image::layout::{Layout, config};
-use porch_fn_tests::image::{Image, Layer, serve};
+use porch_fn_tests::image::{Compressed, Image, Layer, serve};
 use porch_fn_tests::image_user::ImageUser;
 
 use super::{NAME, in_all_ways, stdout};
 
 /// The programs of all images here. Their names do not meet those of the cases.
 fn base() -> Layer {
-    Layer::of_programs(&["sh", "cat", "ls"])
+    static BASE: OnceLock<Layer> = OnceLock::new();
+    BASE.get_or_init(|| Layer::of_programs(&["sh", "cat", "ls"])).clone()
 }
 
 /// Runs a script in an image of these layers, and compares its output.
 async fn check(user: &ImageUser, what: &str, layers: [Layer; 2], script: &str, expected: &str) {
     let [lower, upper] = layers;
-    let image = Image::new(&["sh", "-c", script]).layer(base()).layer(lower).layer(upper);
+    let image = Image::new(&["sh", "-c", script]).layer_as(base(), Compressed::Not).layer(lower).layer(upper);
     let imported = user.run(&["images", "import", "-"], &image.oci_archive(NAME)).await;
     assert!(imported.status.success(), "{what}: {imported:?}");
     let ended = user.run(&["run", NAME], b"").await;
@@ -85,14 +88,8 @@ async fn a_hard_link_to_a_file_of_a_lower_layer_is_that_file() {
         check(&user, "below a link", [below_a_link(), upper], "cat /usr/data/again", "lower\n").await;
         let lower = file("a").symlink("link", "a");
         let upper = Layer::new().hard_link("again", "link");
-        check(
-            &user,
-            "a link itself",
-            [lower, upper],
-            "cat /again; ls -l /again | grep -c -e '-> a' || ls -l /again",
-            "lower\n",
-        )
-        .await;
+        let script = "cat /again; [ -L /again ] && echo link";
+        check(&user, "a link itself", [lower, upper], script, "lower\nlink\n").await;
         let upper = Layer::new().hard_link("again", "a/file").whiteout("a", "file");
         check(&user, "hidden later", [file("a/file"), upper], "cat /again; ls /a", "lower\n").await;
     }
@@ -134,7 +131,7 @@ async fn all_ways_show_the_same_layers() {
         .file("a/new", 0o644, b"upper\n")
         .hard_link("again", "b/file");
     let script = "exec >&2; cd /data; ls; cat /again; cd /a; ls";
-    let image = Image::new(&["sh", "-c", script]).layer(base()).layer(lower).layer(upper);
+    let image = Image::new(&["sh", "-c", script]).layer_as(base(), Compressed::Not).layer(lower).layer(upper);
     for user in ImageUser::all() {
         user.import(NAME, &image).await;
         for (way, output) in in_all_ways(&user).await {

@@ -2,13 +2,12 @@
 //! and the program itself.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::process::Stdio;
 use std::time::Duration;
 
 use porch_fn_tests::image::{Image, Layer};
-use porch_fn_tests::image_user::{ImageUser, Up};
+use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::{PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -248,73 +247,4 @@ async fn tmp_has_a_limit_of_files_and_always_one_of_bytes() {
             assert!(number(&output, "files=") <= MOST_FILES, "--tmp-size {size}: {ended:?}");
         }
     }
-}
-
-/// The program in a file that the user owns, as after a build of the user's own.
-fn own_program(user: &ImageUser) -> std::path::PathBuf {
-    let program = user.sandbox().path("home/porch-fn");
-    if !program.exists() {
-        fs::copy(user.program(), &program).unwrap();
-        let owner = user.number().unwrap_or(65534);
-        chown(&program, Some(owner), Some(owner)).unwrap();
-    }
-    program
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn the_program_does_not_run_inside() {
-    for user in ImageUser::all() {
-        let version = stdout(&user.run(&["--version"], b"").await);
-        let libraries = || Layer::of_libraries(user.program().to_str().unwrap());
-        let up = Up::start(&user, &[]).await;
-        let scripts = ["/proc/self/exe", "/proc/1/exe", "/proc/thread-self/exe"];
-        let entrypoints = scripts.map(|script| (script, vec![script, "--version"]));
-        let links = scripts.map(|script| (script, vec!["/linked", "--version"]));
-        let lines = scripts.map(|script| (script, vec!["/script"]));
-        for (number, (target, entrypoint)) in entrypoints.into_iter().chain(links).chain(lines).enumerate() {
-            let name = format!("example.com/x/exe{number}:v1");
-            let layer = Layer::new().symlink("linked", target).file(
-                "script",
-                0o755,
-                format!("#!{target} --version\n").as_bytes(),
-            );
-            user.import(&name, &Image::new(&entrypoint).layer(libraries()).layer(layer)).await;
-            let ended = user.run(&["run", &name], b"").await;
-            assert!([126, 127].contains(&ended.status.code().unwrap()), "{entrypoint:?}: {ended:?}");
-            let answer = up.client().call(&name, INPUT).await;
-            let called = String::from_utf8_lossy(&answer.log) + &*answer.message;
-            let output = stdout(&ended) + &stderr(&ended) + &called;
-            assert!(!output.contains(version.trim()), "{entrypoint:?} of {target}: {output}");
-        }
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn the_program_cannot_be_written_from_inside() {
-    for user in ImageUser::all() {
-        let program = own_program(&user);
-        let before = facts(&program);
-        let script = "exec >&2; for i in 1 2 3; do for exe in /proc/[0-9]*/exe /proc/self/exe; do\n\
-                      (exec 3>>$exe) 2>/dev/null && echo \"opened $exe\"; done; done\n\
-                      for path in /proc/[0-9]*/root /proc/[0-9]*/cwd; do (: > $path/new) 2>/dev/null && echo opened; done\n\
-                      while read -r line; do case $line in *porch-fn*) (: >> ${line##* }) 2>/dev/null && echo opened;; esac; done \
-                      </proc/self/mountinfo; echo tried; exit 3";
-        user.import(NAME, &shell(script)).await;
-        for flags in [&["--user", "0:0"][..], &[]] {
-            let args: Vec<_> = ["run"].iter().chain(flags).chain(&[NAME]).copied().collect();
-            let ended = user.run_program(&program, &args, b"").await;
-            assert_eq!(stderr(&ended), "tried\n", "{ended:?}");
-        }
-        for (way, output) in in_all_ways(&user).await {
-            assert!(output.contains("tried") && !output.contains("opened"), "{way}: {output}");
-        }
-        assert_eq!(facts(&program), before, "the program was changed");
-    }
-}
-
-fn facts(path: &Path) -> (u64, i64, u32) {
-    let metadata = fs::metadata(path).unwrap();
-    (metadata.len(), metadata.mtime(), metadata.mode())
 }

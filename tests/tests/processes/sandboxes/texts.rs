@@ -32,11 +32,11 @@ async fn faults_of_images_get_no_advice_about_the_machine() {
                 user.import(NAME, &shell("echo ran").layer(layer)).await;
                 let ended = user.run(&["run", NAME], b"").await;
                 problems.extend(problem(&format!("{folder} {number}"), &stderr(&ended)));
-                let is_named = ended.status.success() || stderr(&ended).contains(&format!("/{folder}"));
+                let is_named = ended.status.code() != Some(125) || stderr(&ended).contains(folder);
                 assert!(is_named, "{folder} {number}: {ended:?}");
             }
         }
-        for of_user in ["nobody-here", "a:b", "1:b", ":", "app:missing", "0x10", "-1", "1:2:3", "\u{7}"] {
+        for of_user in ["nobody-here", "a:b", "1:b", "app:missing", "0x10", "-1", "1:2:3", "\u{7}"] {
             let layer = Layer::new().file("etc/passwd", 0o644, b"app:x:1:1::/:/bin/sh\nbroken\n");
             user.import(NAME, &shell("echo ran").layer(layer).with("User", of_user)).await;
             let ended = user.run(&["run", NAME], b"").await;
@@ -71,8 +71,9 @@ async fn faults_of_flags_get_no_advice_about_the_machine() {
                 problems.extend(problem(&mount, &stderr(&ended)));
                 let text = stderr(&ended);
                 // A mount over the image's programs may end the function itself.
+                let words = [target.trim_end_matches('/'), source.to_str().unwrap()];
                 let is_named =
-                    ended.status.code() != Some(125) || text.contains(target.trim_end_matches('/'));
+                    ended.status.code() != Some(125) || words.iter().any(|word| text.contains(word));
                 assert!(is_named, "{mount}: {ended:?}");
             }
         }

@@ -59,7 +59,7 @@ async fn sandboxes_end_with_up() {
         // The next start removes the socket of the killed one.
         let up = Up::start(&user, &[]).await;
         assert_eq!(eval(&up, &user, NAME).await.0, Some(0));
-        assert_eq!(std::fs::read_dir(user.store().join("run")).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(user.store().join("tmp")).unwrap().count(), 1);
     }
 }
 

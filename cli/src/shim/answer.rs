@@ -1,17 +1,16 @@
-//! What an engine answers. kpt's own tests look for the texts of Docker and podman.
+//! What an engine answers.
 
 use std::process::ExitCode;
 
 use porch_fn_image::Image;
 use porch_fn_images::{Store, StoreError};
-use porch_fn_registry::RegistryError;
 
 use super::command::{Asked, Verb};
-use super::{ENGINE_FAILED, Engine};
+use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::images::{Terminal, client, details};
 use crate::one_shot::{Settings, run_as};
-use crate::output::{escaped, show};
+use crate::output::show;
 
 /// kpt asks Docker for its version, and needs at least 20.10.0.
 const VERSION: &str = "20.10.27";
@@ -56,41 +55,11 @@ impl Engine {
         show(&text);
         Ok(ExitCode::SUCCESS)
     }
-
-    /// Reports that an image is not here, and why it cannot be pulled: kpt may not have asked for
-    /// that. Returns the exit code for `run`.
-    pub(crate) fn report_missing(self, image: &Image, why: Option<&StoreError>) -> ExitCode {
-        let name = image.as_str();
-        let text = match (self, why) {
-            (Self::Docker, None) => format!("docker: Error response from daemon: No such image: {name}"),
-            (Self::Docker, Some(error)) => {
-                // kpt's tests look for this word, which is a registry's.
-                let denied = match error {
-                    StoreError::Registry(RegistryError::Credentials(_) | RegistryError::Unauthorized) => {
-                        "denied: "
-                    }
-                    _ => "",
-                };
-                let (registry, path) = image.repository().split_once('/').unwrap_or_default();
-                let reference = image.digest().or(image.tag()).unwrap_or_default();
-                format!(
-                    "docker: Error response from daemon: Head \"https://{registry}/v2/{path}/manifests/{reference}\": \
-                     {denied}{error}"
-                )
-            }
-            (Self::Podman, None) => format!("Error: {name}: image not known"),
-            (Self::Podman, Some(error)) => format!("Error: initializing source docker://{name}: {error}"),
-            (Self::Nerdctl, None) => format!("nerdctl: image not available: {name:?}"),
-            (Self::Nerdctl, Some(error)) => format!("nerdctl: image not available: {name:?}: {error}"),
-        };
-        eprintln!("{}", escaped(&text));
-        ExitCode::from(if self == Self::Nerdctl { 1 } else { ENGINE_FAILED })
-    }
 }
 
 /// The tags of this repository that `run --pull never` finds, one in each line.
 fn tags(store: &Store, repository: &str) -> Result<String, StoreError> {
-    let mut tags = String::new();
+    let mut tags = Vec::new();
     for listed in store.list()? {
         if let Some(tag) = listed.reference.strip_prefix(repository).and_then(|rest| rest.strip_prefix(':'))
             // A name with tag and digest is another one.
@@ -98,8 +67,8 @@ fn tags(store: &Store, repository: &str) -> Result<String, StoreError> {
             && let Ok(image) = Image::parse(&listed.reference, "")
             && matches!(store.find(&image), Ok(Some(_)))
         {
-            tags += &format!("{tag}\n");
+            tags.extend([tag, "\n"].map(str::to_owned));
         }
     }
-    Ok(tags)
+    Ok(tags.concat())
 }
