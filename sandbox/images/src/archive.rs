@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use porch_fn_image::Image;
 use porch_fn_registry::{Platform, has_digest, sha256};
 
-use crate::document::{self, Descriptor, Document};
+use crate::document::{self, Descriptor};
 use crate::error::StoreError;
 use crate::run_folder::RunFolder;
 use crate::store::{Record, Store, read};
@@ -114,11 +114,9 @@ impl Archive {
     }
 
     fn images(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {
-        let Document::Index(entries) = document::read(&self.text("index.json")?)? else {
-            return Err(problem("its index.json is not an index"));
-        };
+        let layout = document::read(&self.text("index.json")?)?;
         let mut all: Vec<Found> = Vec::new();
-        for entry in entries {
+        for entry in layout.manifests.unwrap_or_default() {
             let names = names(&entry);
             let digest = entry.digest;
             // An image with several names may have an entry for each.
@@ -127,7 +125,7 @@ impl Archive {
                 continue;
             }
             let mut manifest = self.document(&digest)?;
-            if let Document::Index(nested) = document::read(&manifest)? {
+            if let Some(nested) = document::read(&manifest)?.manifests {
                 manifest = self.document(&document::choose(&nested, platform)?)?;
             }
             all.push(Found { names, digest, manifest });

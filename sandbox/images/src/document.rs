@@ -50,11 +50,11 @@ pub struct Layer {
 }
 
 /// A reference to content in a document.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
     #[serde(default)]
-    pub(crate) media_type: String,
+    media_type: String,
     pub(crate) digest: String,
     pub(crate) size: u64,
     platform: Option<WirePlatform>,
@@ -70,33 +70,16 @@ struct WirePlatform {
     variant: String,
 }
 
-/// A manifest for one platform, or an index.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct WireDocument {
-    schema_version: Option<u64>,
-    #[serde(default)]
-    media_type: String,
-    #[serde(default)]
-    artifact_type: String,
-    config: Option<Descriptor>,
-    layers: Option<Vec<Descriptor>>,
-    manifests: Option<Vec<Descriptor>>,
-}
-
-/// A document of one kind.
-#[derive(Debug)]
-pub(crate) enum Document {
-    Index(Vec<Descriptor>),
-    Manifest(Manifest),
-}
-
-/// A manifest for one platform.
-#[derive(Debug)]
-pub(crate) struct Manifest {
+/// A manifest for one platform, or an index, which has `manifests`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Document {
+    schema_version: u64,
     pub(crate) media_type: String,
+    artifact_type: String,
     pub(crate) config: Descriptor,
-    layers: Vec<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+    pub(crate) manifests: Option<Vec<Descriptor>>,
 }
 
 #[derive(Deserialize)]
@@ -135,51 +118,47 @@ pub(crate) fn json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
 
 /// Reads an index or a manifest. No document may be readable as both (CVE-2021-41190).
 pub(crate) fn read(bytes: &[u8]) -> Result<Document, StoreError> {
-    let problem = |reason: String| Err(StoreError::document(MANIFEST, reason));
-    let wire: WireDocument = json(MANIFEST, bytes)?;
-    let kind = &wire.media_type;
-    let is_named_index = kind.contains("index") || kind.contains("manifest.list");
-    if wire.schema_version == Some(1) {
-        return problem("it is of Docker's schema 1, which is not read: push the image again".to_owned());
-    }
-    if !kind.is_empty() && is_named_index != wire.manifests.is_some() {
-        let is = if is_named_index { "is no index" } else { "is an index" };
-        return problem(format!("it says that it is {kind:?}, and {is}"));
-    }
-    let (config, layers) = match (wire.manifests, wire.config, wire.layers) {
-        (Some(entries), None, None) => return Ok(Document::Index(entries)),
-        (None, Some(config), layers) => (config, layers.unwrap_or_default()),
-        (Some(_), ..) => return problem("it is both an index and the manifest of one platform".to_owned()),
-        _ => return problem("it is neither an index nor the manifest of one platform".to_owned()),
+    let document: Document = json(MANIFEST, bytes)?;
+    let Document { media_type, artifact_type, config, .. } = &document;
+    let layers = document.layers.as_deref().unwrap_or_default();
+    let is_index = document.manifests.is_some();
+    let is_manifest = !config.digest.is_empty() || document.layers.is_some();
+    let is_named_index = media_type.contains("index") || media_type.contains("manifest.list");
+    let is = if is_index { "an index" } else { "no index" };
+    let kind = if artifact_type.is_empty() { &config.media_type } else { artifact_type };
+    let is_image = kind.contains(".oci.image.config.") || kind.contains(".docker.container.image.");
+    let is_layer = |kind: &String| kind.contains(".layer.") || kind.contains(".rootfs.");
+    let other = layers.iter().map(|layer| &layer.media_type).find(|kind| !is_layer(kind));
+    let problem = if document.schema_version == 1 {
+        "it is of Docker's schema 1, which is not read: push the image again".to_owned()
+    } else if is_index == is_manifest {
+        let both = if is_index { "both an index and" } else { "neither an index nor" };
+        format!("it is {both} the manifest of one platform")
+    } else if !media_type.is_empty() && is_named_index != is_index {
+        format!("it says that it is {media_type:?}, and is {is}")
+    } else if is_index {
+        return Ok(document);
+    } else if !is_image {
+        format!("it is not of an image, but of {kind:?}")
+    } else if config.size > MAX_DOCUMENT || layers.len() > MAX_LAYERS {
+        format!("it has more than {MAX_LAYERS} layers, or a configuration of 8 MiB")
+    } else if layers.iter().any(|layer| layer.media_type.contains("encrypted")) {
+        "a layer is encrypted: use an image without encryption".to_owned()
+    } else if let Some(kind) = other {
+        format!("a layer is not of files, but of {kind:?}")
+    } else if !layers.iter().chain([config]).all(|it| is_digest(&it.digest)) {
+        "a digest in it is of an unknown algorithm".to_owned()
+    } else {
+        return Ok(document);
     };
-    let kind = if wire.artifact_type.is_empty() { &config.media_type } else { &wire.artifact_type };
-    if !kind.contains(".oci.image.config.") && !kind.contains(".docker.container.image.") {
-        return problem(format!("it is not of an image, but of {kind:?}"));
-    }
-    if config.size > MAX_DOCUMENT || layers.len() > MAX_LAYERS {
-        return problem(format!("it has more than {MAX_LAYERS} layers, or a configuration of 8 MiB"));
-    }
-    for layer in &layers {
-        let kind = &layer.media_type;
-        if kind.contains("encrypted") {
-            return problem("a layer is encrypted: use an image without encryption".to_owned());
-        }
-        if !kind.contains(".layer.") && !kind.contains(".rootfs.") {
-            return problem(format!("a layer is not of files, but of {kind:?}"));
-        }
-    }
-    if !layers.iter().chain([&config]).all(|it| is_digest(&it.digest)) {
-        return problem("a digest in it is of an unknown algorithm".to_owned());
-    }
-    Ok(Document::Manifest(Manifest { media_type: wire.media_type, config, layers }))
+    Err(StoreError::document(MANIFEST, problem))
 }
 
 /// Reads a manifest for one platform.
-pub(crate) fn manifest(bytes: &[u8]) -> Result<Manifest, StoreError> {
-    match read(bytes)? {
-        Document::Manifest(manifest) => Ok(manifest),
-        Document::Index(_) => Err(StoreError::document(MANIFEST, "it is an index in an index")),
-    }
+pub(crate) fn manifest(bytes: &[u8]) -> Result<Document, StoreError> {
+    let document = read(bytes)?;
+    let problem = || StoreError::document(MANIFEST, "it is an index in an index");
+    if document.manifests.is_none() { Ok(document) } else { Err(problem()) }
 }
 
 /// The entry of an index for the platform.
@@ -190,7 +169,7 @@ pub(crate) fn choose(entries: &[Descriptor], platform: &Platform) -> Result<Stri
 }
 
 /// Reads the configuration of a manifest.
-pub(crate) fn parse(manifest: &Manifest, config: &[u8]) -> Result<Parsed, StoreError> {
+pub(crate) fn parse(manifest: &Document, config: &[u8]) -> Result<Parsed, StoreError> {
     let problem = |reason: String| Err(StoreError::document(CONFIG, reason));
     let platform = json::<WirePlatform>(CONFIG, config)?.normal();
     let WireConfig { config: run, rootfs: WireLayers { diff_ids } } = json(CONFIG, config)?;
@@ -198,11 +177,15 @@ pub(crate) fn parse(manifest: &Manifest, config: &[u8]) -> Result<Parsed, StoreE
     if !own.runs(&platform) {
         return problem(format!("the image is for {:?}, and this machine is {own}", platform.to_string()));
     }
-    if manifest.layers.len() != diff_ids.len() || !diff_ids.iter().all(|digest| is_digest(digest)) {
+    let layers = manifest.layers.as_deref().unwrap_or_default();
+    if layers.len() != diff_ids.len() || !diff_ids.iter().all(|digest| is_digest(digest)) {
         return problem("its digests of layers are malformed, or others than the manifest's".to_owned());
     }
-    let layers = manifest.layers.iter().zip(diff_ids);
-    let layers = layers.map(|(it, diff_id)| Layer { digest: it.digest.clone(), size: it.size, diff_id });
+    let layers = layers.iter().zip(diff_ids).map(|(it, diff_id)| Layer {
+        digest: it.digest.clone(),
+        size: it.size,
+        diff_id,
+    });
     Ok(Parsed { run, config: manifest.config.digest.clone(), layers: layers.collect() })
 }
 

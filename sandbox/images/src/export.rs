@@ -10,7 +10,7 @@ use serde_json::json;
 use tar::{Builder, EntryType, Header};
 
 use crate::content::Hashed;
-use crate::document::{self, Manifest};
+use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::store::{Record, Store};
 
@@ -29,7 +29,7 @@ impl Store {
         let _lease = self.find(image)?.ok_or_else(missing)?;
         let (Record { manifest: digest, .. }, parsed) = self.load(image)?.ok_or_else(missing)?;
         let bytes = self.blob(&digest)?.ok_or_else(missing)?;
-        let Manifest { media_type, .. } = document::manifest(&bytes)?;
+        let media_type = document::manifest(&bytes)?.media_type;
         let media_type = if media_type.is_empty() { MEDIA_TYPE } else { &media_type };
         let mut annotations = json!({"io.containerd.image.name": image.as_str()});
         if let Some(tag) = image.tag() {

@@ -18,6 +18,7 @@ use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
 use crate::store::{Record, Store};
 
+const LAYER: &str = "layer";
 /// Layers that are fetched at the same time.
 const AT_ONCE: usize = 4;
 /// Longest pull.
@@ -53,17 +54,6 @@ struct Download<'a> {
     folder: &'a RunFolder,
 }
 
-/// A blob to download.
-struct Wanted<'a> {
-    digest: &'a str,
-    size: u64,
-    /// `layer`, `configuration`.
-    what: &'static str,
-}
-
-/// The bytes since a moment.
-struct Rate(Instant, u64);
-
 // === impl Store ===
 
 impl Store {
@@ -97,8 +87,7 @@ impl Store {
         let mut leases = vec![self.keep(&folder, &record.manifest, &fetched.bytes)?];
         let config = &manifest.config.digest;
         if self.blob(config)?.is_none() {
-            let size = manifest.config.size;
-            leases.push(download.fetch(Wanted { digest: config, size, what: "configuration" }).await?);
+            leases.push(download.fetch(config, manifest.config.size, "configuration").await?);
         }
         let bytes = self.blob(config)?.ok_or_else(|| StoreError::Damaged(self.blob_path(config)))?;
         let layers = document::parse(&manifest, &bytes)?.layers;
@@ -187,19 +176,19 @@ impl Download<'_> {
     async fn layer(&self, layer: &Layer, blob: Option<File>) -> Result<File, StoreError> {
         match blob {
             Some(blob) => Ok(blob),
-            None => self.fetch(Wanted { digest: &layer.digest, size: layer.size, what: "layer" }).await,
+            None => self.fetch(&layer.digest, layer.size, LAYER).await,
         }
     }
 
     /// Fetches a blob. If the connection is lost, goes on from there. Returns a lease.
-    async fn fetch(&self, wanted: Wanted<'_>) -> Result<File, StoreError> {
-        let path = self.folder.path().join(wanted.digest.replace(':', "-"));
+    async fn fetch(&self, digest: &str, size: u64, what: &'static str) -> Result<File, StoreError> {
+        let path = self.folder.path().join(digest.replace(':', "-"));
         let mut file = File::create(&path).on_disk("cannot write", &path)?;
-        let (mut received, mut attempt, mut rate) = (0, 1, Rate(Instant::now(), 0));
+        let (mut received, mut attempt) = (0, 1);
         loop {
-            let lost = match self.receive(&wanted, &mut file, &mut received, &mut rate).await {
+            let lost = match self.receive(digest, size, what, &mut file, &mut received).await {
                 Ok(()) => {
-                    let (digest, what) = (wanted.digest.to_owned(), wanted.what);
+                    let digest = digest.to_owned();
                     return self.store.blocking(move |store| store.admit(&path, &digest, what)).await;
                 }
                 Err(StoreError::Registry(error)) => error,
@@ -217,42 +206,36 @@ impl Download<'_> {
 
     async fn receive(
         &self,
-        wanted: &Wanted<'_>,
+        digest: &str,
+        size: u64,
+        what: &'static str,
         file: &mut File,
         received: &mut u64,
-        rate: &mut Rate,
     ) -> Result<(), StoreError> {
-        let mut blob = self.client.blob(self.image, wanted.digest, *received).await?;
+        let mut blob = self.client.blob(self.image, digest, *received).await?;
         let mut skip = received.saturating_sub(blob.from);
+        let (mut since, mut bytes) = (Instant::now(), 0);
         while let Some(chunk) = blob.chunk().await? {
-            rate.check(chunk.len() as u64)?;
+            bytes += chunk.len() as u64;
+            if since.elapsed() >= WINDOW {
+                if bytes < MIN_BYTES {
+                    return Err(StoreError::Slow("less than 32 KiB in 30 s"));
+                }
+                (since, bytes) = (Instant::now(), 0);
+            }
             let seen = skip.min(chunk.len() as u64);
             skip -= seen;
             let new = &chunk[seen as usize..];
             *received += new.len() as u64;
-            if *received > wanted.size {
-                return Err(StoreError::Digest { what: wanted.what });
+            if *received > size {
+                return Err(StoreError::Digest { what });
             }
             // A few KiB, into the page cache.
             file.write_all(new).on_disk("cannot write", self.folder.path())?;
-            if wanted.what == "layer" {
+            if what == LAYER {
                 self.progress.add(new.len() as u64);
             }
         }
-        if *received == wanted.size { Ok(()) } else { Err(RegistryError::Unreachable.into()) }
-    }
-}
-
-// === impl Rate ===
-
-impl Rate {
-    fn check(&mut self, bytes: u64) -> Result<(), StoreError> {
-        self.1 += bytes;
-        if self.0.elapsed() < WINDOW {
-            return Ok(());
-        }
-        let is_slow = self.1 < MIN_BYTES;
-        *self = Self(Instant::now(), 0);
-        if is_slow { Err(StoreError::Slow("less than 32 KiB in 30 s")) } else { Ok(()) }
+        if *received == size { Ok(()) } else { Err(RegistryError::Unreachable.into()) }
     }
 }

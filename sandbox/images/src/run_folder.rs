@@ -59,26 +59,29 @@ impl Store {
         let folder = tempfile::Builder::new().prefix("").tempdir_in(&tmp).on_disk("cannot write", &tmp)?;
         let path = folder.keep();
         let file = File::open(&path).on_disk("cannot open", &path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).on_disk("cannot lock", &path)?;
+        flock(&file, FlockOperation::LockExclusive).on_disk("cannot lock", &path)?;
         Ok(RunFolder { path, file })
     }
 
     /// Removes what killed processes left. Faults are no reason not to use the store.
     pub(crate) fn sweep(&self) {
-        let Ok(lock) = self.lock_alone() else { return };
-        let mut left = Vec::new();
-        // Older versions had sockets in `run/`, and merged layers in `merged/`.
-        for path in ["tmp", "run", "merged"].iter().flat_map(|folder| self.files(folder).unwrap_or_default())
-        {
-            let file = File::open(&path);
-            if let Ok(file) = file
-                && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-            {
-                left.push((path, file));
-            }
+        // Other processes wait for the lock, so it is only taken if there is something to remove.
+        if self.left().is_empty() {
+            return;
         }
+        let Ok(lock) = self.lock_alone() else { return };
+        let left = self.left();
         drop(lock);
         left.iter().for_each(|(path, _)| remove_or_warn(path));
+    }
+
+    /// Folders that no process has locked. They stay locked for the caller.
+    fn left(&self) -> Vec<(PathBuf, File)> {
+        // Older versions had sockets in `run/`, and merged layers in `merged/`.
+        let folders = ["tmp", "run", "merged"].map(|folder| self.files(folder).unwrap_or_default());
+        let opened =
+            folders.concat().into_iter().filter_map(|path| Some((path.clone(), File::open(path).ok()?)));
+        opened.filter(|(_, file)| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()).collect()
     }
 }
 

@@ -40,12 +40,7 @@ pub(super) struct Folder<'a> {
 }
 
 /// A folder below the root, and its path without links.
-#[derive(Clone)]
-struct Opened {
-    path: PathBuf,
-    folder: Rc<OwnedFd>,
-}
-
+type Opened = (Rc<OwnedFd>, PathBuf);
 type Done = Result<(), UnpackError>;
 
 // === impl Folder ===
@@ -108,7 +103,7 @@ impl<'a> Folder<'a> {
 
     pub(super) fn hard_link(&mut self, place: &Place, target: &Place) -> Done {
         let (parent, path) = self.replace(place)?;
-        let Opened { path: folder_path, folder } = self.find(&target.parent)?.ok_or(LINK_TARGET)?;
+        let (folder, folder_path) = self.find(&target.parent)?.ok_or(LINK_TARGET)?;
         let stat = statat(&folder, &target.name, AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(|_| LINK_TARGET)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
@@ -130,7 +125,7 @@ impl<'a> Folder<'a> {
 
     /// Hides what lower layers have. What this layer has made stays.
     pub(super) fn whiteout(&mut self, place: &Place) -> Done {
-        let Some(Opened { path, folder }) = self.find(&place.parent)? else { return Ok(()) };
+        let Some((folder, path)) = self.find(&place.parent)? else { return Ok(()) };
         // An overlay copies the folders above.
         self.guard.charge(PER_PATH * (1 + path.components().count() as u64))?;
         self.remove(&folder, &place.name, &path.join(&place.name), true)
@@ -138,19 +133,19 @@ impl<'a> Folder<'a> {
 
     /// Hides all that lower layers have in the folder.
     pub(super) fn opaque(&mut self, path: &Path) -> Done {
-        let Some(Opened { path, folder }) = self.find(path)? else { return Ok(()) };
+        let Some((folder, path)) = self.find(path)? else { return Ok(()) };
         self.clear(&folder, &path, true)
     }
 
     /// The entry's folder, and the path of the entry, where nothing is any more.
-    fn replace(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), UnpackError> {
+    fn replace(&mut self, place: &Place) -> Result<Opened, UnpackError> {
         let (parent, path) = self.make_parent(place)?;
         self.remove(&parent, &place.name, &path, false)?;
         Ok((parent, path))
     }
 
     /// The entry's folder, which is created if no entry did, and the path of the entry.
-    fn make_parent(&mut self, place: &Place) -> Result<(Rc<OwnedFd>, PathBuf), UnpackError> {
+    fn make_parent(&mut self, place: &Place) -> Result<Opened, UnpackError> {
         if self.find(&place.parent)?.is_none() {
             let path = resolve(self.root, &place.parent)?;
             let mut made = PathBuf::new();
@@ -162,7 +157,7 @@ impl<'a> Folder<'a> {
                 }
             }
         }
-        let Opened { path, folder } = self.find(&place.parent)?.ok_or(PATH)?;
+        let (folder, path) = self.find(&place.parent)?.ok_or(PATH)?;
         Ok((folder, path.join(&place.name)))
     }
 
@@ -178,7 +173,7 @@ impl<'a> Folder<'a> {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             folder => Rc::new(folder?),
         };
-        let opened = Opened { path: found, folder };
+        let opened = (folder, found);
         self.last = Some((path.to_owned(), opened.clone()));
         Ok(Some(opened))
     }
