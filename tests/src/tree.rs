@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 pub type Tree = BTreeMap<String, Item>;
 
 /// A file, folder or link.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Item {
     /// `f`, `d` or `l`.
     pub kind: char,
@@ -79,6 +79,16 @@ fn listed(namespaces: &str, how: &str, place: &str) -> Tree {
         (path.to_owned(), item)
     };
     paths.lines().map(item).collect()
+}
+
+/// The paths that differ, with all but the groups of hard links.
+pub fn differences(a: &Tree, b: &Tree) -> Vec<String> {
+    let visible = |tree: &Tree, path: &String| {
+        tree.get(path).map(|it| (it.kind, it.mode, it.modified.clone(), it.content.clone()))
+    };
+    let paths: BTreeSet<_> = a.keys().chain(b.keys()).collect();
+    let different = paths.into_iter().filter(|path| visible(a, path) != visible(b, path));
+    different.map(|path| format!("{path}: {:?}, not {:?}", visible(a, path), visible(b, path))).collect()
 }
 
 /// The files that have several names.

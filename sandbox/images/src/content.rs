@@ -66,6 +66,8 @@ impl Store {
     /// Takes a document into the store. Returns a lease.
     pub(crate) fn keep(&self, folder: &RunFolder, digest: &str, bytes: &[u8]) -> Result<File, StoreError> {
         let file = folder.path().join("document");
+        // The last document has this name and is in the store: it is not written to.
+        let _ = fs::remove_file(&file);
         fs::write(&file, bytes).on_disk("cannot write", &file)?;
         self.admit(&file, digest, "document")
     }

@@ -6,3 +6,4 @@ mod sandboxes;
 mod scale;
 mod simulation;
 mod sizing;
+mod stores;

@@ -11,7 +11,7 @@ use porch_fn_image::Image;
 use porch_fn_images::{Options, Store};
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::figure;
-use porch_fn_tests::tree::{Tree, groups, of_folder, of_stack};
+use porch_fn_tests::tree::{self, Tree, groups, of_folder, of_stack};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 
@@ -114,21 +114,14 @@ fn cause(message: &str) -> String {
     message.trim_start_matches("porch-fn images: ").split(" (").next().unwrap_or_default().to_owned()
 }
 
-/// The paths that differ. The tree compares without inodes.
+/// The paths and groups of hard links that differ.
 fn differences(ours: &Tree, theirs: &Tree, set: &Set) -> Vec<String> {
-    let visible = |tree: &Tree, path: &String| {
-        tree.get(path).map(|it| (it.kind, it.mode, it.modified.clone(), it.content.clone()))
-    };
-    let paths = ours.keys().chain(theirs.keys());
-    let mut different: Vec<_> = paths
-        .filter(|path| visible(ours, path) != visible(theirs, path))
-        .map(|path| format!("{path}: {:?}, umoci {:?}", visible(ours, path), visible(theirs, path)))
-        .collect();
+    let mut different = tree::differences(ours, theirs);
     let (our_groups, their_groups) = (groups(ours), groups(theirs));
     let is_finer = our_groups.iter().all(|ours| their_groups.iter().any(|theirs| ours.is_subset(theirs)));
     // An overlay copies the one name of a lower layer to which a new name is linked.
     if our_groups != their_groups && !(set.links_lower && is_finer) {
-        different.push(format!("hard links: {our_groups:?}, umoci {their_groups:?}"));
+        different.push(format!("hard links: {our_groups:?}, not {their_groups:?}"));
     }
     different
 }
