@@ -112,23 +112,13 @@ fn counter(file: &str, name: &str) -> Option<u64> {
     file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The controllers for which this process can create a cgroup.
-pub(crate) fn available() -> Vec<&'static str> {
-    let name = format!("{PREFIX}{}-probe", process::id());
-    let can_create = |(controller, (parent, _)): (&'static str, (PathBuf, u8))| {
-        let folder = parent.join(&name);
-        let created = fs::create_dir(&folder).is_ok();
-        let _ = fs::remove_dir(folder);
-        created.then_some(controller)
-    };
-    parents().into_iter().filter_map(can_create).collect()
-}
-
-/// Removes the cgroups of sandboxes whose processes have ended.
-pub fn remove_unused() {
+/// Removes the cgroups of callers that were killed.
+pub(crate) fn remove_unused() {
     for (parent, _) in parents().into_values() {
         for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            let name = entry.file_name();
+            let caller = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+            if caller.is_some_and(|caller| !Path::new("/proc").join(caller).exists()) {
                 // The kernel keeps a cgroup that has processes.
                 let _ = fs::remove_dir(entry.path());
             }
@@ -243,18 +233,6 @@ fn settings(controller: &str, version: u8, limits: &Limits) -> Vec<Setting> {
 }
 
 fn set_up(folder: &Path, settings: &[Setting]) -> io::Result<()> {
-    // Another process may remove a new folder that has no process yet.
-    const MAX_ATTEMPTS: usize = 5;
-    for _ in 1..MAX_ATTEMPTS {
-        match try_set_up(folder, settings) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            done => return done,
-        }
-    }
-    try_set_up(folder, settings)
-}
-
-fn try_set_up(folder: &Path, settings: &[Setting]) -> io::Result<()> {
     match fs::create_dir(folder) {
         // With version 2, the folder is the same for all controllers.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

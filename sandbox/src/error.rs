@@ -23,9 +23,6 @@ pub enum SandboxError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The process that builds the sandbox cannot be started.
-    #[error("the sandbox's process cannot be started: {0}")]
-    Spawn(io::Error),
     /// Overlayfs cannot stack the layers here.
     #[error(
         "the kernel cannot stack the image's layers in its folder: {0}; name a folder on another file system, \

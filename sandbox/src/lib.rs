@@ -41,7 +41,7 @@ mod user;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use cgroups::{Exceeded, remove_unused as remove_unused_cgroups, take_own as take_own_cgroup};
+pub use cgroups::{Exceeded, take_own as take_own_cgroup};
 pub use command::Inside;
 pub use error::SandboxError;
 pub use first::Served;

@@ -5,7 +5,7 @@ use std::io;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::cgroups::{self, Cgroup};
+use crate::cgroups::Cgroup;
 use crate::spec::Limits;
 
 /// The limits that no cgroup enforces.
@@ -43,12 +43,12 @@ impl Rlimits {
 /// What of these limits this process cannot enforce as asked, for people. Empty if it can enforce
 /// all.
 pub fn not_enforced(limits: &Limits) -> String {
-    let controllers = cgroups::available();
+    let cgroup = Cgroup::create(limits);
     let mut missing = Vec::new();
-    if limits.memory_bytes.is_some() && !controllers.contains(&"memory") {
+    if limits.memory_bytes.is_some() && !cgroup.has("memory") {
         missing.push("memory is limited for each process and without shared memory");
     }
-    if limits.cpus.is_some() && !controllers.contains(&"cpu") {
+    if limits.cpus.is_some() && !cgroup.has("cpu") {
         missing.push("CPU is not limited");
     }
     match &*missing.join(", and ") {

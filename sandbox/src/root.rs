@@ -82,9 +82,9 @@ pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
             let is_folder = opened.metadata().is_ok_and(|metadata| metadata.is_dir());
             let bind = || -> io::Result<()> {
                 if is_folder {
-                    fs::create_dir(&place)?
+                    fs::create_dir(&place)?;
                 } else {
-                    drop(File::create(&place)?)
+                    drop(File::create(&place)?);
                 }
                 mounts::bind(&opened, &place)?;
                 mounts::restrict(Path::new(&place), PROTECTED | read_only(mount.is_writable))

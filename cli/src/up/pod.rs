@@ -73,8 +73,9 @@ type Started = (Child, Running, io::PipeWriter);
 async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<Started, SandboxError> {
     let listen = |error| SandboxError::Open { path: socket.clone(), source: error };
     let listener = UnixListener::bind(socket).map_err(listen)?;
+    let spawn = |source| SandboxError::Step { step: "start its process", source };
     let (launch, command, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
-    let child = Command::from(command).spawn().map_err(SandboxError::Spawn)?;
+    let child = Command::from(command).spawn().map_err(spawn)?;
     let Pipes { stdin, stdout, stderr } = pipes;
     // Its log is part of ours.
     tokio::spawn(copy(stdout.into(), tokio::io::sink()));
@@ -84,7 +85,7 @@ async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<
         let mut running = launch.start(process)?;
         running.started().map(|()| running)
     });
-    let running = running.await.map_err(|error| SandboxError::Spawn(error.into()))??;
+    let running = running.await.map_err(|error| spawn(error.into()))??;
     Ok((child, running, stdin))
 }
 

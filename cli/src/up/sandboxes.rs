@@ -121,7 +121,6 @@ impl Sandboxes {
     pub(super) fn open(options: SandboxOptions) -> Result<Self, StoreError> {
         let store = Store::open(options.images.clone())?;
         porch_fn_sandbox::take_own_cgroup();
-        porch_fn_sandbox::remove_unused_cgroups();
         let missing = porch_fn_sandbox::not_enforced(&options.limits);
         if !missing.is_empty() {
             tracing::warn!("{missing}");

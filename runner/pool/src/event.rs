@@ -308,7 +308,7 @@ pub enum Rejection {
     #[error(
         "the deadline passed while the call waited for a pod of this function{}: allow a longer deadline, warm the \
          function up, or raise --max-parallel-pods-per-function",
-        in_parentheses(waiting)
+        in_parentheses(waiting.as_ref())
     )]
     DeadlineExceeded {
         /// What a pod that starts waits for, if known.
@@ -330,7 +330,7 @@ pub enum Rejection {
     #[error(
         "no pod of this function was ready within {}s{}: check that its image starts in that time, or raise \
          --pod-ready-timeout",
-        timeout.as_secs_f64(), in_parentheses(waiting)
+        timeout.as_secs_f64(), in_parentheses(waiting.as_ref())
     )]
     NotReady {
         /// `--pod-ready-timeout`.
@@ -340,6 +340,6 @@ pub enum Rejection {
     },
 }
 
-fn in_parentheses(waiting: &Option<Reason>) -> String {
-    waiting.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"))
+fn in_parentheses(waiting: Option<&Reason>) -> String {
+    waiting.map_or_else(String::new, |reason| format!(" ({reason})"))
 }

@@ -2,7 +2,7 @@
 
 use tar::{Builder, EntryType, Header};
 
-pub const CLASSES: [&str; 11] = [
+pub(super) const CLASSES: [&str; 11] = [
     "links",
     "whiteouts",
     "opaque marks",
@@ -22,7 +22,7 @@ const FOLDERS: [&str; 5] = ["a", "b", "c", "lib", "usr"];
 const FILES: [&str; 4] = ["f", "g", "h", "lib"];
 
 /// Layers of one image, the lowest first.
-pub struct Set {
+pub(super) struct Set {
     pub classes: Vec<&'static str>,
     pub layers: Vec<Vec<u8>>,
     /// The entries, for the message of a failure.
@@ -52,7 +52,7 @@ struct Entry {
     time: u64,
 }
 
-pub fn sets() -> Vec<Set> {
+pub(super) fn sets() -> Vec<Set> {
     let mut random = Random(0x5eed);
     (0..SETS).map(|number| set(&mut random, number)).collect()
 }
