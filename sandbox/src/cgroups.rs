@@ -46,12 +46,14 @@ pub enum Exceeded {
 // === impl Cgroup ===
 
 impl Cgroup {
-    /// Creates a cgroup with these limits, as far as this process may.
+    /// Creates a cgroup with these limits, as far as this process may. Removes those of callers that
+    /// were killed.
     pub(crate) fn create(limits: &Limits) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut parts = Vec::new();
         for (controller, (parent, version)) in parents() {
+            remove_unused(&parent);
             let folder = parent.join(&name);
             match set_up(&folder, &settings(controller, version, limits)) {
                 Ok(()) => parts.push(Part { controller, folder }),
@@ -112,16 +114,13 @@ fn counter(file: &str, name: &str) -> Option<u64> {
     file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Removes the cgroups of callers that were killed.
-pub(crate) fn remove_unused() {
-    for (parent, _) in parents().into_values() {
-        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let caller = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
-            if caller.is_some_and(|caller| !Path::new("/proc").join(caller).exists()) {
-                // The kernel keeps a cgroup that has processes.
-                let _ = fs::remove_dir(entry.path());
-            }
+fn remove_unused(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let caller = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        if caller.is_some_and(|caller| !Path::new("/proc").join(caller).exists()) {
+            // The kernel keeps a cgroup that has processes.
+            let _ = fs::remove_dir(entry.path());
         }
     }
 }

@@ -160,7 +160,8 @@ fn mask(proc: &OwnedFd, null: &File) -> io::Result<()> {
     for name in READ_ONLY {
         let Ok(place) = find(name) else { continue };
         mounts::bind(&place, &path_of(&place))?;
-        mounts::restrict(Path::new(&path_of(&find(name)?)), INERT | MsFlags::MS_RDONLY)?;
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | INERT | MsFlags::MS_RDONLY;
+        mount(NONE, &*path_of(&find(name)?), NONE, flags, NONE)?;
     }
     Ok(())
 }

@@ -116,7 +116,6 @@ impl Launch {
             Ok((control, stdio, command, Pipes { stdin, stdout, stderr }))
         };
         let (control, stdio, command, pipes) = prepare().map_err(step("get its pipes"))?;
-        crate::cgroups::remove_unused();
         let cgroup = Cgroup::create(&sandbox.limits);
         Ok((Self { sandbox, server, cgroup, control, stdio }, command, pipes))
     }
