@@ -68,8 +68,7 @@ impl Archive {
     fn read_all(&mut self, stream: impl Read) -> io::Result<()> {
         let guard = Guard::new(self.store.options().max_bytes);
         let mut tar = tar::Archive::new(guard.watch(decompressed(stream)?));
-        let mut entries = tar.entries()?;
-        while let Some(entry) = entries.next() {
+        for entry in tar.entries()? {
             let mut entry = entry?;
             guard.expect_data();
             if self.files.len() >= MAX_FILES {
@@ -109,8 +108,7 @@ impl Archive {
             self.keep(&images, &found)?;
             imported.extend(images);
         }
-        self.store.collect();
-        Ok(imported)
+        self.store.collect().map(|()| imported)
     }
 
     fn images(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {

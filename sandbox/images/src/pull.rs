@@ -22,7 +22,7 @@ const LAYER: &str = "layer";
 /// Layers that are fetched at the same time.
 const AT_ONCE: usize = 4;
 /// Longest pull.
-const MAX_TIME: Duration = Duration::from_secs(3600);
+const MAX_TIME: Duration = Duration::from_hours(1);
 
 /// Attempts at one blob. Each goes on where the last one stopped.
 const MAX_ATTEMPTS: u32 = 6;
@@ -69,7 +69,7 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
         let pulled = timeout(MAX_TIME, self.pull_all(client, image, progress)).await;
-        self.blocking(|store| Ok(store.collect())).await?;
+        self.blocking(Self::collect).await?;
         pulled.unwrap_or(Err(StoreError::Slow("a pull takes longer than an hour")))
     }
 

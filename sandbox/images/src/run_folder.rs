@@ -72,7 +72,9 @@ impl Store {
         let Ok(lock) = self.lock_alone() else { return };
         let left = self.left();
         drop(lock);
-        left.iter().for_each(|(path, _)| remove_or_warn(path));
+        for (path, _) in &left {
+            remove_or_warn(path);
+        }
     }
 
     /// Folders that no process has locked. They stay locked for the caller.
