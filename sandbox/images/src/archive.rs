@@ -108,7 +108,8 @@ impl Archive {
             self.keep(&images, &found)?;
             imported.extend(images);
         }
-        self.store.collect().map(|()| imported)
+        self.store.collect();
+        Ok(imported)
     }
 
     fn images(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {

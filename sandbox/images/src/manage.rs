@@ -161,10 +161,7 @@ impl Store {
     }
 
     /// Removes images until the rest fits. A fault is no reason to fail a pull.
-    ///
-    /// # Errors
-    /// None.
-    pub(crate) fn collect(&self) -> Result<(), StoreError> {
+    pub(crate) fn collect(&self) {
         match self.collect_now() {
             Ok(Pruned { bytes: 0, .. }) => {}
             Ok(Pruned { images, bytes }) => {
@@ -174,7 +171,6 @@ impl Store {
                 tracing::warn!(error = error.to_string(), "images that are not needed cannot be removed");
             }
         }
-        Ok(())
     }
 
     fn collect_now(&self) -> Result<Pruned, StoreError> {

@@ -69,7 +69,11 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
         let pulled = timeout(MAX_TIME, self.pull_all(client, image, progress)).await;
-        self.blocking(Self::collect).await?;
+        let collect = |store: &Self| {
+            store.collect();
+            Ok(())
+        };
+        self.blocking(collect).await?;
         pulled.unwrap_or(Err(StoreError::Slow("a pull takes longer than an hour")))
     }
 
