@@ -86,6 +86,7 @@ pub(crate) mod limits {
 
 /// The limits of each sandbox of `up`.
 #[derive(Debug, Clone, clap::Args)]
+#[allow(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(crate) struct SandboxFlags {
     /// Memory of a sandbox's processes and of its /tmp; 0: no limit
     #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory, help_heading = "Sandboxes")]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn found(user: &ImageUser, name: &str) -> Option<Tree> {
 }
 
 /// Damages something. Returns what.
-fn damage(random: &mut Random, store: &PathBuf) -> String {
+fn damage(random: &mut Random, store: &Path) -> String {
     let all = |folder: &str| {
         let mut paths: Vec<_> =
             fs::read_dir(store.join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -85,7 +85,7 @@ fn set(random: &mut Random, number: usize) -> Set {
                 entries.swap(from, random.below(from + 1));
             }
         }
-        set.entries.push(entries.iter().map(|entry| entry.text()).collect());
+        set.entries.push(entries.iter().map(Entry::text).collect());
         set.layers.push(write(random, &entries, &set.classes));
     }
     set
