@@ -68,8 +68,7 @@ impl Archive {
     fn read_all(&mut self, stream: impl Read) -> io::Result<()> {
         let guard = Guard::new(self.store.options().max_bytes);
         let mut tar = tar::Archive::new(guard.watch(decompressed(stream)?));
-        let entries = tar.entries()?;
-        for entry in entries {
+        for entry in tar.entries()? {
             let mut entry = entry?;
             guard.expect_data();
             if self.files.len() >= MAX_FILES {

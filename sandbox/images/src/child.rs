@@ -112,8 +112,10 @@ impl Order {
             let names: Vec<_> = names.collect();
             let (own, lower) = names.split_at(2);
             let lower = lower.join(":");
-            let options =
-                format!("lowerdir={lower},upperdir={},workdir={},userxattr,volatile", own[0], own[1]);
+            let options = format!(
+                "lowerdir={lower},upperdir={},workdir={},userxattr,volatile,index=off",
+                own[0], own[1]
+            );
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
             Ok(mount(Some("overlay"), &root, Some("overlay"), flags, Some(&*options))?)
         };

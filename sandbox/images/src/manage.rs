@@ -162,19 +162,26 @@ impl Store {
 
     /// Removes images until the rest fits. A fault is no reason to fail a pull.
     pub(crate) fn collect(&self) {
-        let collect = || -> Result<(), StoreError> {
-            if self.total()? > self.options().max_bytes {
-                let lock = self.lock_alone()?;
-                let doomed = self.run_folder_locked(&lock)?;
-                let Pruned { images, bytes } = self.collect_locked(&doomed)?;
-                drop(lock);
+        match self.collect_now() {
+            Ok(Pruned { bytes: 0, .. }) => {}
+            Ok(Pruned { images, bytes }) => {
                 tracing::info!(images, bytes, "images that were unused for longest are removed");
             }
-            Ok(())
-        };
-        if let Err(error) = collect() {
-            tracing::warn!(error = error.to_string(), "images that are not needed cannot be removed");
+            Err(error) => {
+                tracing::warn!(error = error.to_string(), "images that are not needed cannot be removed");
+            }
         }
+    }
+
+    fn collect_now(&self) -> Result<Pruned, StoreError> {
+        if self.total()? <= self.options().max_bytes {
+            return Ok(Pruned::default());
+        }
+        let lock = self.lock_alone()?;
+        let doomed = self.run_folder_locked(&lock)?;
+        let pruned = self.collect_locked(&doomed);
+        drop(lock);
+        pruned
     }
 
     /// The caller holds the lock alone. Content moves to `doomed`.

@@ -69,11 +69,11 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
         let pulled = timeout(MAX_TIME, self.pull_all(client, image, progress)).await;
-        self.blocking(|store| {
+        let collect = |store: &Self| {
             store.collect();
             Ok(())
-        })
-        .await?;
+        };
+        self.blocking(collect).await?;
         pulled.unwrap_or(Err(StoreError::Slow("a pull takes longer than an hour")))
     }
 

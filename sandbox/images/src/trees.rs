@@ -92,8 +92,11 @@ impl Store {
     }
 
     /// Unpacks the layer `number`, if its tree is not here. Its blob and the trees below are here.
-    /// Does nothing if only [`Store::unpack_plain`] can. Returns a lease.
+    /// Does nothing if the image has a plain tree, or can only have one. Returns a lease.
     pub(crate) fn unpack(&self, layers: &[Layer], number: usize) -> Result<Option<File>, StoreError> {
+        if self.tree(&plain(layers))?.is_some() {
+            return Ok(None);
+        }
         let keys = chain(layers);
         let mut taken = Size::default();
         for below in &keys[..number] {

@@ -90,9 +90,8 @@ pub fn unpack(tar: impl Read, folder: BorrowedFd<'_>, limits: Size) -> Result<Si
     let guard = Guard::new(limits.bytes);
     let mut folder = Folder::new(folder, guard.clone());
     let mut archive = Archive::new(guard.watch(tar));
-    let entries = archive.entries()?;
     let mut count = 0;
-    for entry in entries {
+    for entry in archive.entries()? {
         let mut entry = entry?;
         guard.expect_data();
         apply(&mut folder, &mut entry).map_err(|error| {
