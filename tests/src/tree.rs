@@ -37,9 +37,20 @@ find . -type f -exec sha256sum {} +
 "#;
 
 /// Stacks folders, the lowest first, like a sandbox does.
+///
+/// # Panics
+/// The folders cannot be read.
 pub fn of_stack(folders: &[PathBuf]) -> Tree {
+    try_of_stack(folders).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Stacks folders, if they can be read.
+///
+/// # Errors
+/// What mount or find reports.
+pub fn try_of_stack(folders: &[PathBuf]) -> Result<Tree, String> {
     if let [folder] = folders {
-        return of_folder(folder);
+        return Ok(of_folder(folder));
     }
     let folders: Vec<_> = folders.iter().rev().map(|folder| folder.display().to_string()).collect();
     listed(if geteuid().is_root() { "-m" } else { "-rm" }, "mount", &folders.join(":"))
@@ -47,16 +58,18 @@ pub fn of_stack(folders: &[PathBuf]) -> Tree {
 
 /// Reads one folder.
 pub fn of_folder(folder: &Path) -> Tree {
-    listed("--fork", "here", &folder.display().to_string())
+    listed("--fork", "here", &folder.display().to_string()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn listed(namespaces: &str, how: &str, place: &str) -> Tree {
+fn listed(namespaces: &str, how: &str, place: &str) -> Result<Tree, String> {
     let ended = Command::new("unshare")
         .args([namespaces, "sh", "-c", SCRIPT, "sh", how, place])
         .env("LC_ALL", "C")
         .output()
         .expect("Debian's package util-linux");
-    assert!(ended.status.success(), "{place}: {}", String::from_utf8_lossy(&ended.stderr));
+    if !ended.status.success() {
+        return Err(format!("{place}: {}", String::from_utf8_lossy(&ended.stderr)));
+    }
     let text = String::from_utf8_lossy(&ended.stdout);
     let (paths, digests) = text.split_once("\n\n").expect("two parts");
     let digests: BTreeMap<_, _> = digests
@@ -78,7 +91,7 @@ fn listed(namespaces: &str, how: &str, place: &str) -> Tree {
         };
         (path.to_owned(), item)
     };
-    paths.lines().map(item).collect()
+    Ok(paths.lines().map(item).collect())
 }
 
 /// The paths that differ, with all but the groups of hard links.

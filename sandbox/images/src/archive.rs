@@ -7,7 +7,7 @@ mod docker;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufWriter, Read, Write as _};
 use std::path::PathBuf;
 
 use porch_fn_image::Image;
@@ -17,7 +17,7 @@ use crate::document::{self, Descriptor};
 use crate::error::StoreError;
 use crate::run_folder::RunFolder;
 use crate::store::{Record, Store, read};
-use crate::unpack::{Guard, decompressed};
+use crate::unpack::{BUFFER, Guard, decompressed};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
@@ -76,7 +76,9 @@ impl Archive {
             }
             if entry.header().entry_type().is_file() {
                 let path = self.folder.path().join(format!("file-{}", self.files.len()));
-                io::copy(&mut entry, &mut File::create_new(&path)?)?;
+                let mut file = BufWriter::with_capacity(BUFFER, File::create_new(&path)?);
+                io::copy(&mut entry, &mut file)?;
+                file.flush()?;
                 self.files.insert(normal(&entry.path_bytes()), path);
             }
             io::copy(&mut entry, &mut io::sink())?;

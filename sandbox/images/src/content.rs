@@ -2,7 +2,7 @@
 //! trusted.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use porch_fn_registry::Hasher;
@@ -10,6 +10,7 @@ use porch_fn_registry::Hasher;
 use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
 use crate::store::{Store, lease};
+use crate::unpack::BUFFER;
 
 /// Computes the digest of what was read from the stream.
 pub(crate) struct Hashed<R> {
@@ -42,7 +43,8 @@ impl<R: Read> Read for Hashed<R> {
 /// Whether a file's content has this digest.
 pub(crate) fn is_intact(file: &Path, digest: &str) -> Result<bool, StoreError> {
     let Some(hasher) = Hasher::of(digest) else { return Ok(false) };
-    let found = File::open(file).and_then(|file| Hashed::new(file, hasher).finish());
+    let buffered = |file| BufReader::with_capacity(BUFFER, file);
+    let found = File::open(file).and_then(|file| Hashed::new(buffered(file), hasher).finish());
     Ok(found.on_disk("cannot read", file)? == digest)
 }
 

@@ -28,8 +28,8 @@ use self::folder::Folder;
 pub(crate) use self::guard::Guard;
 use self::place::{Place, place};
 
-/// Size of the buffer before the decompressor, in bytes.
-const BUFFER: usize = 256 << 10;
+/// Size of buffers before the decompressor and before a file, in bytes.
+pub(crate) const BUFFER: usize = 256 << 10;
 
 /// Limits of one image, or what layers take of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{self, Read};
+use std::io::{self, BufWriter, Read, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use tar::Entry;
 
 use super::guard::Guard;
 use super::place::{Place, open_folder, resolve};
-use super::{LINK_TARGET, PATH, UnpackError};
+use super::{BUFFER, LINK_TARGET, PATH, UnpackError};
 
 /// Folders that no entry describes, and the parts of the path to an entry.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -84,10 +84,14 @@ impl<'a> Folder<'a> {
     ) -> Done {
         let (parent, path) = self.replace(place)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(&parent, &place.name, flags, Mode::from(0o600))?);
-        if io::copy(data, &mut file)? != data.size() {
+        let file = File::from(openat(&parent, &place.name, flags, Mode::from(0o600))?);
+        let size = usize::try_from(data.size()).unwrap_or(BUFFER).clamp(8 << 10, BUFFER);
+        let mut buffered = BufWriter::with_capacity(size, &file);
+        if io::copy(data, &mut buffered)? != data.size() {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
+        buffered.flush()?;
+        drop(buffered);
         // Only the owner exists in a sandbox, so it gets what root could do.
         fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
         // Python compares the times of its sources with those in compiled files.
