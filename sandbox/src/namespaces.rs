@@ -30,7 +30,8 @@ pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
 }
 
-/// [`enter`] without further namespaces, for processes that only need mounts of their own.
+/// Enters a mount namespace, and as an ordinary user a user namespace in which that user is root. No
+/// mount made here is visible outside. This process must have one thread.
 ///
 /// # Errors
 /// The machine does not allow it.
