@@ -117,6 +117,7 @@ install_tools() {
     [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
     [ -z "$(no_registry)" ] || packages="$packages docker-registry"
     [ "$(id -u)" -ne 0 ] || have runc || packages="$packages runc"
+    [ "$(id -u)" -ne 0 ] || have umoci || packages="$packages umoci"
     have shellcheck || packages="$packages shellcheck"
     [ -z "$(no_shells)" ] || packages="$packages bash zsh fish"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"
