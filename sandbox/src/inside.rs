@@ -22,7 +22,7 @@ pub(crate) const FOLDER_MODE: u32 = 0o755;
 ///
 /// # Errors
 /// A loop of links.
-pub fn canonical(root: impl AsFd, path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn canonical(root: impl AsFd, path: &Path) -> io::Result<PathBuf> {
     let mut found = PathBuf::new();
     let mut rest: VecDeque<OsString> = parts(path).collect();
     let mut links = 0;

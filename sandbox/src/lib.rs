@@ -45,7 +45,6 @@ pub use cgroups::{Exceeded, take_own as take_own_cgroup};
 pub use command::Inside;
 pub use error::SandboxError;
 pub use first::Served;
-pub use inside::canonical;
 pub use launch::{Launch, Pipes, Running, Server};
 pub use limits::not_enforced;
 pub use namespaces::enter_own_mounts;

@@ -140,14 +140,15 @@ fn bind_program() -> io::Result<()> {
     let own = fs::metadata("/proc/self/exe")?;
     let path = fs::read_link("/proc/self/exe")?;
     let is_same = fs::metadata(&path).is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()));
-    if is_same && own.mode() & 0o001 != 0 {
+    let source = if is_same && own.mode() & 0o001 != 0 {
         File::create(PROGRAM)?;
-        mounts::bind(&open(&path).map_err(io::Error::other)?, PROGRAM)?;
+        &*path
     } else {
         fs::copy("/proc/self/exe", PROGRAM)?;
         fs::set_permissions(PROGRAM, Permissions::from_mode(0o755))?;
-        mounts::bind(&open(Path::new(PROGRAM)).map_err(io::Error::other)?, PROGRAM)?;
-    }
+        Path::new(PROGRAM)
+    };
+    mounts::bind(&open(source).map_err(io::Error::other)?, PROGRAM)?;
     mounts::restrict(Path::new(PROGRAM), MsFlags::MS_RDONLY | PROTECTED)
 }
 
