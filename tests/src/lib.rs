@@ -15,6 +15,7 @@ pub mod image;
 pub mod image_user;
 pub mod load;
 pub mod process;
+pub mod random;
 pub mod registry;
 pub mod rights;
 pub mod scaling;

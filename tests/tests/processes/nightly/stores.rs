@@ -12,6 +12,7 @@ use porch_fn_images::{Options, Store};
 use porch_fn_tests::image::{Image, Layer, push};
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::{Sandbox, figure};
+use porch_fn_tests::random::Random;
 use porch_fn_tests::registry::{Access, Registry};
 use porch_fn_tests::tree::{self, Tree};
 use tokio::time::sleep;
@@ -38,17 +39,6 @@ fn images() -> Vec<Image> {
         image().layer(hides()).layer(replaces()),
         image().layer(replaces()).layer(through_link()).layer(hides()),
     ]
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
 }
 
 /// The files of an image in a user's store, if it is there.

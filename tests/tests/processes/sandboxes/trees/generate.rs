@@ -1,5 +1,6 @@
 //! Layer sets for the comparison with umoci. The seed is fixed, so a failure repeats.
 
+use porch_fn_tests::random::Random;
 use tar::{Builder, EntryType, Header};
 
 pub(super) const CLASSES: [&str; 11] = [
@@ -30,8 +31,6 @@ pub(super) struct Set {
     /// Whether a hard link leads to a file of a lower layer.
     pub links_lower: bool,
 }
-
-struct Random(u64);
 
 #[derive(Debug, Clone)]
 enum Kind {
@@ -241,17 +240,5 @@ impl Entry {
             Kind::File(data) => format!("{path} {mode:o} {} bytes", data.len()),
             kind => format!("{path} {mode:o} {kind:?}"),
         }
-    }
-}
-
-// === impl Random ===
-
-impl Random {
-    /// A number below `limit`, of a xorshift generator.
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
     }
 }
