@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
@@ -26,7 +25,6 @@ const NAME: &str = "porch-fn run";
 /// Exit codes of Docker, and of timeout(1).
 const NOT_STARTED: u8 = 125;
 const TIMED_OUT: u8 = 124;
-const SIGNALED: i32 = 128;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
@@ -148,11 +146,8 @@ fn try_run(
             eprintln!("{program}: {missing}");
         }
     }
-    let (launch, mut command, pipes) = Launch::new(sandbox, None)?;
-    let mut child = command.spawn()?;
-    // It has descriptors of the sandbox.
-    drop(command);
-    let mut running = launch.start(child.id())?;
+    let (launch, pipes) = Launch::new(sandbox, None)?;
+    let mut running = launch.fork()?;
     let Pipes { mut stdin, mut stdout, mut stderr } = pipes;
     thread::spawn(move || io::copy(&mut { input }, &mut stdin));
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -162,7 +157,7 @@ fn try_run(
         end_after(timeout.into(), program);
     }
     let started = running.started();
-    let status = child.wait()?;
+    let code = running.wait()?;
     // All processes that could write have ended.
     let _ = errors.join();
     let written = output.join();
@@ -175,12 +170,12 @@ fn try_run(
     {
         return Err(Failure::new(format!("standard output cannot be written: {error}")));
     }
-    if !status.success() {
+    if code != 0 {
         for exceeded in running.reached() {
             eprintln!("{program}: {}", reason(exceeded));
         }
     }
-    Ok(exit_code(status))
+    Ok(ExitCode::from(code))
 }
 
 fn reason(exceeded: Exceeded) -> &'static str {
@@ -256,11 +251,6 @@ fn end_after(timeout: Duration, program: &'static str) {
         // The sandbox ends with this process.
         std::process::exit(TIMED_OUT.into());
     });
-}
-
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().unwrap_or_else(|| SIGNALED + status.signal().unwrap_or_default());
-    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
 // === impl Settings ===

@@ -25,6 +25,11 @@ impl Rlimits {
         }
     }
 
+    /// Whether the memory that a process reserves is limited.
+    pub(crate) fn has_data(self) -> bool {
+        self.data.is_some()
+    }
+
     /// Applies the limits to this process and its future children. Since Linux 5.14, processes are
     /// counted in their own user namespace, so this process must be in the sandbox's.
     pub(crate) fn apply(self) -> io::Result<()> {

@@ -74,8 +74,8 @@ async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<
     let listen = |error| SandboxError::Open { path: socket.clone(), source: error };
     let listener = UnixListener::bind(socket).map_err(listen)?;
     let spawn = |source| SandboxError::Step { step: "start its process", source };
-    let (launch, command, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
-    let child = Command::from(command).spawn().map_err(spawn)?;
+    let (launch, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
+    let child = Command::from(launch.command()?).spawn().map_err(spawn)?;
     let Pipes { stdin, stdout, stderr } = pipes;
     // Its log is part of ours.
     tokio::spawn(copy(stdout.into(), tokio::io::sink()));
