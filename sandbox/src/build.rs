@@ -52,7 +52,7 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
         let mut first = Command::new(root::PROGRAM);
         first.arg0("porch-fn").arg(FIRST).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         first.env_clear();
-        if order.rlimits.has_data() {
+        if order.rlimits.data.is_some() {
             // Memory that the allocator only reserves would count.
             first.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         }

@@ -52,13 +52,6 @@ const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 const NONE: Option<&str> = None;
 const INERT: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 
-/// The descriptors that the first process gets, besides its standard input and outputs.
-#[derive(Debug)]
-struct Named {
-    report: UnixStream,
-    listener: Option<UnixListener>,
-}
-
 /// What the program's own server gets.
 #[derive(Debug)]
 pub struct Served {
@@ -72,9 +65,7 @@ pub struct Served {
 
 /// Runs the first process. `serve` is the program's own server.
 pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
-    let Ok((order, Named { report, listener })) = receive() else {
-        return ExitCode::FAILURE;
-    };
+    let Ok((order, report, listener)) = receive() else { return ExitCode::FAILURE };
     let failed = |error: &SandboxError| {
         Report::failed(error).send(&report);
         ExitCode::from(error.exit_code())
@@ -93,8 +84,8 @@ pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
     }
 }
 
-/// Receives the order, and closes everything else.
-fn receive() -> io::Result<(Order, Named)> {
+/// Receives the order, a socket for reports, and the server's socket. Closes everything else.
+fn receive() -> io::Result<(Order, UnixStream, Option<UnixListener>)> {
     let socket = handover::inherited()?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // If the parent ended before, there is no order.
@@ -105,7 +96,7 @@ fn receive() -> io::Result<(Order, Named)> {
     dup2_stdin(next()?)?;
     dup2_stdout(next()?)?;
     dup2_stderr(next()?)?;
-    Ok((order, Named { report, listener: descriptors.next().map(UnixListener::from) }))
+    Ok((order, report, descriptors.next().map(UnixListener::from)))
 }
 
 /// Enters the sandbox for good.
