@@ -101,11 +101,6 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return error.report(),
     };
-    #[cfg(feature = "up")]
-    if let Command::Run(args) = &cli.command {
-        // A process with threads cannot start a sandbox.
-        return one_shot::run(args);
-    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -124,7 +119,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             #[cfg(feature = "up")]
             Command::Kpt(args) => ("kpt", shim::kpt(args)),
             #[cfg(feature = "up")]
-            Command::Run(args) => ("run", Ok(one_shot::run(&args))),
+            Command::Run(args) => ("run", one_shot::run(*args).await),
             Command::Eval(args) => ("eval", eval::run(*args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
             Command::Top(args) => ("top", top::run(args).await),

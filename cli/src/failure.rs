@@ -89,6 +89,10 @@ impl Failure {
         Self { text: format!("{} (API server {server}); {fix}", self.text), is_unanswered: false, ..self }
     }
 
+    pub(crate) fn with_exit(self, code: u8) -> Self {
+        Self { code: code.into(), ..self }
+    }
+
     /// Prints why `subcommand` failed, and returns the exit code.
     pub(crate) fn report(&self, subcommand: &str) -> ExitCode {
         eprintln!("porch-fn {subcommand}: {self}");

@@ -18,12 +18,13 @@ use porch_fn_pool::{ImageContent, ImageKey, Reason, Time};
 use porch_fn_registry::{Client, Images, Limiter, RegistryError, ResolveError};
 use porch_fn_runner::pods::IMAGE_MISSING;
 use porch_fn_runner::pods::local::{SandboxPod, Sandboxes as SandboxesOfRunner};
-use porch_fn_sandbox::{Inside, Limits, Network, Sandbox, Served};
+use porch_fn_sandbox::{Inside, Limits, Served};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 use tokio::time::Instant;
 use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod::Pod;
+use crate::one_shot::RunFlags;
 
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
 /// further behind replaces all outdated pods.
@@ -61,7 +62,7 @@ struct Inner {
     contents: Mutex<LruCache<ImageKey, ImageContent>>,
     changes: broadcast::Sender<ImageKey>,
     /// One pull per image at a time.
-    pulls: Mutex<HashMap<ImageKey, Arc<AsyncMutex<()>>>>,
+    pulls: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
     places: Limiter,
 }
 
@@ -150,28 +151,12 @@ impl Sandboxes {
             Some(stored) => stored,
             None => {
                 pulling();
-                self.pull(image, &parsed, None).await.map_err(missing)?
+                self.pull(&parsed, None).await.map_err(missing)?
             }
         };
         let content = self.content_of(image, &parsed, &stored);
-        let run = &stored.run;
-        let command = run.command(&[]);
-        if command.is_empty() {
-            return Err(missing(
-                "the image has neither ENTRYPOINT nor CMD, so there is nothing to run: add one to it",
-            ));
-        }
         let name = self.0.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
-        let sandbox = Sandbox {
-            layers: stored.stack(),
-            user: run.user.clone(),
-            command,
-            env: run.env.clone(),
-            folder: run.folder.clone().into(),
-            network: Network::None,
-            mounts: Vec::new(),
-            limits: self.0.options.limits,
-        };
+        let sandbox = RunFlags::default().sandbox(&stored, &[], self.0.options.limits).map_err(missing)?;
         Ok(Pod { sandbox, wrapper, socket: self.0.sockets.short_path(&name), content, stored })
     }
 
@@ -189,7 +174,7 @@ impl Sandboxes {
         if known.digest.as_str() == &*found.digest {
             return;
         }
-        match self.pull(&image, &parsed, Some(known.digest.as_str())).await {
+        match self.pull(&parsed, Some(known.digest.as_str())).await {
             Ok(stored) => {
                 self.content_of(&image, &parsed, &stored);
                 // Fails only if no runner follows the changes.
@@ -220,13 +205,8 @@ impl Sandboxes {
     }
 
     /// Pulls the image, unless it is here with another digest than `outdated`.
-    async fn pull(
-        &self,
-        key: &ImageKey,
-        image: &Image,
-        outdated: Option<&str>,
-    ) -> Result<Stored, StoreError> {
-        let turn = Arc::clone(self.0.pulls.lock().entry(key.clone()).or_default());
+    async fn pull(&self, image: &Image, outdated: Option<&str>) -> Result<Stored, StoreError> {
+        let turn = Arc::clone(self.0.pulls.lock().entry(image.to_string()).or_default());
         let pulled = {
             let _turn = turn.lock().await;
             self.pull_in_turn(image, outdated).await
@@ -243,12 +223,6 @@ impl Sandboxes {
         {
             return Ok(stored);
         }
-        self.pull_now(image).await?;
-        let missing = || StoreError::Missing(self.0.store.folder().to_owned());
-        self.find(image).await?.ok_or_else(missing)
-    }
-
-    async fn pull_now(&self, image: &Image) -> Result<(), StoreError> {
         // Callers choose the registries, and some hang.
         let place = self.0.places.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let began = Instant::now();
@@ -257,7 +231,8 @@ impl Sandboxes {
         place.finish(!matches!(pulled, Err(StoreError::Registry(RegistryError::Unreachable))));
         pulled?;
         tracing::info!(%image, took = ?began.elapsed(), "pulled an image");
-        Ok(())
+        let missing = || StoreError::Missing(self.0.store.folder().to_owned());
+        self.find(image).await?.ok_or_else(missing)
     }
 }
 
