@@ -44,9 +44,9 @@ enum Command {
     Run(Box<one_shot::RunArgs>),
     #[cfg(feature = "up")]
     /// List, pull, import, export and remove the function images of this machine
-    #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/images.txt"), disable_help_subcommand = true)]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/images.txt"), disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
-    Images(images::Action),
+    Images(images::ImagesArgs),
     #[cfg(feature = "up")]
     /// Run functions for kpt and kustomize in place of docker, podman or nerdctl
     #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/shim.txt"), disable_help_subcommand = true)]
@@ -113,7 +113,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             #[cfg(feature = "up")]
             Command::Up(args) => ("up", up::run(args).await),
             #[cfg(feature = "up")]
-            Command::Images(action) => ("images", images::run(action).await),
+            Command::Images(args) => ("images", images::run(args).await),
             #[cfg(feature = "up")]
             Command::Shim(action) => ("shim", shim::install(action)),
             #[cfg(feature = "up")]

@@ -58,23 +58,28 @@ pub(crate) struct StoreArgs {
     pub(crate) default_image_prefix: String,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(mut_args(|arg| arg.global(true)))]
+pub(crate) struct ImagesArgs {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    args: StoreArgs,
+}
+
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Action {
+enum Action {
     /// List the images of this machine
     List {
         /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
         output: Output,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Pull images, also if they are here: a tag may have moved
     Pull {
         /// The images
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Read images from an archive of docker save, podman save, skopeo or porch-fn images export
     Import {
@@ -84,8 +89,6 @@ pub(crate) enum Action {
         /// Name of the image, instead of the names in the archive
         #[arg(long = "as", value_name = "IMAGE")]
         name: Option<String>,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Write an image to an OCI archive
     Export {
@@ -94,68 +97,57 @@ pub(crate) enum Action {
         /// The archive; - writes to standard output
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Print what is known about an image, as JSON
     Inspect {
         /// The image
         image: String,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Remove images
     Rm {
         /// The images
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Remove images that are not in use
     Prune {
         /// Keep images that were used in this time
         #[arg(long, value_name = "DURATION", default_value = "0s")]
         unused_for: GoDuration,
-        #[command(flatten)]
-        args: StoreArgs,
     },
 }
 
-pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(ImagesArgs { action, args }: ImagesArgs) -> Result<ExitCode, Failure> {
+    let store = args.open()?;
     match action {
-        Action::List { output, args } => list(&args.open()?, output)?,
-        Action::Pull { images, args } => {
+        Action::List { output } => list(&store, output)?,
+        Action::Pull { images } => {
             log_causes();
-            let (store, client) = (args.open()?, client(&args.registries)?);
+            let client = client(&args.registries)?;
             for image in images {
                 let image = args.image(&image)?;
-                store
-                    .pull(&client, &image, &Terminal::new(&image))
-                    .await
-                    .map_err(|error| of_image(&image, error))?;
+                let pulled = store.pull(&client, &image, &Terminal::new(&image)).await;
+                pulled.map_err(|error| of_image(&image, error))?;
                 show(&format!("{}\n", image.as_str()));
             }
         }
-        Action::Import { file, name, args } => {
-            let store = args.open()?;
+        Action::Import { file, name } => {
             let name = name.map(|name| args.image(&name)).transpose()?;
             let import = move || import(&store, &file, name.as_ref());
             for image in spawn_blocking(import).await?? {
                 show(&format!("{}\n", image.as_str()));
             }
         }
-        Action::Export { image, file, args } => {
-            let (store, image) = (args.open()?, args.image(&image)?);
+        Action::Export { image, file } => {
+            let image = args.image(&image)?;
             spawn_blocking(move || export(&store, &image, &file)).await??;
         }
-        Action::Inspect { image, args } => {
-            let (store, image) = (args.open()?, args.image(&image)?);
+        Action::Inspect { image } => {
+            let image = args.image(&image)?;
             let found = store.inspect(&image)?.ok_or_else(|| missing(&image))?;
             show(&format!("{:#}\n", details(found)));
         }
-        Action::Rm { images, args } => {
-            let store = args.open()?;
+        Action::Rm { images } => {
             for image in images {
                 let image = args.image(&image)?;
                 if !store.remove(&image)? {
@@ -164,8 +156,8 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
                 show(&format!("{}\n", image.as_str()));
             }
         }
-        Action::Prune { unused_for, args } => {
-            let pruned = args.open()?.prune(unused_for.into())?;
+        Action::Prune { unused_for } => {
+            let pruned = store.prune(unused_for.into())?;
             show(&format!("removed {} images, {} MiB\n", pruned.images, pruned.bytes >> 20));
         }
     }

@@ -105,7 +105,12 @@ const RUNS: [(&str, &str, &str, i32); 18] = [
     ("missing example.com/fn/results:v1", LIST, "oops\n", 3),
     ("missing example.com/fn/no-program:v1", "", "ENGINE: ", 127),
     ("missing example.com/fn/not-executable:v1", "", "ENGINE: ", 126),
-    ("missing --rm=false example.com/fn/cat:v1", "", "ENGINE: `run` is always with --rm and --interactive", 125),
+    (
+        "missing --rm=false example.com/fn/cat:v1",
+        "",
+        "ENGINE: `run` is always with --rm and --interactive",
+        125,
+    ),
     ("missing -i=x example.com/fn/cat:v1", "", "ENGINE: run: invalid value 'x' for '--interactive", 125),
 ];
 
