@@ -94,8 +94,8 @@ pub(crate) async fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
     let mut report = Report::new(&args.address);
     if args.cold {
         for image in &args.image {
-            for (index, load) in loads.iter().enumerate() {
-                report.add_cold(index, image, load.call_once(image).await?);
+            for load in &loads {
+                report.cold.push(load.call_once(image).await?);
             }
         }
     } else {

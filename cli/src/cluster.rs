@@ -86,20 +86,14 @@ pub(crate) struct Reached {
 // === impl ClusterArgs ===
 
 impl ClusterArgs {
-    /// Without cluster flags, returns `address`. Otherwise forwards `port` of a pod that belongs to
-    /// the first of `services` that exists.
-    pub(crate) async fn reach(
-        &self,
-        address: String,
-        services: &[&'static str],
-        port: &Port,
-    ) -> Result<Reached, Failure> {
+    /// Without cluster flags, returns `address`. Otherwise forwards `port` of a router, or of the
+    /// only runner if there are no routers.
+    pub(crate) async fn reach(&self, address: String, port: &Port) -> Result<Reached, Failure> {
         if self.namespace.is_none() && self.kubeconfig.is_none() && self.context.is_none() {
             return Ok(Reached { address, forward: None });
         }
         let cluster = self.connect().await?;
-        let forward =
-            cluster.forward(services, port).await.map_err(|error| error.with_server(&cluster.server))?;
+        let forward = cluster.forward(port).await.map_err(|error| error.with_server(&cluster.server))?;
         Ok(Reached { address: forward.address.to_string(), forward: Some(forward) })
     }
 
@@ -159,10 +153,9 @@ impl Cluster {
         Self { namespace: namespace.to_owned(), client: self.client.clone(), server: self.server.clone() }
     }
 
-    /// Forwards a local port to `port` of a ready pod. The pod belongs to the first of `services`
-    /// that exists.
-    async fn forward(&self, services: &[&'static str], port: &Port) -> Result<Forward, Failure> {
-        let service = self.service(services).await?;
+    /// Forwards a local port to `port` of a ready pod of [`Self::service`].
+    async fn forward(&self, port: &Port) -> Result<Forward, Failure> {
+        let service = self.service().await?;
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
         let pods = self.pods(&selector).await?;
         let Some(pod) = pods.iter().find(|pod| is_ready(pod)) else {
@@ -180,18 +173,17 @@ impl Cluster {
         Forward::start(pods, pod.name_any(), port).await
     }
 
-    /// Returns the first Service of these names that exists.
-    async fn service(&self, names: &[&'static str]) -> Result<Service, Failure> {
+    /// Returns the Service of the routers, else the one of the only runner.
+    async fn service(&self) -> Result<Service, Failure> {
         let (api, namespace) = (Api::namespaced(self.client.clone(), &self.namespace), &self.namespace);
-        for &name in names {
+        for name in [ROUTERS, CALLED] {
             let what = || format!("Service {name} in namespace {namespace}");
             if let Some(service) = bounded(api.get_opt(name)).await.map_err(unread(what))? {
                 return Ok(service);
             }
         }
-        let name = names.first().copied().unwrap_or_default();
         let fix = "see -n, or apply deploy/";
-        Err(Failure::unreachable(format!("there is no Service {name} in namespace {namespace}: {fix}")))
+        Err(Failure::unreachable(format!("there is no Service {ROUTERS} in namespace {namespace}: {fix}")))
     }
 
     /// Lists the pods that `selector` matches. An empty selector matches no pods here.

@@ -118,7 +118,7 @@ enum Action {
 }
 
 pub(crate) async fn run(ImagesArgs { action, args }: ImagesArgs) -> Result<ExitCode, Failure> {
-    let store = args.open()?;
+    let store = args.registries.open()?;
     match action {
         Action::List { output } => list(&store, output)?,
         Action::Pull { images } => {
@@ -246,22 +246,18 @@ pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure 
 // === impl RegistryArgs ===
 
 impl RegistryArgs {
-    /// The image store that the flags choose. If this process is root, all files of images belong to
-    /// the user of all sandboxes.
-    pub(crate) fn store_options(&self) -> Result<Options, Failure> {
+    /// Opens the image store. If this process is root, all files of images belong to the user of all
+    /// sandboxes.
+    pub(crate) fn open(&self) -> Result<Store, Failure> {
         let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
         let folder = self.store.folder().map_err(Failure::usage)?;
-        Ok(Options { folder, max_bytes: self.store.image_max_size.0, owner })
+        Ok(Store::open(Options { folder, max_bytes: self.store.image_max_size.0, owner })?)
     }
 }
 
 // === impl StoreArgs ===
 
 impl StoreArgs {
-    pub(crate) fn open(&self) -> Result<Store, Failure> {
-        Ok(Store::open(self.registries.store_options()?)?)
-    }
-
     pub(crate) fn image(&self, name: &str) -> Result<Image, Failure> {
         Image::parse(name, &self.default_image_prefix)
             .map_err(|error| Failure::usage(format!("{name:?}: {error}")))

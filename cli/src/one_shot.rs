@@ -191,7 +191,7 @@ async fn find(
     pull: Pull,
     image: &Image,
 ) -> Result<Result<Stored, Option<StoreError>>, Failure> {
-    let store = args.open()?;
+    let store = args.registries.open()?;
     let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
     if stored.is_none() && pull != Pull::Never {
         if is_for_a_person() {

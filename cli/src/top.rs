@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::admin::{AdminPort, PageArgs};
-use crate::cluster::{ADMIN, CALLED, ROUTERS};
+use crate::cluster::ADMIN;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
 
@@ -61,7 +61,7 @@ struct Top {
 
 pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
     let TopArgs { sort_by, limit, once, page: PageArgs { address, output, cluster } } = args;
-    let reached = cluster.reach(address, &[ROUTERS, CALLED], &ADMIN).await?;
+    let reached = cluster.reach(address, &ADMIN).await?;
     let router = AdminPort { kind: "router", address: reached.address.clone() };
     let is_live = output == Output::Table && !once && std::io::stdout().is_terminal();
     if is_live {

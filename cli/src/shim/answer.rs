@@ -34,7 +34,7 @@ impl Engine {
 
     async fn manage(self, verb: &Verb, name: &str) -> Result<ExitCode, Failure> {
         let args = settings()?.store;
-        let (store, image) = (args.open()?, args.image(name)?);
+        let (store, image) = (args.registries.open()?, args.image(name)?);
         let done = match verb {
             Verb::Tags => Some(tags(&store, image.repository())?),
             Verb::Inspect => store.inspect(&image)?.map(|found| format!("[{:#}]\n", details(found))),

@@ -24,6 +24,8 @@ use tokio::time::Instant;
 use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod::Pod;
+use crate::failure::Failure;
+use crate::images::{RegistryArgs, client};
 use crate::one_shot::RunFlags;
 
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
@@ -33,27 +35,16 @@ const MAX_CHANGES: usize = 1024;
 /// tag until the image gets its next pod.
 const MAX_CONTENTS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// How sandboxes are made.
-#[derive(Debug, Clone)]
-pub(super) struct SandboxOptions {
-    /// `--image-dir` and `--image-max-size`.
-    pub(super) images: porch_fn_images::Options,
-    /// Access to registries.
-    pub(super) client: Arc<Client>,
-    /// How long the digest of a tag counts (`--image-metadata-ttl`).
-    pub(super) ttl: Duration,
-    /// Limits of each sandbox.
-    pub(super) limits: Limits,
-}
-
 /// The sandboxes of one process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Sandboxes(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    options: SandboxOptions,
+    /// Limits of each sandbox.
+    limits: Limits,
     store: Store,
+    client: Arc<Client>,
     registries: Images,
     /// The wrapper-servers' sockets.
     sockets: RunFolder,
@@ -115,22 +106,24 @@ impl SandboxesOfRunner for Sandboxes {
 }
 
 impl Sandboxes {
-    /// Opens the image store. Blocks.
+    /// Opens the image store. The digest of a tag counts for `ttl`.
     ///
     /// # Errors
-    /// The store cannot be used.
-    pub(super) fn open(options: SandboxOptions) -> Result<Self, StoreError> {
-        let store = Store::open(options.images.clone())?;
+    /// The flags are wrong, or the store cannot be used.
+    pub(super) fn open(args: &RegistryArgs, ttl: Duration, limits: Limits) -> Result<Self, Failure> {
+        let store = args.open()?;
+        let client = Arc::new(client(args)?);
         porch_fn_sandbox::take_own_cgroup();
-        let missing = porch_fn_sandbox::not_enforced(&options.limits);
+        let missing = porch_fn_sandbox::not_enforced(&limits);
         if !missing.is_empty() {
             tracing::warn!("{missing}");
         }
         Ok(Self(Arc::new(Inner {
+            limits,
             sockets: store.run_folder()?,
-            registries: Images::new(Arc::clone(&options.client) as Arc<_>, options.ttl),
+            registries: Images::new(Arc::clone(&client) as Arc<_>, ttl),
             store,
-            options,
+            client,
             next_socket: AtomicU64::new(0),
             contents: Mutex::new(LruCache::new(MAX_CONTENTS)),
             changes: broadcast::channel(MAX_CHANGES).0,
@@ -156,7 +149,7 @@ impl Sandboxes {
         };
         let content = self.content_of(image, &parsed, &stored);
         let name = self.0.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
-        let sandbox = RunFlags::default().sandbox(&stored, &[], self.0.options.limits).map_err(missing)?;
+        let sandbox = RunFlags::default().sandbox(&stored, &[], self.0.limits).map_err(missing)?;
         Ok(Pod { sandbox, wrapper, socket: self.0.sockets.short_path(&name), content, stored })
     }
 
@@ -227,7 +220,7 @@ impl Sandboxes {
         let place = self.0.places.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let began = Instant::now();
         tracing::info!(%image, "pulling an image");
-        let pulled = self.0.store.pull(&self.0.options.client, image, &()).await;
+        let pulled = self.0.store.pull(&self.0.client, image, &()).await;
         place.finish(!matches!(pulled, Err(StoreError::Registry(RegistryError::Unreachable))));
         pulled?;
         tracing::info!(%image, took = ?began.elapsed(), "pulled an image");
