@@ -25,36 +25,27 @@ use self::flags::ImageStoreFlags;
 pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
+use crate::porch_config::CATALOG;
 
 /// Where images are kept, and how registries are reached.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sandboxes")]
 pub(crate) struct RegistryArgs {
     #[command(flatten)]
     pub(crate) store: ImageStoreFlags,
     /// Registries that speak plain HTTP: host or host:port, separated by commas
-    #[arg(
-        long,
-        value_name = "HOSTS",
-        env = "PORCH_FN_INSECURE_REGISTRIES",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Sandboxes"
-    )]
-    pub(crate) insecure_registries: CommaList,
+    #[arg(long, value_name = "HOSTS", env = "PORCH_FN_INSECURE_REGISTRIES")]
+    pub(crate) insecure_registries: Option<CommaList>,
 }
 
 /// Flags of all commands that name images themselves.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sandboxes")]
 pub(crate) struct StoreArgs {
     #[command(flatten)]
     pub(crate) registries: RegistryArgs,
     /// Prefix for images without a registry
-    #[arg(
-        long,
-        value_name = "PREFIX",
-        default_value = "ghcr.io/kptdev/krm-functions-catalog",
-        help_heading = "Sandboxes"
-    )]
+    #[arg(long, value_name = "PREFIX", default_value = CATALOG)]
     pub(crate) default_image_prefix: String,
 }
 

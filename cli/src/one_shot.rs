@@ -22,6 +22,7 @@ use crate::images::{StoreArgs, Terminal, client, log_causes, missing, of_image};
 use crate::mounts::parse_own;
 
 const NAME: &str = "porch-fn run";
+pub(crate) const NOTHING_TO_RUN: &str = "the image has neither ENTRYPOINT nor CMD: add one to it";
 /// Exit codes of timeout(1), and of a shell.
 const TIMED_OUT: u8 = 124;
 const SIGNALED: i32 = 128;
@@ -29,12 +30,12 @@ const SIGNALED: i32 = 128;
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    run: Run,
+    pub(crate) run: Run,
     /// End the function after this time
     #[arg(long, value_name = "DURATION")]
-    timeout: Option<GoDuration>,
+    pub(crate) timeout: Option<GoDuration>,
     #[command(flatten)]
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 /// What to run, as the caller of porch-fn or of a container engine says.
@@ -102,23 +103,13 @@ pub(crate) enum Pull {
     Never,
 }
 
-pub(crate) async fn run(RunArgs { run, timeout, settings }: RunArgs) -> Result<ExitCode, Failure> {
-    let ran = try_run(&run, &settings, timeout, None).await;
-    ran.map_err(|failure| failure.with_exit(FAILED))
+pub(crate) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+    run_as(None, args).await.map_err(|failure| failure.with_exit(FAILED))
 }
 
-/// Runs an image as a container engine would.
-pub(crate) async fn run_as(engine: Engine, run: &Run, settings: &Settings) -> Result<ExitCode, Failure> {
-    try_run(run, settings, None, Some(engine)).await
-}
-
-/// Runs the image, and returns the exit code of its command.
-async fn try_run(
-    run: &Run,
-    settings: &Settings,
-    timeout: Option<GoDuration>,
-    engine: Option<Engine>,
-) -> Result<ExitCode, Failure> {
+/// Runs an image, as porch-fn or as a container engine would. Returns the exit code of its command.
+pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<ExitCode, Failure> {
+    let RunArgs { run, timeout, settings } = args;
     let program = engine.map_or(NAME, Engine::name);
     let image = settings.store.image(&run.image)?;
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -130,7 +121,7 @@ async fn try_run(
         (Err(None), None) => return Err(missing(&image)),
     };
     let sandbox = run.flags.sandbox(&stored, &run.args, settings.limits.limits());
-    let sandbox = sandbox.map_err(|error| of_image(&image, format!("{error}, or name a command")))?;
+    let sandbox = sandbox.ok_or_else(|| of_image(&image, format!("{NOTHING_TO_RUN}, or name a command")))?;
     let missing = not_enforced(&sandbox.limits);
     if is_for_a_person() && !missing.is_empty() {
         eprintln!("{program}: {missing}");
@@ -185,12 +176,10 @@ fn is_for_a_person() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Returns the image, or why it cannot be pulled. `None`: it is not here, and must not be pulled.
-async fn find(
-    args: &StoreArgs,
-    pull: Pull,
-    image: &Image,
-) -> Result<Result<Stored, Option<StoreError>>, Failure> {
+/// The image, or why it cannot be pulled. `None`: it is not here, and must not be pulled.
+type Found = Result<Stored, Option<StoreError>>;
+
+async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<Found, Failure> {
     let store = args.registries.open()?;
     let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
     if stored.is_none() && pull != Pull::Never {
@@ -217,20 +206,12 @@ fn end_after(timeout: Duration, program: &'static str) {
 // === impl RunFlags ===
 
 impl RunFlags {
-    /// A sandbox for the image. `args` replace the image's CMD.
-    ///
-    /// # Errors
-    /// There is nothing to run.
-    pub(crate) fn sandbox(
-        &self,
-        stored: &Stored,
-        args: &[String],
-        limits: Limits,
-    ) -> Result<Sandbox, &'static str> {
+    /// A sandbox for the image. `args` replace the image's CMD. `None`: [`NOTHING_TO_RUN`].
+    pub(crate) fn sandbox(&self, stored: &Stored, args: &[String], limits: Limits) -> Option<Sandbox> {
         let config = &stored.run;
         let command = config.command(args);
         if command.is_empty() {
-            return Err("the image has neither ENTRYPOINT nor CMD: add one to it");
+            return None;
         }
         let mut env = config.env.clone();
         for variable in &self.env {
@@ -241,7 +222,7 @@ impl RunFlags {
             env.retain(|set| set.split('=').next() != Some(name));
             env.extend(value.map(|value| format!("{name}={value}")));
         }
-        Ok(Sandbox {
+        Some(Sandbox {
             layers: stored.stack(),
             user: self.user.clone().unwrap_or_else(|| config.user.clone()),
             command,

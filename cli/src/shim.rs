@@ -53,7 +53,7 @@ pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
     let asked = asked.map_err(|problem| {
         Failure::new(format!("{problem}; this is porch-fn in place of {}", engine.name()))
     });
-    let answer = async { engine.answer(&asked?).await };
+    let answer = async { engine.answer(asked?).await };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let answered = runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(answer));
     Some(answered.unwrap_or_else(|failure| {

@@ -10,7 +10,7 @@ pub(super) mod tests;
 
 use super::facts::Facts;
 use super::finding::{Finding, Level, Report};
-use super::installation::Installed;
+use super::installation::Server;
 use super::rights;
 
 type Check = (&'static str, fn(&Facts, &mut Report));
@@ -115,8 +115,8 @@ fn runners(facts: &Facts, report: &mut Report) {
     }
 }
 
-fn replicas<F>(facts: &Facts, installed: &Installed<F>, recommended: i32, report: &mut Report) {
-    let (namespace, workload) = (&facts.namespace, &installed.workload);
+fn replicas(facts: &Facts, server: &Server, recommended: i32, report: &mut Report) {
+    let (namespace, workload) = (&facts.namespace, &server.workload);
     let (deployment, ready, replicas) = (&workload.name, workload.ready, workload.replicas);
     if replicas == 0 {
         let fix = format!("kubectl -n {namespace} scale deployment {deployment} --replicas={recommended}");

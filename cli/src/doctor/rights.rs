@@ -39,15 +39,12 @@ pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
         let of_verb = |verb: &&_| right(home, account, namespace, (group, resource, verb), name);
         rights.extend(verbs.iter().map(of_verb));
     };
-    if let Some(router) = &installed.router
-        && let Ok(flags) = &router.flags
+    if let (Some(router), Some(flags)) = (&installed.router, &installed.router_flags)
         && let Target::Kubernetes { namespace, .. } = &flags.runners
     {
         add(&router.workload.account, namespace, SLICES, "");
     }
-    if let Some(runner) = &installed.runner
-        && let Ok(flags) = &runner.flags
-    {
+    if let (Some(runner), Some(flags)) = (&installed.runner, &installed.runner_flags) {
         let (account, functions) = (&runner.workload.account, &flags.pod_namespace);
         let needs_services = flags.pod_connect != PodConnect::PodIp;
         let of_pods = RUNNERS.iter().filter(|_| flags.has_function_pods());

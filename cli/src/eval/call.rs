@@ -24,15 +24,14 @@ pub(super) struct Status {
     pub(super) functions: String,
 }
 
+type Answer = Result<EvaluateFunctionResponse, Status>;
+
 /// Calls the function with the ResourceList `list`. A status other than OK is the inner error.
 ///
 /// # Errors
 ///
 /// When there is no answer.
-pub(super) async fn call(
-    args: &EvalArgs,
-    list: Bytes,
-) -> Result<Result<EvaluateFunctionResponse, Status>, Failure> {
+pub(super) async fn call(args: &EvalArgs, list: Bytes) -> Result<Answer, Failure> {
     let reached = args.cluster.reach(args.address.clone(), &GRPC).await?;
     let connection = connection(&reached.address)?;
     let request = frame(encode_request(list.into(), &args.image, args.tag.as_deref().unwrap_or_default()));
@@ -65,7 +64,7 @@ async fn is_http_port(address: &str) -> bool {
     AdminPort { kind: "router", address: address.to_owned() }.get("/healthz").await.is_ok()
 }
 
-fn answer_of(reply: &Reply) -> Result<Result<EvaluateFunctionResponse, Status>, Failure> {
+fn answer_of(reply: &Reply) -> Result<Answer, Failure> {
     let code = reply.code();
     if code != Code::Ok {
         let trailers = reply.status_headers();

@@ -9,6 +9,7 @@ use porch_fn_sandbox::Limits;
 
 /// Where images are kept, and where they come from.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sandboxes")]
 pub(crate) struct ImageStoreFlags {
     /// Folder for function images: pulled, unpacked, and shared by all processes of this user.
     ///
@@ -18,13 +19,12 @@ pub(crate) struct ImageStoreFlags {
         value_name = "DIR",
         env = "PORCH_FN_IMAGE_DIR",
         default_value = "",
-        hide_default_value = true,
-        help_heading = "Sandboxes"
+        hide_default_value = true
     )]
     pub(crate) image_dir: String,
     /// Largest size of all function images in that folder. A pull removes the images that were
     /// unused for longest
-    #[arg(long, value_name = "SIZE", default_value = "20Gi", help_heading = "Sandboxes")]
+    #[arg(long, value_name = "SIZE", default_value = "20Gi")]
     pub(crate) image_max_size: Size,
     /// Mirrors of registries.
     #[command(flatten)]
@@ -86,19 +86,20 @@ pub(crate) mod limits {
 
 /// The limits of each sandbox of `up`.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sandboxes")]
 #[allow(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(crate) struct SandboxFlags {
     /// Memory of a sandbox's processes and of its /tmp; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory)]
     pub(crate) sandbox_memory: Size,
     /// Number of a sandbox's processes and threads
-    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids)]
     pub(crate) sandbox_pids: u64,
     /// Processors for a sandbox, such as 1.5; 0: no limit
-    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus)]
     pub(crate) sandbox_cpus: f64,
     /// Size of a sandbox's /tmp
-    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size)]
     pub(crate) sandbox_tmp_size: Size,
 }
 

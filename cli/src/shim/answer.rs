@@ -10,7 +10,7 @@ use super::command::{Asked, Verb};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::images::{Terminal, client, details};
-use crate::one_shot::{Settings, run_as};
+use crate::one_shot::{RunArgs, Settings, run_as};
 use crate::output::show;
 
 /// kpt asks Docker for its version, and needs at least 20.10.0.
@@ -19,15 +19,17 @@ const VERSION: &str = "20.10.27";
 // === impl Engine ===
 
 impl Engine {
-    pub(super) async fn answer(self, asked: &Asked) -> Result<ExitCode, Failure> {
+    pub(super) async fn answer(self, asked: Asked) -> Result<ExitCode, Failure> {
         match asked {
             // kpt reads Docker's, and only runs the others'.
             Asked::Version { short: true } => show(&format!("{VERSION}\n")),
             Asked::Version { short: false } => {
                 show(&format!("Client: porch-fn {}\n Version: {VERSION}\n", porch_fn_version::VERSION));
             }
-            Asked::Run(run) => return run_as(self, run, &settings()?).await,
-            Asked::Image(verb, name) => return self.manage(verb, name).await,
+            Asked::Run(run) => {
+                return run_as(Some(self), RunArgs { run, timeout: None, settings: settings()? }).await;
+            }
+            Asked::Image(verb, name) => return self.manage(&verb, &name).await,
         }
         Ok(ExitCode::SUCCESS)
     }

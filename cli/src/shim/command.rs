@@ -14,7 +14,7 @@ pub(crate) enum Asked {
     /// `version`. `short`: only the client's number.
     Version { short: bool },
     /// `run`.
-    Run(Box<Run>),
+    Run(Run),
     /// Something about this image.
     Image(Verb, String),
 }
@@ -63,7 +63,7 @@ const ANSWERED: &str = "only `version`, `version --format {{.Client.Version}}`, 
 
 pub(crate) fn parse(words: &[&str]) -> Result<Asked, String> {
     if let ["run", ..] = words {
-        return run(words).map(|run| Asked::Run(Box::new(run)));
+        return run(words).map(Asked::Run);
     }
     let is_repository = |name: &str| name.rsplit('/').next().is_some_and(|last| !last.contains([':', '@']));
     let (verb, image) = match *words {
@@ -116,7 +116,7 @@ mod tests {
 
     fn run_of(line: &str) -> Run {
         match asked(line) {
-            Ok(Asked::Run(run)) => *run,
+            Ok(Asked::Run(run)) => run,
             other => panic!("{line}: {other:?}"),
         }
     }

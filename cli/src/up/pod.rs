@@ -15,7 +15,7 @@ use porch_fn_pool::{ImageContent, Reason};
 use porch_fn_runner::pods::local::{GRACE, SandboxPod};
 use porch_fn_sandbox::{Launch, Pipes, Running, Sandbox, SandboxError, Server};
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::Receiver;
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use wrapper_server::go_exit_text;
@@ -48,7 +48,7 @@ impl SandboxPod for Pod {
 
     fn run<'a>(
         self: Box<Self>,
-        stopped: &'a mut oneshot::Receiver<Infallible>,
+        stopped: &'a mut Receiver<Infallible>,
         listening: &'a (dyn Fn(PathBuf) + Sync),
     ) -> BoxFuture<'a, Option<Reason>> {
         async move {
@@ -92,11 +92,7 @@ async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<
 }
 
 /// Waits for the end of the pod, or ends it.
-async fn watch(
-    mut child: Child,
-    running: Running,
-    stopped: &mut oneshot::Receiver<Infallible>,
-) -> Option<Reason> {
+async fn watch(mut child: Child, running: Running, stopped: &mut Receiver<Infallible>) -> Option<Reason> {
     let mut reported = Vec::new();
     let mut look = interval(LIMITS_EVERY);
     loop {

@@ -26,7 +26,7 @@ use wrapper_server::{Inherited, run_in_sandbox};
 use super::pod::Pod;
 use crate::failure::Failure;
 use crate::images::{RegistryArgs, client};
-use crate::one_shot::RunFlags;
+use crate::one_shot::{NOTHING_TO_RUN, RunFlags};
 
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
 /// further behind replaces all outdated pods.
@@ -149,7 +149,8 @@ impl Sandboxes {
         };
         let content = self.content_of(image, &parsed, &stored);
         let name = self.0.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
-        let sandbox = RunFlags::default().sandbox(&stored, &[], self.0.limits).map_err(missing)?;
+        let sandbox = RunFlags::default().sandbox(&stored, &[], self.0.limits);
+        let sandbox = sandbox.ok_or_else(|| missing(NOTHING_TO_RUN))?;
         Ok(Pod { sandbox, wrapper, socket: self.0.sockets.short_path(&name), content, stored })
     }
 
