@@ -116,14 +116,10 @@ impl ClusterArgs {
         // their own timeouts.
         config.read_timeout = None;
         // The URL may contain a name and a password.
-        let server = config.cluster_url.clone();
-        let server = format!(
-            "{}://{}{}{}",
-            server.scheme_str().unwrap_or("https"),
-            server.host().unwrap_or_default(),
-            server.port_u16().map(|port| format!(":{port}")).unwrap_or_default(),
-            server.path().trim_end_matches('/')
-        );
+        let server = &config.cluster_url;
+        let host = server.authority().and_then(|authority| authority.as_str().rsplit('@').next());
+        let (scheme, path) = (server.scheme_str().unwrap_or("https"), server.path().trim_end_matches('/'));
+        let server = format!("{scheme}://{}{path}", host.unwrap_or_default());
         let client = Client::try_from(config).map_err(|error| {
             Failure::unreachable(format!("cannot create a client for the API server: {error}"))
         })?;

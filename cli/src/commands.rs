@@ -1,11 +1,11 @@
 //! Defines the subcommands, and runs the one that the command line names.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tokio::runtime::Runtime;
 
 use crate::admin::PageArgs;
 use crate::output::{HELP, show};
@@ -101,12 +101,10 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return error.report(),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("porch-fn: cannot start threads: {error}");
-            return ExitCode::FAILURE;
-        }
+    let threads = Runtime::new();
+    let Ok(runtime) = threads.inspect_err(|error| eprintln!("porch-fn: cannot start threads: {error}"))
+    else {
+        return ExitCode::FAILURE;
     };
     let (subcommand, done) = runtime.block_on(async {
         match cli.command {
@@ -148,6 +146,6 @@ fn print_completion(shell: Shell) -> ExitCode {
         // the subcommands never match.
         script = script.replace("porch__subcmd__fn", "porch__fn");
     }
-    // Do not panic if the shell has closed the pipe.
-    std::io::stdout().write_all(script.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    show(&script);
+    ExitCode::SUCCESS
 }

@@ -17,25 +17,15 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 
-type LastError = Arc<Mutex<Option<String>>>;
-
 /// A port forward. It ends when this value is dropped.
 pub(crate) struct Forward {
     /// The local listen address, on the loopback interface: other machines cannot connect.
     pub(crate) address: SocketAddr,
     /// Name of the pod that receives the connections.
     pub(crate) pod: String,
-    last_error: LastError,
+    last_error: Arc<Mutex<Option<String>>>,
     /// Accepts connections. Dropping it closes the listener and all connections.
     _task: JoinSet<()>,
-}
-
-/// A port of a pod.
-#[derive(Clone)]
-struct Target {
-    pods: Api<Pod>,
-    pod: String,
-    port: u16,
 }
 
 // === impl Forward ===
@@ -46,14 +36,13 @@ impl Forward {
         let listening = |error| Failure::unreachable(format!("cannot listen on a local port: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
-        let target = Target { pods, pod: pod.clone(), port };
-        let first = target.open().await.map_err(|error| {
+        let first = open(&pods, &pod, port).await.map_err(|error| {
             let fix = "check that you may get and create pods/portforward";
             Failure::unreachable(format!("cannot forward a port of pod {pod}: {}; {fix}", Causes(&error)))
         })?;
         let last_error = Arc::new(Mutex::new(None));
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, first, target, Arc::clone(&last_error)));
+        task.spawn(accept(listener, Some(first), pods, pod.clone(), port, Arc::clone(&last_error)));
         Ok(Self { address, pod, last_error, _task: task })
     }
 
@@ -64,16 +53,18 @@ impl Forward {
     }
 }
 
-// === impl Target ===
-
-impl Target {
-    async fn open(&self) -> Result<Portforwarder, RequestError> {
-        bounded(self.pods.portforward(&self.pod, &[self.port])).await
-    }
+async fn open(pods: &Api<Pod>, pod: &str, port: u16) -> Result<Portforwarder, RequestError> {
+    bounded(pods.portforward(pod, &[port])).await
 }
 
-async fn accept(listener: TcpListener, first: Portforwarder, target: Target, last_error: LastError) {
-    let mut first = Some(first);
+async fn accept(
+    listener: TcpListener,
+    mut first: Option<Portforwarder>,
+    pods: Api<Pod>,
+    pod: String,
+    port: u16,
+    last_error: Arc<Mutex<Option<String>>>,
+) {
     let mut connections = JoinSet::new();
     loop {
         let stream = match listener.accept().await {
@@ -83,14 +74,15 @@ async fn accept(listener: TcpListener, first: Portforwarder, target: Target, las
                 break;
             }
         };
-        let (opened, target, last_error) = (first.take(), target.clone(), Arc::clone(&last_error));
+        let (opened, pods, pod) = (first.take(), pods.clone(), pod.clone());
+        let last_error = Arc::clone(&last_error);
         connections.spawn(async move {
             let opened = match opened {
                 Some(opened) => Ok(opened),
-                None => target.open().await,
+                None => open(&pods, &pod, port).await,
             };
             let error = match opened {
-                Ok(forwarder) => copy(stream, forwarder, target.port).await,
+                Ok(forwarder) => copy(stream, forwarder, port).await,
                 Err(error) => Some(Causes(&error).to_string()),
             };
             if error.is_some() {

@@ -44,10 +44,13 @@ const LIVE: [&str; 5] = ["discovery", "reachability", "ring", "executables", "co
 
 /// Runs the checks and returns all findings.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut report = Report::default();
-    report.start("programs");
-    programs(facts, &mut report);
-    let checks = match report.findings.first().map(|finding| finding.level) {
+    let findings_of = |(name, check): &Check| {
+        let mut report = Report::new(name);
+        check(facts, &mut report);
+        report.findings
+    };
+    let mut findings = findings_of(&("programs", programs));
+    let checks = match findings.first().map(|finding| finding.level) {
         None => CHECKS,
         // No pod answers, so doctor does not know whether the program is Porch's runner or ours.
         // Only the readiness check applies to both. Its finding may explain the missing answers: a
@@ -55,11 +58,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };
-    for (name, check) in checks {
-        report.start(name);
-        check(facts, &mut report);
-    }
-    report.findings
+    findings.extend(checks.iter().flat_map(findings_of));
+    findings
 }
 
 /// Returns whether the finding may be a temporary effect of a change.

@@ -164,11 +164,11 @@ mod tests {
         assert_eq!(attributes.resource.as_deref(), Some("functionconfigs"));
         assert_eq!(attributes.subresource.as_deref(), Some("status"));
         let granted = Right { granted: true, ..missing.clone() };
-        let mut report = Report::default();
-        check(&Ok(vec![granted.clone()]), &mut report);
-        report.start("");
-        check(&Ok(vec![missing, granted]), &mut report);
-        let texts: Vec<_> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
+        let texts = [vec![granted.clone()], vec![missing, granted]].map(|rights| {
+            let mut report = Report::new("rights");
+            check(&Ok(rights), &mut report);
+            report.findings.into_iter().map(|finding| finding.text).collect::<String>()
+        });
         let missing =
             "ServiceAccount runner may not patch functionconfigs/status.config.porch.kpt.dev in functions";
         assert_eq!(texts, ["all 1 granted", missing]);
