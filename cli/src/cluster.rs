@@ -93,7 +93,7 @@ impl ClusterArgs {
             return Ok(Reached { address, forward: None });
         }
         let cluster = self.connect().await?;
-        let forward = cluster.forward(port).await.map_err(|error| error.with_server(&cluster.server))?;
+        let forward = cluster.forward(port).await?;
         Ok(Reached { address: forward.address.to_string(), forward: Some(forward) })
     }
 
@@ -173,8 +173,8 @@ impl Cluster {
     async fn service(&self) -> Result<Service, Failure> {
         let (api, namespace) = (Api::namespaced(self.client.clone(), &self.namespace), &self.namespace);
         for name in [ROUTERS, CALLED] {
-            let what = || format!("Service {name} in namespace {namespace}");
-            if let Some(service) = bounded(api.get_opt(name)).await.map_err(unread(what))? {
+            let what = format!("Service {name} in namespace {namespace}");
+            if let Some(service) = bounded(api.get_opt(name)).await.map_err(self.unread(&what))? {
                 return Ok(service);
             }
         }
@@ -197,35 +197,42 @@ impl Cluster {
         K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        list(&api, &format!("the {what} of namespace {}", self.namespace), params, MAX_OBJECTS).await
+        self.list(&api, &format!("the {what} of namespace {}", self.namespace), params, MAX_OBJECTS).await
     }
-}
 
-/// Converts a request's error to a [`Failure`] that names the requested object.
-pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Failure {
-    move |error| {
-        let text = format!("{} cannot be read: {}", what(), Causes(&error));
-        if error.code().is_some() { Failure::unreachable(text) } else { Failure::unanswered(text) }
+    /// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
+    /// objects in an error.
+    pub(crate) async fn list<K: Clone + Debug + DeserializeOwned>(
+        &self,
+        api: &Api<K>,
+        what: &str,
+        params: ListParams,
+        max: u32,
+    ) -> Result<Vec<K>, Failure> {
+        let mut params = params.limit(PAGE);
+        let mut objects = Vec::new();
+        for _ in 0..max.div_ceil(PAGE) {
+            let listed = bounded(api.list(&params)).await.map_err(self.unread(what))?;
+            objects.extend(listed.items);
+            match listed.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(objects),
+            }
+        }
+        Err(Failure::unreachable(format!("{what} cannot be read: there are more than {max}")))
     }
-}
 
-/// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
-/// objects in an error.
-pub(crate) async fn list<K>(api: &Api<K>, what: &str, params: ListParams, max: u32) -> Result<Vec<K>, Failure>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
-    let mut params = params.limit(PAGE);
-    let mut objects = Vec::new();
-    for _ in 0..max.div_ceil(PAGE) {
-        let listed = bounded(api.list(&params)).await.map_err(unread(|| what.to_owned()))?;
-        objects.extend(listed.items);
-        match listed.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(objects),
+    /// Converts a request's error to a [`Failure`] that names the requested object, and the API server
+    /// if that did not answer.
+    pub(crate) fn unread(&self, what: &str) -> impl Fn(RequestError) -> Failure {
+        move |error| {
+            let text = format!("{what} cannot be read: {}", Causes(&error));
+            Failure::unreachable(match error.code() {
+                Some(_) => text,
+                None => format!("{text} (API server {}); see --kubeconfig and --context", self.server),
+            })
         }
     }
-    Err(Failure::unreachable(format!("{what} cannot be read: there are more than {max}")))
 }
 
 /// Returns whether a pod is ready and not terminating.

@@ -11,32 +11,19 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use porch_fn_flags::{CommaList, GoDuration};
+use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{Archive, ImageInfo, Options, Owner, Store};
+use porch_fn_images::{Archive, ImageInfo, Store};
 use porch_fn_registry::Platform;
-use porch_fn_sandbox::UNPRIVILEGED;
-use rustix::process::geteuid;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::client::{client, log_causes};
-use self::flags::ImageStoreFlags;
+use self::flags::RegistryArgs;
 pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
 use crate::porch_config::CATALOG;
-
-/// Where images are kept, and how registries are reached.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Sandboxes")]
-pub(crate) struct RegistryArgs {
-    #[command(flatten)]
-    pub(crate) store: ImageStoreFlags,
-    /// Registries that speak plain HTTP: host or host:port, separated by commas
-    #[arg(long, value_name = "HOSTS", env = "PORCH_FN_INSECURE_REGISTRIES")]
-    pub(crate) insecure_registries: Option<CommaList>,
-}
 
 /// Flags of all commands that name images themselves.
 #[derive(Debug, Clone, clap::Args)]
@@ -232,18 +219,6 @@ pub(crate) fn missing(image: &Image) -> Failure {
 
 pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{}: {error}", image.as_str()))
-}
-
-// === impl RegistryArgs ===
-
-impl RegistryArgs {
-    /// Opens the image store. If this process is root, all files of images belong to the user of all
-    /// sandboxes.
-    pub(crate) fn open(&self) -> Result<Store, Failure> {
-        let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
-        let folder = self.store.folder().map_err(Failure::usage)?;
-        Ok(Store::open(Options { folder, max_bytes: self.store.image_max_size.0, owner })?)
-    }
 }
 
 // === impl StoreArgs ===

@@ -120,8 +120,5 @@ fn link(engine: Engine, dir: &Path) -> Result<(), Failure> {
 }
 
 fn default_folder() -> Result<PathBuf, Failure> {
-    let data = user_folder("XDG_DATA_HOME", ".local/share");
-    let data = data
-        .ok_or_else(|| Failure::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --dir"))?;
-    Ok(data.join("porch-fn/bin"))
+    Ok(user_folder("XDG_DATA_HOME", ".local/share", "--dir")?.join("porch-fn/bin"))
 }

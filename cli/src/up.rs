@@ -22,8 +22,7 @@ use wrapper_server::process::adopt_orphans;
 
 use self::sandboxes::Sandboxes;
 use crate::failure::Failure;
-use crate::images::RegistryArgs;
-use crate::images::flags::SandboxFlags;
+use crate::images::flags::{RegistryArgs, SandboxFlags};
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
 const WRAPPER_SERVER: &str = "__wrapper-server";

@@ -36,18 +36,16 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
         servers.extend(running(cluster, server, &functions).await);
     }
+    let status = async |router: &AdminPort| Ok(router.page("/status.json").await?.1);
+    let routers = ask(cluster, installed.router.as_ref(), status).await?;
+    // Finds out which runners are ours. Our `/config` page answers 400 to a request without an
+    // image. Porch's runner has no such page.
+    let is_ours = async |runner: &AdminPort| Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST);
+    let runners = ask(cluster, installed.runner.as_ref(), is_ours).await?;
     let named = |service: Service| (service.name_any(), service.spec.unwrap_or_default());
     Ok(Facts {
-        routers: ask(cluster, installed.router.as_ref(), async |router| {
-            Ok(router.page("/status.json").await?.1)
-        })
-        .await?,
-        // Finds out which runners are ours. Our `/config` page answers 400 to a request without an
-        // image. Porch's runner has no such page.
-        runners: ask(cluster, installed.runner.as_ref(), async |runner| {
-            Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST)
-        })
-        .await?,
+        routers,
+        runners,
         function_pods: pods.map_err(|error| error.to_string()),
         servers,
         rights: rights(cluster, &installed).await,

@@ -25,7 +25,8 @@ use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod::Pod;
 use crate::failure::Failure;
-use crate::images::{RegistryArgs, client};
+use crate::images::client;
+use crate::images::flags::RegistryArgs;
 use crate::one_shot::{NOTHING_TO_RUN, RunFlags};
 
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
