@@ -7,7 +7,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
@@ -137,7 +136,12 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
     let output = thread::spawn(move || io::copy(&mut stdout, &mut output));
     let errors = thread::spawn(move || io::copy(&mut stderr, &mut io::stderr()));
     if let Some(timeout) = timeout {
-        end_after(timeout.into(), program);
+        thread::spawn(move || {
+            thread::sleep(timeout.into());
+            eprintln!("{program}: the function is ended after --timeout");
+            // The sandbox ends with this process.
+            std::process::exit(TIMED_OUT.into());
+        });
     }
     let started = running.started();
     let status = child.wait()?;
@@ -192,15 +196,6 @@ async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<Found, Fail
         stored = store.find(image)?;
     }
     Ok(stored.ok_or(None))
-}
-
-fn end_after(timeout: Duration, program: &'static str) {
-    thread::spawn(move || {
-        thread::sleep(timeout);
-        eprintln!("{program}: the function is ended after --timeout");
-        // The sandbox ends with this process.
-        std::process::exit(TIMED_OUT.into());
-    });
 }
 
 // === impl RunFlags ===

@@ -18,7 +18,7 @@ use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
 pub(crate) use self::changes::{CATALOG, GROUP};
-use self::changes::{Changes, Function, KIND, VERSION};
+use self::changes::{Function, KIND, VERSION};
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::failure::Failure;
 use crate::output::{self, HELP};
@@ -78,8 +78,15 @@ const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs has no
 
 pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     let (Action::Generate { place, .. } | Action::Remove { place }) = action;
-    let cluster = place.cluster.connect().await?;
-    let changes = changes(action, &cluster, &place.pod_namespace).await?;
+    let (cluster, namespace) = (place.cluster.connect().await?, &place.pod_namespace);
+    let changes = match action {
+        Action::Generate { functions, functionconfig_tags, .. } => {
+            require_constraints(&schema(&cluster).await?, *functionconfig_tags)?;
+            let existing = existing(&cluster, namespace).await?;
+            changes::generate(&existing, functions, namespace, &cluster.namespace)?
+        }
+        Action::Remove { .. } => changes::remove(&existing(&cluster, namespace).await?, namespace),
+    };
     if !changes.objects.is_empty() {
         output::show(&yaml(&changes.objects)?);
     }
@@ -87,17 +94,6 @@ pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
         eprintln!("porch-fn porch-config: {note}");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-async fn changes(action: &Action, cluster: &Cluster, namespace: &str) -> Result<Changes, Failure> {
-    Ok(match action {
-        Action::Generate { functions, functionconfig_tags, .. } => {
-            require_constraints(&schema(cluster).await?, *functionconfig_tags)?;
-            let existing = existing(cluster, namespace).await?;
-            changes::generate(&existing, functions, namespace, &cluster.namespace)?
-        }
-        Action::Remove { .. } => changes::remove(&existing(cluster, namespace).await?, namespace),
-    })
 }
 
 /// Fails unless the tag `*` means all tags in the FunctionConfigs of this Porch.
