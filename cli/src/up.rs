@@ -18,13 +18,11 @@ use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
 use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
-use tokio::task::spawn_blocking;
 use wrapper_server::process::adopt_orphans;
 
-use self::sandboxes::{SandboxOptions, Sandboxes};
+use self::sandboxes::Sandboxes;
 use crate::failure::Failure;
-use crate::images::flags::SandboxFlags;
-use crate::images::{RegistryArgs, client};
+use crate::images::flags::{RegistryArgs, SandboxFlags};
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
 const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -176,17 +174,6 @@ fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCom
     Ok(functions)
 }
 
-/// Opens the image store for sandboxes.
-async fn sandboxes(args: &UpArgs, flags: &runner::Flags) -> Result<Sandboxes, Failure> {
-    let options = SandboxOptions {
-        images: args.registries.store_options()?,
-        client: Arc::new(client(&args.registries)?),
-        ttl: flags.image_metadata_ttl.into(),
-        limits: args.sandbox.limits(),
-    };
-    Ok(spawn_blocking(move || Sandboxes::open(options)).await??)
-}
-
 // === impl Started ===
 
 impl Started {
@@ -197,12 +184,14 @@ impl Started {
         let functions =
             functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
-        let sandboxes =
-            match args.pod_backend {
-                Backend::Sandbox => Some(Arc::new(sandboxes(&args, &runner_flags).await?)
-                    as Arc<dyn runner::pods::local::Sandboxes>),
-                Backend::Local => None,
-            };
+        let sandboxes = match args.pod_backend {
+            Backend::Sandbox => {
+                let ttl = runner_flags.image_metadata_ttl.into();
+                let sandboxes = Sandboxes::open(&args.registries, ttl, args.sandbox.limits())?;
+                Some(Arc::new(sandboxes) as Arc<dyn runner::pods::local::Sandboxes>)
+            }
+            Backend::Local => None,
+        };
         let has_sandboxes = sandboxes.is_some();
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],

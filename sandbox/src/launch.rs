@@ -88,7 +88,7 @@ pub struct Launch {
 pub struct Running {
     control: BufReader<UnixStream>,
     cgroup: Cgroup,
-    /// The copy of this process that builds it, if it is one.
+    /// The process that builds it, if [`Launch::spawn`] started it.
     builder: Option<Pid>,
 }
 
@@ -118,14 +118,12 @@ impl Launch {
         Ok((Self { sandbox, server, cgroup, control, theirs, stdio }, pipes))
     }
 
-    /// The command of the process that builds the sandbox, for a caller with threads. After it was
-    /// spawned, [`Launch::start`] must follow.
+    /// The command of the process that builds the sandbox. After it was spawned, [`Launch::start`] must
+    /// follow.
     ///
     /// # Errors
     /// This process has no more descriptors.
-    pub fn command(&self) -> Result<Command, SandboxError> {
-        let stdio = || Ok((self.theirs.try_clone()?, self.stdio[2].try_clone()?));
-        let (input, errors): (UnixStream, OwnedFd) = stdio().map_err(step::<io::Error>("get its pipes"))?;
+    pub fn command(&self) -> io::Result<Command> {
         // The program may be replaced while it runs. This is still the same.
         let mut command = Command::new("/proc/self/exe");
         command
@@ -134,30 +132,31 @@ impl Launch {
             .env_clear()
             // An interrupt from the terminal reaches only the caller.
             .process_group(0)
-            .stdin(OwnedFd::from(input))
+            .stdin(OwnedFd::from(self.theirs.try_clone()?))
             .stdout(Stdio::null())
-            .stderr(errors);
+            .stderr(self.stdio[2].try_clone()?);
         Ok(command)
     }
 
-    /// Starts the sandbox. A copy of this process builds it, in a third of the time that a fresh start
-    /// takes. [`Running::wait`] must follow.
+    /// Starts the sandbox. [`Running::wait`] must follow. If this process has one thread, a copy of it
+    /// builds the sandbox, in a third of the CPU time that a fresh start takes.
     ///
     /// # Errors
-    /// This process has other threads, which a copy would not have.
-    pub fn fork(self) -> Result<Running, SandboxError> {
-        let fork = || -> io::Result<Pid> {
-            if fs::read_dir("/proc/self/task")?.count() != 1 {
-                return Err(io::Error::other("the caller has threads"));
+    /// This process may have no more children.
+    pub fn spawn(self) -> Result<Running, SandboxError> {
+        let spawn = || -> io::Result<u32> {
+            // A copy would lack the other threads, and what they hold.
+            if fs::read_dir("/proc/self/task")?.count() > 1 {
+                return Ok(self.command()?.spawn()?.id());
             }
             match fork()? {
-                Fork::Parent(child) => Ok(Pid::from_raw(child).ok_or(io::ErrorKind::NotFound)?),
+                Fork::Parent(child) => Ok(child.cast_unsigned()),
                 Fork::Child => process::exit(self.build().unwrap_or(build::FAILED).into()),
             }
         };
-        let builder = fork().map_err(step("start its process"))?;
-        let mut running = self.start(builder.as_raw_nonzero().get().cast_unsigned())?;
-        running.builder = Some(builder);
+        let builder = spawn().map_err(step("start its process"))?;
+        let mut running = self.start(builder)?;
+        running.builder = Pid::from_raw(builder.cast_signed());
         Ok(running)
     }
 
@@ -205,7 +204,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end of a sandbox that [`Launch::fork`] started. Returns the command's exit code, or
+    /// Waits for the end of a sandbox that [`Launch::spawn`] started. Returns the command's exit code, or
     /// 128 and the number of the signal that ended it, as Docker does.
     ///
     /// # Errors
