@@ -19,9 +19,6 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 /// The period of the limit of CPU, in microseconds: the kernel's default.
 const PERIOD: u64 = 100_000;
 
-/// The folder below which a sandbox's cgroup belongs, by controller.
-type Parents = HashMap<&'static str, PathBuf>;
-
 /// The cgroup of one sandbox, by controller. Dropping it removes it, after its processes have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Cgroup(Vec<Part>);
@@ -126,7 +123,9 @@ fn remove_unused(parent: &Path) {
 /// it: a cgroup that has processes cannot have cgroups with limits, so they move to a cgroup below.
 /// Does nothing elsewhere.
 pub fn take_own() {
-    let Some(own) = own_unified() else { return };
+    let Some(own) = unified(&folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))) else {
+        return;
+    };
     let enable = || fs::write(own.join("cgroup.subtree_control"), "+cpu +memory +pids");
     if enable().is_ok() {
         return;
@@ -144,67 +143,48 @@ pub fn take_own() {
     }
 }
 
-/// The folder of this process's version 2 cgroup. The one that [`take_own`] moved it to stands for
-/// its parent.
-fn own_unified() -> Option<PathBuf> {
-    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let root = mounts(&fs::read_to_string("/proc/self/mountinfo").ok()?).remove("")?;
-    let own = below(&root, path);
-    Some(if own.file_name().is_some_and(|name| name == OWN) { own.parent()?.to_owned() } else { own })
+/// The folder below which a sandbox's cgroup belongs, for each controller that can limit it.
+fn parents() -> Vec<(&'static str, PathBuf)> {
+    let folders = folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    let unified = unified(&folders);
+    let enabled = unified.as_ref().map(|own| read(own.join("cgroup.subtree_control"))).unwrap_or_default();
+    let parent = |controller| {
+        let is_enabled = enabled.split_whitespace().any(|name| name == controller);
+        let version_2 = unified.as_ref().filter(|_| is_enabled);
+        Some((controller, folders.get(controller).or(version_2)?.clone()))
+    };
+    CONTROLLERS.into_iter().filter_map(parent).collect()
 }
 
-fn parents() -> Parents {
-    let mut parents = version_1(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-    if let Some(own) = own_unified() {
-        let enabled = read(own.join("cgroup.subtree_control"));
-        for controller in
-            CONTROLLERS.into_iter().filter(|name| enabled.split_whitespace().any(|it| it == *name))
-        {
-            parents.entry(controller).or_insert_with(|| own.clone());
-        }
-    }
-    parents
+/// The folder of a process's version 2 cgroup. The one that [`take_own`] moved it to stands for its
+/// parent.
+fn unified(folders: &HashMap<String, PathBuf>) -> Option<PathBuf> {
+    let own = folders.get("")?;
+    Some(if own.file_name().is_some_and(|name| name == OWN) { own.parent()? } else { own }.to_owned())
 }
 
-/// The version 1 cgroups of a process.
-fn version_1(cgroups: &str, mountinfo: &str) -> Parents {
-    let mounts = mounts(mountinfo);
-    let mut found = HashMap::new();
-    for line in cgroups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        for controller in CONTROLLERS.into_iter().filter(|name| controllers.split(',').any(|it| it == *name))
-        {
-            found.extend(mounts.get(controller).map(|root| (controller, below(root, path))));
-        }
-    }
-    found
-}
-
-/// Where each controller of version 1 is mounted. The empty name is version 2.
-fn mounts(mountinfo: &str) -> HashMap<&str, PathBuf> {
-    let mut mounts = HashMap::new();
+/// The folders of a process's cgroups, by controller. The empty name is version 2.
+fn folders(cgroups: &str, mountinfo: &str) -> HashMap<String, PathBuf> {
+    let mut mounts: HashMap<&str, &str> = HashMap::new();
     for line in mountinfo.lines() {
         // `36 35 98:0 / /sys/fs/cgroup/cpu rw master:1 - cgroup cgroup rw,cpu`
         let Some((front, back)) = line.split_once(" - ") else { continue };
         let Some(place) = front.split(' ').nth(4) else { continue };
-        let mut back = back.split(' ');
-        match (back.next(), back.nth(1)) {
-            (Some("cgroup2"), _) => {
-                mounts.insert("", place.into());
-            }
-            (Some("cgroup"), Some(options)) => {
-                mounts.extend(options.split(',').map(|controller| (controller, place.into())));
-            }
+        let back: Vec<_> = back.split(' ').collect();
+        match *back {
+            ["cgroup2", ..] => mounts.extend([("", place)]),
+            ["cgroup", _, options] => mounts.extend(options.split(',').map(|name| (name, place))),
             _ => {}
         }
     }
-    mounts
-}
-
-fn below(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
+    // `4:cpu,cpuacct:/job/1`
+    let lines = cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let names = lines.flat_map(|(names, path)| names.split(',').map(move |name| (name, path)));
+    let folder = |(name, path): (&str, &str)| {
+        let below = path.trim_start_matches('/');
+        Some((name.to_owned(), Path::new(mounts.get(name)?).join(below)))
+    };
+    names.filter_map(folder).collect()
 }
 
 /// Files and their contents. Each version has its own files.
@@ -251,16 +231,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_has_a_place_for_each_controller() {
+    fn each_controller_has_a_folder() {
         let cgroups = "8:pids:/\n4:memory:/job/1\n1:cpu,cpuacct:/\n0::/user\n";
         let mountinfo = "30 25 0:25 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
                          31 25 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                          32 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let found = version_1(cgroups, mountinfo);
+        let found = folders(cgroups, mountinfo);
         assert_eq!(found["memory"], Path::new("/sys/fs/cgroup/memory/job/1"));
         assert_eq!(found["cpu"], Path::new("/sys/fs/cgroup/cpu,cpuacct/"));
         assert!(!found.contains_key("pids"), "pids is not mounted");
-        assert_eq!(mounts(mountinfo)[""], Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!(unified(&found).as_deref(), Some(Path::new("/sys/fs/cgroup/unified/user")));
+        let moved = folders("0::/user/porch-fn\n", mountinfo);
+        assert_eq!(unified(&moved).as_deref(), Some(Path::new("/sys/fs/cgroup/unified/user")));
     }
 
     /// Recorded on a machine with version 2, and on one with version 1.

@@ -46,7 +46,6 @@ pub(crate) fn apply(network: Network) -> seccompiler::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     /// What these calls reach was refused before the profile was Docker's.
     #[test]
