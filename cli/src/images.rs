@@ -5,7 +5,7 @@ pub(crate) mod flags;
 mod progress;
 
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal as _};
+use std::io::{self, BufWriter, IsTerminal as _, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -13,8 +13,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{Archive, ImageInfo, Store};
-use porch_fn_registry::Platform;
+use porch_fn_images::{ImageInfo, Record, Store};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
@@ -111,8 +110,7 @@ pub(crate) async fn run(ImagesArgs { action, args }: ImagesArgs) -> Result<ExitC
         }
         Action::Import { file, name } => {
             let name = name.map(|name| args.image(&name)).transpose()?;
-            let import = move || import(&store, &file, name.as_ref());
-            for image in spawn_blocking(import).await?? {
+            for image in store.import(archive(&file)?, name.as_ref()).await? {
                 show(&format!("{}\n", image.as_str()));
             }
         }
@@ -148,9 +146,10 @@ fn list(store: &Store, output: Output) -> Result<(), Failure> {
         return Ok(());
     }
     let row = |image: ImageInfo| {
-        let size = format!("{:.1} MiB", image.bytes as f64 / f64::from(1 << 20));
-        let digest = image.digest.get(..19).unwrap_or(&image.digest).to_owned();
-        vec![image.reference, digest, size, ago(image.pulled), ago(image.used)]
+        let size = format!("{:.1} MiB", image.bytes() as f64 / f64::from(1 << 20));
+        let Record { reference, resolved, pulled, .. } = image.record;
+        let digest = resolved.get(..19).unwrap_or(&resolved).to_owned();
+        vec![reference, digest, size, ago(pulled), ago(image.used)]
     };
     let rows = store.list()?.into_iter().map(row).collect();
     show(&table(&["IMAGE", "DIGEST", "SIZE", "PULLED", "USED"], rows));
@@ -160,10 +159,10 @@ fn list(store: &Store, output: Output) -> Result<(), Failure> {
 fn json_of(image: &ImageInfo) -> Value {
     let time = |time| Timestamp::try_from(time).ok().map(|time| time.to_string());
     json!({
-        "reference": image.reference,
-        "digest": image.digest,
-        "bytes": image.bytes,
-        "pulled": time(image.pulled),
+        "reference": image.record.reference,
+        "digest": image.record.resolved,
+        "bytes": image.bytes(),
+        "pulled": time(image.record.pulled),
         "used": time(image.used),
     })
 }
@@ -171,7 +170,7 @@ fn json_of(image: &ImageInfo) -> Value {
 /// What is known about an image, as JSON. `config` has the names of Docker's fields.
 pub(crate) fn details((info, mut configuration): (ImageInfo, Value)) -> Value {
     let mut json = json_of(&info);
-    json["manifest"] = info.manifest.into();
+    json["manifest"] = info.record.manifest.into();
     json["layers"] = info.layers.into_iter().map(|layer| layer.digest).collect();
     json["config"] = configuration["config"].take();
     json
@@ -187,15 +186,12 @@ fn ago(time: SystemTime) -> String {
     }
 }
 
-fn import(store: &Store, file: &Path, name: Option<&Image>) -> Result<Vec<Image>, Failure> {
-    let archive = if file == Path::new("-") {
-        Archive::read(store, io::stdin().lock())
-    } else {
-        let opened =
-            File::open(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-        Archive::read(store, opened)
-    };
-    Ok(archive?.import(&Platform::default(), name)?)
+fn archive(file: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+    if file == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let opened = File::open(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    Ok(Box::new(opened))
 }
 
 fn export(store: &Store, image: &Image, file: &Path) -> Result<(), Failure> {

@@ -22,7 +22,7 @@ pub(crate) const FOLDER_MODE: u32 = 0o755;
 ///
 /// # Errors
 /// A loop of links.
-pub(crate) fn canonical(root: impl AsFd, path: &Path) -> io::Result<PathBuf> {
+pub fn canonical(root: impl AsFd, path: &Path) -> io::Result<PathBuf> {
     let mut found = PathBuf::new();
     let mut rest: VecDeque<OsString> = parts(path).collect();
     let mut links = 0;
@@ -63,7 +63,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> + '_ {
 ///
 /// # Errors
 /// It does not exist, or has links.
-pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+pub fn open(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), inside)?)
@@ -88,11 +88,7 @@ pub(crate) fn read_small(root: impl AsFd, path: &str) -> String {
 ///
 /// # Errors
 /// A part is not a folder, or not a file if `is_folder` says so of the last one.
-pub(crate) fn folders(
-    root: impl AsFd,
-    path: &Path,
-    is_folder: bool,
-) -> io::Result<Vec<(PathBuf, Option<u32>)>> {
+pub fn folders(root: impl AsFd, path: &Path, is_folder: bool) -> io::Result<Vec<(PathBuf, Option<u32>)>> {
     let mut found = Vec::new();
     let count = path.components().count();
     for (number, here) in path.ancestors().collect::<Vec<_>>().into_iter().rev().skip(1).enumerate() {
@@ -115,7 +111,7 @@ pub(crate) fn folders(
 ///
 /// # Errors
 /// The disk, or a part of the path is not a folder.
-pub(crate) fn create(root: impl AsFd, folders: &[(PathBuf, Option<u32>)], is_folder: bool) -> io::Result<()> {
+pub fn create(root: impl AsFd, folders: &[(PathBuf, Option<u32>)], is_folder: bool) -> io::Result<()> {
     for (number, (path, mode)) in folders.iter().enumerate() {
         let created = if number + 1 < folders.len() || is_folder {
             // The mode is exact: this process has no umask.

@@ -28,7 +28,7 @@ mod command;
 mod error;
 mod first;
 mod handover;
-mod inside;
+pub mod inside;
 mod launch;
 mod limits;
 mod mounts;

@@ -46,7 +46,6 @@ pub(crate) fn apply(network: Network) -> seccompiler::Result<()> {
 
 #[cfg(test)]
 mod tests {
-
     /// What these calls reach was refused before the profile was Docker's.
     #[test]
     fn calls_that_look_into_other_processes_or_reach_much_of_the_kernel_are_not_allowed() {

@@ -68,10 +68,11 @@ fn settings() -> Result<Settings, FlagError> {
 fn tags(store: &Store, repository: &str) -> Result<String, StoreError> {
     let mut tags = Vec::new();
     for listed in store.list()? {
-        if let Some(tag) = listed.reference.strip_prefix(repository).and_then(|rest| rest.strip_prefix(':'))
+        let reference = &listed.record.reference;
+        if let Some(tag) = reference.strip_prefix(repository).and_then(|rest| rest.strip_prefix(':'))
             // A name with tag and digest is another one.
             && !tag.contains('@')
-            && let Ok(image) = Image::parse(&listed.reference, "")
+            && let Ok(image) = Image::parse(reference, "")
             && matches!(store.find(&image), Ok(Some(_)))
         {
             tags.extend([tag, "\n"].map(str::to_owned));

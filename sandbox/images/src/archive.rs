@@ -5,19 +5,21 @@
 
 mod docker;
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write as _};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Platform, has_digest, sha256};
+use porch_fn_registry::Hasher;
 
+use crate::content::{Hashed, document_in, name_of};
 use crate::document::{self, Descriptor};
 use crate::error::StoreError;
+use crate::pull::Intake;
 use crate::run_folder::RunFolder;
-use crate::store::{Record, Store, read};
-use crate::unpack::{BUFFER, Guard, decompressed};
+use crate::store::Store;
+use crate::unpack::{Guard, clean, decompressed};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
@@ -26,60 +28,90 @@ const CONTAINERD_NAME: &str = "io.containerd.image.name";
 /// The image's tag, or its name.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// The files of an archive, by the names in it.
-pub struct Archive {
-    store: Store,
+/// The files of an archive. They have names by their digests.
+struct Archive {
     folder: RunFolder,
-    files: HashMap<String, PathBuf>,
+    /// The digests of the files, by their names in the archive, which are only keys.
+    digests: HashMap<PathBuf, String>,
 }
 
-/// An image in an archive.
-struct Found {
-    /// The names that the archive gives it.
-    names: Vec<String>,
-    /// The digest of its manifest, or of the index that has it.
-    digest: String,
-    manifest: Vec<u8>,
+// === impl Store ===
+
+impl Store {
+    /// Adds the images of an archive for this machine's platform to the store, each with the names
+    /// that the archive gives it, or with the name `name`. Returns the names. Then removes other
+    /// images, if all take more than `--image-max-size`.
+    ///
+    /// # Errors
+    /// The stream is no archive of images, is larger than `--image-max-size`, or has no name for an
+    /// image and `name` is `None`.
+    pub async fn import(
+        &self,
+        stream: impl Read + Send + 'static,
+        name: Option<&Image>,
+    ) -> Result<Vec<Image>, StoreError> {
+        let archive = self.blocking(move |store| Archive::read(store, stream)).await?;
+        let mut images: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        // An image with several names may have an entry for each.
+        for entry in document::read(&archive.named("index.json")?)?.manifests.unwrap_or_default() {
+            images.entry(entry.digest.clone()).or_default().extend(name_in(&entry));
+        }
+        if name.is_some() && images.len() > 1 {
+            return Err(problem("it has several images, so --as cannot name them"));
+        }
+        let intake = Intake { store: self, folder: &archive.folder, registry: None, progress: &() };
+        let mut imported = Vec::new();
+        for (digest, names) in images {
+            let names = match name {
+                Some(name) => vec![name.clone()],
+                None => names.iter().map(|name| full_name(name)).collect::<Result<_, _>>()?,
+            };
+            if names.is_empty() {
+                return Err(problem("it has no name for an image: name it with --as"));
+            }
+            let manifest = match document::read(&archive.document(&digest)?)?.manifests {
+                Some(nested) => document::choose(&nested)?,
+                None => digest.clone(),
+            };
+            intake.take(&names, &digest, &manifest).await?;
+            imported.extend(names);
+        }
+        self.collect().await;
+        Ok(imported)
+    }
 }
 
 // === impl Archive ===
 
 impl Archive {
-    /// Reads an archive into the store's folder.
-    ///
-    /// # Errors
-    /// It is not an archive of images, or it is larger than `--image-max-size`.
-    pub fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
-        let mut archive = Self { store: store.clone(), folder: store.run_folder()?, files: HashMap::new() };
-        archive.read_all(stream).map_err(|error| match error.kind() {
+    /// Reads an archive into a folder of the store.
+    fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
+        let mut archive = Self { folder: store.run_folder()?, digests: HashMap::new() };
+        let limit = store.options().max_bytes;
+        archive.read_all(stream, limit).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => {
-                let limit = store.options().max_bytes >> 20;
-                StoreError::TooLarge { needs: limit + 1, limit }
+                StoreError::TooLarge { needs: (limit >> 20) + 1, limit: limit >> 20 }
             }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Stream(error),
             _ => problem(error.to_string().escape_debug()),
         })?;
-        if !archive.files.contains_key("index.json") {
+        if !archive.digests.contains_key(Path::new("index.json")) {
             archive.convert()?;
         }
         Ok(archive)
     }
 
-    fn read_all(&mut self, stream: impl Read) -> io::Result<()> {
-        let guard = Guard::new(self.store.options().max_bytes);
+    fn read_all(&mut self, stream: impl Read, limit: u64) -> io::Result<()> {
+        let guard = Guard::new(limit);
         let mut tar = tar::Archive::new(guard.watch(decompressed(stream)?));
         for entry in tar.entries()? {
             let mut entry = entry?;
             guard.expect_data();
-            if self.files.len() >= MAX_FILES {
+            if self.digests.len() >= MAX_FILES {
                 return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
             }
             if entry.header().entry_type().is_file() {
-                let path = self.folder.path().join(format!("file-{}", self.files.len()));
-                let mut file = BufWriter::with_capacity(BUFFER, File::create_new(&path)?);
-                io::copy(&mut entry, &mut file)?;
-                file.flush()?;
-                self.files.insert(normal(&entry.path_bytes()), path);
+                self.add(clean(&entry.path_bytes()).map_err(io::Error::other)?, &mut entry)?;
             }
             io::copy(&mut entry, &mut io::sink())?;
             guard.expect_headers();
@@ -87,124 +119,41 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds the archive's images for this platform to the store, each with the names that the
-    /// archive gives it, or with the name `name`. Returns the names. Then removes other images, if
-    /// all take more than `--image-max-size`.
-    ///
-    /// # Errors
-    /// The archive is malformed, or has no name for an image and `name` is `None`.
-    pub fn import(&self, platform: &Platform, name: Option<&Image>) -> Result<Vec<Image>, StoreError> {
-        let found = self.images(platform)?;
-        if name.is_some() && found.len() > 1 {
-            return Err(problem("it has several images, so --as cannot name them"));
-        }
-        let mut imported = Vec::new();
-        for found in found {
-            let images = match name {
-                Some(name) => vec![name.clone()],
-                None => found.names.iter().map(|name| full_name(name)).collect::<Result<_, _>>()?,
-            };
-            if images.is_empty() {
-                return Err(problem("it has no name for an image: name it with --as"));
-            }
-            self.keep(&images, &found)?;
-            imported.extend(images);
-        }
-        self.store.collect();
-        Ok(imported)
+    /// Adds a file. Its name in the archive chooses no more than the algorithm of its digest.
+    fn add(&mut self, name: PathBuf, content: impl Read) -> io::Result<()> {
+        let claimed = name.to_string_lossy().replacen("blobs/", "", 1).replacen('/', ":", 1);
+        let mut content = Hashed::new(content, Hasher::of(&claimed).unwrap_or_else(Hasher::sha256));
+        let path = self.folder.path().join("incoming");
+        io::copy(&mut content, &mut File::create(&path)?)?;
+        let digest = content.finish()?;
+        fs::rename(path, self.folder.path().join(name_of(&digest)))?;
+        self.digests.insert(name, digest);
+        Ok(())
     }
 
-    fn images(&self, platform: &Platform) -> Result<Vec<Found>, StoreError> {
-        let layout = document::read(&self.text("index.json")?)?;
-        let mut all: Vec<Found> = Vec::new();
-        for entry in layout.manifests.unwrap_or_default() {
-            let names = names(&entry);
-            let digest = entry.digest;
-            // An image with several names may have an entry for each.
-            if let Some(found) = all.iter_mut().find(|found| found.digest == digest) {
-                found.names.extend(names);
-                continue;
-            }
-            let mut manifest = self.document(&digest)?;
-            if let Some(nested) = document::read(&manifest)?.manifests {
-                manifest = self.document(&document::choose(&nested, platform)?)?;
-            }
-            all.push(Found { names, digest, manifest });
-        }
-        Ok(all)
+    /// A document by its name in the archive.
+    fn named(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let digest = self.digests.get(Path::new(name)).ok_or_else(|| {
+            problem("it has neither index.json nor manifest.json: save it with `docker save`")
+        })?;
+        self.document(digest)
     }
 
-    fn keep(&self, images: &[Image], found: &Found) -> Result<(), StoreError> {
-        let manifest = document::manifest(&found.manifest)?;
-        let record = Record::new(&found.digest, &sha256(&found.manifest));
-        images.iter().try_for_each(|image| record.check(image))?;
-        let config = self.document(&manifest.config.digest)?;
-        let layers = document::parse(&manifest, &config)?.layers;
-        let lock = self.store.lock()?;
-        let mut leases = self.store.lease_trees(&layers)?;
-        drop(lock);
-        leases.push(self.store.keep(&self.folder, &record.manifest, &found.manifest)?);
-        leases.push(self.store.keep(&self.folder, &manifest.config.digest, &config)?);
-        for layer in &layers {
-            let file = self.file_of(&layer.digest)?;
-            if file.metadata().is_ok_and(|file| file.len() != layer.size) {
-                return Err(problem("a layer has another size than its manifest says"));
-            }
-            leases.push(self.store.admit(file, &layer.digest, "layer")?);
-        }
-        for number in 0..layers.len() {
-            leases.extend(self.store.unpack(&layers, number)?);
-        }
-        self.store.finish(images, &record, &layers)
-    }
-
-    /// The file whose name is this digest. Its content may be another.
-    fn file_of(&self, digest: &str) -> Result<&PathBuf, StoreError> {
-        self.files.get(&name_of(digest)).ok_or_else(|| problem(format!("it does not have {digest:?}")))
-    }
-
-    /// A document with this digest.
     fn document(&self, digest: &str) -> Result<Vec<u8>, StoreError> {
-        let bytes = read(self.file_of(digest)?)?.filter(|bytes| has_digest(bytes, digest));
-        bytes.ok_or(StoreError::Digest { what: "document" })
-    }
-
-    fn text(&self, name: &str) -> Result<Vec<u8>, StoreError> {
-        let bytes = self.files.get(name).and_then(|path| read(path).transpose());
-        bytes.unwrap_or_else(|| {
-            Err(problem("it has neither index.json nor manifest.json: save it with `docker save`"))
-        })
+        let document = document_in(self.folder.path(), digest)?;
+        document.ok_or_else(|| problem(format!("it does not have {digest:?}")))
     }
 }
 
 /// A reference without a registry or a path is only a tag.
-fn names(entry: &Descriptor) -> Vec<String> {
-    let annotation = |name: &str| entry.annotations.get(name).cloned();
-    let other = || annotation(REF_NAME).filter(|name| name.contains(['/', ':']));
-    annotation(CONTAINERD_NAME).or_else(other).into_iter().collect()
+fn name_in(entry: &Descriptor) -> Option<String> {
+    let annotations = entry.annotations.as_ref()?;
+    let other = || annotations.get(REF_NAME).filter(|name| name.contains(['/', ':']));
+    annotations.get(CONTAINERD_NAME).or_else(other).cloned()
 }
 
 fn problem(reason: impl std::fmt::Display) -> StoreError {
     StoreError::document("archive", reason)
-}
-
-/// The name of a file by its digest.
-fn name_of(digest: &str) -> String {
-    format!("blobs/{}", digest.replacen(':', "/", 1))
-}
-
-/// A name in the archive, without `.`, `..` and a leading slash. It is only a key.
-fn normal(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    let mut parts: Vec<&str> = Vec::new();
-    for part in name.split('/').filter(|part| !matches!(*part, "" | ".")) {
-        if part == ".." {
-            parts.pop();
-        } else {
-            parts.push(part);
-        }
-    }
-    parts.join("/")
 }
 
 /// The full name by Docker's rules: `cat:v1` is `docker.io/library/cat:v1`.
@@ -235,12 +184,5 @@ mod tests {
             assert_eq!(full_name(name).unwrap().as_str(), full);
         }
         assert!(full_name("A b").is_err());
-    }
-
-    #[test]
-    fn names_in_the_archive_are_only_keys() {
-        for (name, key) in [("./manifest.json", "manifest.json"), ("a/../../../etc/passwd", "etc/passwd")] {
-            assert_eq!(normal(name.as_bytes()), key);
-        }
     }
 }

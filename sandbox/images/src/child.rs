@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::Hashed;
 use crate::document::Layer;
+use crate::run_folder::path_of;
 use crate::unpack::{Size, decompressed, unpack};
 use crate::{Owner, StoreError};
 
@@ -80,46 +81,43 @@ impl Order {
             root = match self.mount_overlay(&root) {
                 Ok(root) => root,
                 Err(error) => {
-                    tracing::debug!(error, "no overlay");
+                    tracing::debug!(error = error.to_string(), "no overlay");
                     return Ok(None);
                 }
             };
         }
         let root = File::open(root).map_err(text)?;
         self.drop_root().map_err(text)?;
-        let mut taken = Size::default();
+        let mut left = self.limits;
         for (blob, (path, layer)) in blobs.iter().zip(&self.layers) {
-            taken = taken.plus(apply(blob, path, layer, &root, self.limits.minus(taken))?);
+            left = left.minus(apply(blob, path, layer, &root, left)?);
         }
-        Ok(Some(taken))
+        Ok(Some(self.limits.minus(left)))
     }
 
     /// Mounts an overlay whose changes go to `upper`. Only this process sees it.
-    fn mount_overlay(&self, upper: &Path) -> Result<PathBuf, String> {
+    fn mount_overlay(&self, upper: &Path) -> io::Result<PathBuf> {
         // The kernel stacks only what was opened in this namespace.
-        enter_own_mounts().map_err(|error| error.to_string())?;
+        enter_own_mounts().map_err(io::Error::other)?;
         let (work, root) = (self.folder.join("work"), self.folder.join("root"));
-        let mount = || -> io::Result<()> {
-            fs::create_dir(&work)?;
-            fs::create_dir(&root)?;
-            let folders = [upper, &work].into_iter().chain(self.parents.iter().rev().map(PathBuf::as_path));
-            let folders = folders.map(File::open).collect::<io::Result<Vec<_>>>()?;
-            // The kernel marks a folder that replaces a lower one with such an attribute.
-            fsetxattr(&folders[0], c"user.overlay.probe", b"y", XattrFlags::empty())?;
-            fremovexattr(&folders[0], c"user.overlay.probe")?;
-            // It reads the options in a page of 4 KiB, so the folders have short names.
-            let names = folders.iter().map(|folder| format!("/proc/self/fd/{}", folder.as_raw_fd()));
-            let names: Vec<_> = names.collect();
-            let (own, lower) = names.split_at(2);
-            let lower = lower.join(":");
-            let options = format!(
-                "lowerdir={lower},upperdir={},workdir={},userxattr,volatile,index=off",
-                own[0], own[1]
-            );
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            Ok(mount(Some("overlay"), &root, Some("overlay"), flags, Some(&*options))?)
-        };
-        mount().map_err(|error| error.to_string())?;
+        fs::create_dir(&work)?;
+        fs::create_dir(&root)?;
+        let open = |folder: &Path| File::open(folder);
+        let (upper, work) = (open(upper)?, open(&work)?);
+        let lower = self.parents.iter().rev().map(|folder| open(folder)).collect::<io::Result<Vec<_>>>()?;
+        // The kernel marks a folder that replaces a lower one with such an attribute.
+        fsetxattr(&upper, c"user.overlay.probe", b"y", XattrFlags::empty())?;
+        fremovexattr(&upper, c"user.overlay.probe")?;
+        // It reads the options in a page of 4 KiB, so the folders have short names.
+        let name = |folder: &File| path_of(folder).display().to_string();
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={},userxattr,volatile,index=off",
+            lower.iter().map(name).collect::<Vec<_>>().join(":"),
+            name(&upper),
+            name(&work)
+        );
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("overlay"), &root, Some("overlay"), flags, Some(&*options))?;
         Ok(root)
     }
 

@@ -3,12 +3,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use porch_fn_registry::Hasher;
+use porch_fn_image::is_digest;
+use porch_fn_registry::{Hasher, has_digest};
 
+use crate::document::MAX_DOCUMENT;
 use crate::error::{OnDisk as _, StoreError};
-use crate::run_folder::RunFolder;
 use crate::store::{Store, lease};
 use crate::unpack::BUFFER;
 
@@ -48,29 +49,70 @@ pub(crate) fn is_intact(file: &Path, digest: &str) -> Result<bool, StoreError> {
     Ok(found.on_disk("cannot read", file)? == digest)
 }
 
+/// A small file. Larger ones count as absent.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(metadata) if metadata.len() > MAX_DOCUMENT => Ok(None),
+        _ => fs::read(path).map(Some).on_disk("cannot read", path),
+    }
+}
+
+/// The name of a file by the digest of its content, in the store and in archives.
+pub(crate) fn name_of(digest: &str) -> String {
+    digest.replace(':', "-")
+}
+
+/// A document of a folder of blobs. `None`: it is not there, or does not have its digest.
+pub(crate) fn document_in(folder: &Path, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    let bytes = if is_digest(digest) { read(&folder.join(name_of(digest)))? } else { None };
+    Ok(bytes.filter(|bytes| has_digest(bytes, digest)))
+}
+
 // === impl Store ===
 
 impl Store {
-    /// Takes a file below `tmp/` into the store, in place of what has its name. It stays where it
-    /// is, because images of one archive share layers. Returns a lease.
-    pub(crate) fn admit(&self, file: &Path, digest: &str, what: &'static str) -> Result<File, StoreError> {
-        if !is_intact(file, digest)? {
-            return Err(StoreError::Digest { what });
+    /// The file of a blob. `digest` is a valid digest: it becomes a name.
+    pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
+        self.path("blobs").join(name_of(digest))
+    }
+
+    /// A document. `None`: it is not here, or does not have its digest.
+    pub(crate) fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        document_in(&self.path("blobs"), digest)
+    }
+
+    /// Takes a file into the store, in place of what has its name. It stays where it is, because
+    /// images of one archive share layers. Returns a lease.
+    pub(crate) fn admit(
+        &self,
+        file: &Path,
+        digest: &str,
+        size: u64,
+        what: &'static str,
+    ) -> Result<File, StoreError> {
+        let found = fs::metadata(file).on_disk("cannot read", file)?.len();
+        if found != size || !is_intact(file, digest)? {
+            return Err(StoreError::Digest(what));
         }
-        let (to, link) = (self.blob_path(digest), file.with_extension("link"));
-        let _lock = self.lock()?;
-        let _ = fs::remove_file(&link);
-        let named = fs::hard_link(file, &link).and_then(|()| fs::rename(&link, &to));
-        named.on_disk("cannot write", &to)?;
+        let (to, _lock) = (self.blob_path(digest), self.lock()?);
+        let link = tempfile::Builder::new().make_in(self.path("tmp"), |link| fs::hard_link(file, link));
+        link.and_then(|link| Ok(link.persist(&to)?)).on_disk("cannot write", &to)?;
         lease(&to)?.ok_or(StoreError::Damaged(to))
     }
 
-    /// Takes a document into the store. Returns a lease.
-    pub(crate) fn keep(&self, folder: &RunFolder, digest: &str, bytes: &[u8]) -> Result<File, StoreError> {
-        let file = folder.path().join("document");
-        // The last document has this name and is in the store: it is not written to.
-        let _ = fs::remove_file(&file);
-        fs::write(&file, bytes).on_disk("cannot write", &file)?;
-        self.admit(&file, digest, "document")
+    /// Keeps a blob, if it is here and has this size. The caller holds the lock.
+    pub(crate) fn lease_blob(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
+        let blob = lease(&self.blob_path(digest))?;
+        Ok(blob.filter(|file| file.metadata().is_ok_and(|file| file.len() == size)))
+    }
+
+    /// Keeps a blob, if it is here and intact.
+    pub(crate) fn lease_intact(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
+        let lock = self.lock()?;
+        let blob = self.lease_blob(digest, size)?;
+        drop(lock);
+        let is_intact = blob.is_some() && is_intact(&self.blob_path(digest), digest)?;
+        Ok(blob.filter(|_| is_intact))
     }
 }

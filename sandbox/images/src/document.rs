@@ -58,16 +58,14 @@ pub(crate) struct Descriptor {
     pub(crate) digest: String,
     pub(crate) size: u64,
     platform: Option<WirePlatform>,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) annotations: HashMap<String, String>,
+    pub(crate) annotations: Option<HashMap<String, String>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 struct WirePlatform {
     os: String,
     architecture: String,
-    #[serde(default, deserialize_with = "nullable")]
-    variant: String,
+    variant: Option<String>,
 }
 
 /// A manifest for one platform, or an index, which has `manifests`.
@@ -78,31 +76,19 @@ pub(crate) struct Document {
     pub(crate) media_type: String,
     artifact_type: String,
     pub(crate) config: Descriptor,
-    layers: Option<Vec<Descriptor>>,
+    pub(crate) layers: Option<Vec<Descriptor>>,
     pub(crate) manifests: Option<Vec<Descriptor>>,
 }
 
 #[derive(Deserialize)]
 struct WireConfig {
-    #[serde(default, deserialize_with = "nullable")]
-    config: RunConfig,
+    config: Option<RunConfig>,
     rootfs: WireLayers,
 }
 
 #[derive(Deserialize)]
 struct WireLayers {
-    #[serde(default, deserialize_with = "nullable")]
-    diff_ids: Vec<String>,
-}
-
-/// What a manifest and its configuration say.
-#[derive(Debug)]
-pub(crate) struct Parsed {
-    pub(crate) run: RunConfig,
-    /// The digest of the configuration.
-    pub(crate) config: String,
-    /// The layers, lowest first.
-    pub(crate) layers: Vec<Layer>,
+    diff_ids: Option<Vec<String>>,
 }
 
 /// Go's tools write null for what is empty.
@@ -161,39 +147,38 @@ pub(crate) fn manifest(bytes: &[u8]) -> Result<Document, StoreError> {
     if document.manifests.is_none() { Ok(document) } else { Err(problem()) }
 }
 
-/// The entry of an index for the platform.
-pub(crate) fn choose(entries: &[Descriptor], platform: &Platform) -> Result<String, StoreError> {
+/// The entry of an index for this machine's platform.
+pub(crate) fn choose(entries: &[Descriptor]) -> Result<String, StoreError> {
+    let platform = Platform::default();
     let best = platform.best(entries, |entry| entry.platform.as_ref().map(WirePlatform::normal));
     let best = best.map(|entry| entry.digest.clone());
     best.ok_or_else(|| StoreError::document("index", format!("the image is not built for {platform}")))
 }
 
-/// Reads the configuration of a manifest.
-pub(crate) fn parse(manifest: &Document, config: &[u8]) -> Result<Parsed, StoreError> {
+/// Reads the configuration of a manifest. Returns the layers, too, the lowest first.
+pub(crate) fn parse(manifest: &Document, config: &[u8]) -> Result<(RunConfig, Vec<Layer>), StoreError> {
     let problem = |reason: String| Err(StoreError::document(CONFIG, reason));
     let platform = json::<WirePlatform>(CONFIG, config)?.normal();
-    let WireConfig { config: run, rootfs: WireLayers { diff_ids } } = json(CONFIG, config)?;
+    let WireConfig { config: run, rootfs } = json(CONFIG, config)?;
     let own = Platform::default();
     if !own.runs(&platform) {
         return problem(format!("the image is for {:?}, and this machine is {own}", platform.to_string()));
     }
     let layers = manifest.layers.as_deref().unwrap_or_default();
+    let diff_ids = rootfs.diff_ids.unwrap_or_default();
     if layers.len() != diff_ids.len() || !diff_ids.iter().all(|digest| is_digest(digest)) {
         return problem("its digests of layers are malformed, or others than the manifest's".to_owned());
     }
-    let layers = layers.iter().zip(diff_ids).map(|(it, diff_id)| Layer {
-        digest: it.digest.clone(),
-        size: it.size,
-        diff_id,
-    });
-    Ok(Parsed { run, config: manifest.config.digest.clone(), layers: layers.collect() })
+    let layers = layers.iter().zip(diff_ids);
+    let layers = layers.map(|(it, diff_id)| Layer { digest: it.digest.clone(), size: it.size, diff_id });
+    Ok((run.unwrap_or_default(), layers.collect()))
 }
 
 // === impl WirePlatform ===
 
 impl WirePlatform {
     fn normal(&self) -> Platform {
-        Platform::new(&self.os, &self.architecture, &self.variant)
+        Platform::new(&self.os, &self.architecture, self.variant.as_deref().unwrap_or_default())
     }
 }
 

@@ -8,6 +8,7 @@ use porch_fn_registry::RegistryError;
 
 /// Why an image cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts explain the fields")]
 pub enum StoreError {
     /// The registry.
     #[error("{}", registry_text(.0))]
@@ -18,41 +19,24 @@ pub enum StoreError {
     /// A layer, as the process that unpacks it reports.
     #[error("{0}")]
     Layer(String),
-    /// A document of the image cannot be used.
+    /// A document of the image cannot be used: its manifest, its configuration or an archive.
     #[error("the image's {what} cannot be used: {reason}")]
-    Document {
-        /// `manifest`, `configuration`, `archive`.
-        what: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The content has another digest than announced.
+    Document { what: &'static str, reason: String },
+    /// A layer, manifest or configuration has another digest or size than announced.
     #[error(
-        "a {what} of the image does not have its digest: its registry, a proxy or the archive changed it"
+        "a {0} of the image does not have its digest or its size: its registry, a proxy or the archive \
+         changed it"
     )]
-    Digest {
-        /// `layer`, `manifest`, `configuration`.
-        what: &'static str,
-    },
+    Digest(&'static str),
     /// The reference names another digest than the image has.
     #[error(
         "the name {name:?} has another digest than the image, {digest}: remove the digest from the name, or \
          get the image that has it"
     )]
-    Pinned {
-        /// The reference.
-        name: String,
-        /// The image's digest.
-        digest: String,
-    },
+    Pinned { name: String, digest: String },
     /// The image needs more room than the store may take.
     #[error("the image needs {needs} MiB, more than --image-max-size of {limit} MiB")]
-    TooLarge {
-        /// What it needs, in MiB.
-        needs: u64,
-        /// The limit, in MiB.
-        limit: u64,
-    },
+    TooLarge { needs: u64, limit: u64 },
     /// The image is not in the store.
     #[error("the image is not in {}: run `porch-fn images pull` or `porch-fn images import`", .0.display())]
     Missing(PathBuf),
@@ -61,14 +45,7 @@ pub enum StoreError {
     Damaged(PathBuf),
     /// The folder belongs to another user.
     #[error("{} belongs to user {owner}, and this is user {user}: name another folder with --image-dir, such as a new one in it", .path.display())]
-    Owner {
-        /// The folder.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// This process's user.
-        user: u32,
-    },
+    Owner { path: PathBuf, owner: u32, user: u32 },
     /// Other users can write to the folder.
     #[error("other users can write to {path}: forbid it with `chmod go-w {path}`, or name another folder with --image-dir", path = .0.display())]
     Writable(PathBuf),
@@ -77,14 +54,7 @@ pub enum StoreError {
     Busy(PathBuf),
     /// The disk.
     #[error("{what} {}: {source}; --image-dir names another folder", .path.display())]
-    Disk {
-        /// `cannot write`, for example.
-        what: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
+    Disk { what: &'static str, path: PathBuf, source: io::Error },
     /// A file that is not part of the store, such as an archive.
     #[error("{0}")]
     Stream(io::Error),

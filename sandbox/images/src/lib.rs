@@ -31,11 +31,10 @@ mod store;
 mod trees;
 pub mod unpack;
 
-pub use archive::Archive;
 pub use child::unpack_child;
 pub use document::{Layer, RunConfig};
 pub use error::StoreError;
-pub use manage::{ImageInfo, Pruned};
+pub use manage::Pruned;
 pub use pull::Progress;
 pub use run_folder::RunFolder;
-pub use store::{Options, Owner, Store, Stored};
+pub use store::{ImageInfo, Options, Owner, Record, Store, Stored};

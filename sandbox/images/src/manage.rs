@@ -3,39 +3,17 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::Path;
+use std::time::Duration;
 
 use porch_fn_image::Image;
-use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 use crate::content::is_intact;
-use crate::document::{self, Layer, Parsed};
+use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
-use crate::store::{Record, Store};
-
-/// An image of the store, for a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageInfo {
-    /// The full reference, with its tag or digest.
-    pub reference: String,
-    /// The digest that the reference had when it was pulled.
-    pub digest: String,
-    /// The digest of the manifest for this machine's platform.
-    pub manifest: String,
-    /// The digest of the configuration: what Docker calls the image's ID.
-    pub config: String,
-    /// Size of its layers, unpacked and compressed, in bytes. Images share layers.
-    pub bytes: u64,
-    /// The layers, lowest first.
-    pub layers: Vec<Layer>,
-    /// When it was pulled or imported.
-    pub pulled: SystemTime,
-    /// When it was last used.
-    pub used: SystemTime,
-}
+use crate::store::{ImageInfo, Store};
 
 /// What was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,24 +22,6 @@ pub struct Pruned {
     pub images: usize,
     /// Size of the blobs and trees that no image needs any more, in bytes.
     pub bytes: u64,
-}
-
-/// A record that leads to its documents.
-struct Entry {
-    path: PathBuf,
-    record: Record,
-    parsed: Parsed,
-    used: SystemTime,
-}
-
-// === impl Entry ===
-
-impl Entry {
-    /// The digests of all blobs that the image needs.
-    fn blobs(&self) -> impl Iterator<Item = &str> {
-        let layers = self.parsed.layers.iter().map(|layer| &layer.digest);
-        [&self.record.manifest, &self.parsed.config].into_iter().chain(layers).map(String::as_str)
-    }
 }
 
 // === impl Store ===
@@ -73,14 +33,9 @@ impl Store {
     /// The disk.
     pub fn list(&self) -> Result<Vec<ImageInfo>, StoreError> {
         let _lock = self.lock()?;
-        let mut images = Vec::new();
-        for Entry { record, parsed, used, .. } in self.entries()? {
-            let Some(bytes) = self.size(&parsed.layers)? else { continue };
-            let Record { reference, resolved: digest, manifest, pulled } = record;
-            let Parsed { config, layers, .. } = parsed;
-            images.push(ImageInfo { reference, digest, manifest, config, bytes, layers, pulled, used });
-        }
-        images.sort_by(|a, b| a.reference.cmp(&b.reference));
+        let mut images = self.images()?;
+        images.retain(|image| image.trees.is_some());
+        images.sort_by(|a, b| a.record.reference.cmp(&b.record.reference));
         Ok(images)
     }
 
@@ -89,8 +44,8 @@ impl Store {
     /// # Errors
     /// The disk.
     pub fn inspect(&self, image: &Image) -> Result<Option<(ImageInfo, Value)>, StoreError> {
-        let info = self.list()?.into_iter().find(|info| info.reference == image.as_str());
-        let Some(info) = info else { return Ok(None) };
+        let _lock = self.lock()?;
+        let Some(info) = self.load(image)?.filter(|info| info.trees.is_some()) else { return Ok(None) };
         let Some(config) = self.blob(&info.config)? else { return Ok(None) };
         Ok(Some((info, document::json("configuration", &config)?)))
     }
@@ -102,8 +57,8 @@ impl Store {
     pub fn tag(&self, image: &Image, name: &Image) -> Result<bool, StoreError> {
         // Keeps the image until its new name is saved.
         let stored = self.find(image)?;
-        let Some((record, _)) = self.load(image)?.filter(|_| stored.is_some()) else { return Ok(false) };
-        self.save(name, record)?;
+        let Some(info) = self.load(image)?.filter(|_| stored.is_some()) else { return Ok(false) };
+        self.save(name, info.record)?;
         Ok(true)
     }
 
@@ -113,18 +68,15 @@ impl Store {
     /// [`StoreError::Busy`], if a sandbox uses the image.
     pub fn remove(&self, image: &Image) -> Result<bool, StoreError> {
         let path = self.record_path(image);
-        let lock = self.lock_alone()?;
-        if !path.exists() {
-            return Ok(false);
-        }
-        if !remove_free(&path)? {
-            return Err(StoreError::Busy(path));
-        }
-        let doomed = self.run_folder_locked(&lock)?;
-        self.remove_unneeded(&doomed)?;
-        // What is doomed is removed without the lock.
-        drop(lock);
-        Ok(true)
+        self.alone(|doomed| {
+            if !path.exists() {
+                return Ok(false);
+            }
+            if !move_free(&path, doomed)? {
+                return Err(StoreError::Busy(path));
+            }
+            self.remove_unneeded(doomed).map(|_| true)
+        })
     }
 
     /// Removes images that have not been used for this long and are not in use, and content that
@@ -139,30 +91,28 @@ impl Store {
                 fs::remove_file(&path).on_disk("cannot remove", path)?;
             }
         }
-        let lock = self.lock_alone()?;
-        let doomed = self.run_folder_locked(&lock)?;
-        let mut images = 0;
-        for entry in self.entries()? {
-            let is_old = entry.used.elapsed().is_ok_and(|age| age >= unused_for);
-            let is_whole = entry.blobs().all(|digest| self.blob_path(digest).exists());
-            images += usize::from((is_old || !is_whole) && remove_free(&entry.path)?);
-        }
-        let pruned = self.collect_locked(&doomed)?;
-        let kept = self.entries()?;
-        drop(lock);
-        for Entry { record, parsed: Parsed { layers, .. }, .. } in kept {
-            let unpacked = (0..layers.len()).try_for_each(|number| self.unpack(&layers, number).map(drop));
-            if let Err(error) = unpacked.and_then(|()| self.unpack_plain(&layers).map(drop)) {
-                let error = error.to_string();
-                tracing::warn!(image = record.reference, error, "an image cannot be unpacked again");
+        let (pruned, kept) = self.alone(|doomed| {
+            let mut images = 0;
+            for image in self.images()? {
+                let is_old = image.used.elapsed().is_ok_and(|age| age >= unused_for);
+                let is_whole = image.blobs().all(|digest| self.blob_path(digest).exists());
+                images += usize::from((is_old || !is_whole) && move_free(&image.path, doomed)?);
+            }
+            let pruned = self.remove_surplus(doomed)?;
+            Ok((Pruned { images: images + pruned.images, ..pruned }, self.images()?))
+        })?;
+        for image in kept {
+            if let Err(error) = self.unpack_all(&image.layers) {
+                let (image, error) = (image.record.reference, error.to_string());
+                tracing::warn!(image, error, "an image cannot be unpacked again");
             }
         }
-        Ok(Pruned { images: images + pruned.images, ..pruned })
+        Ok(pruned)
     }
 
     /// Removes images until the rest fits. A fault is no reason to fail a pull.
-    pub(crate) fn collect(&self) {
-        match self.collect_now() {
+    pub(crate) async fn collect(&self) {
+        match self.blocking(Self::collect_now).await {
             Ok(Pruned { bytes: 0, .. }) => {}
             Ok(Pruned { images, bytes }) => {
                 tracing::info!(images, bytes, "images that were unused for longest are removed");
@@ -174,26 +124,28 @@ impl Store {
     }
 
     fn collect_now(&self) -> Result<Pruned, StoreError> {
-        if self.total()? <= self.options().max_bytes {
-            return Ok(Pruned::default());
-        }
-        let lock = self.lock_alone()?;
-        let doomed = self.run_folder_locked(&lock)?;
-        let pruned = self.collect_locked(&doomed);
-        drop(lock);
-        pruned
+        if self.is_full()? { self.alone(|doomed| self.remove_surplus(doomed)) } else { Ok(Pruned::default()) }
     }
 
-    /// The caller holds the lock alone. Content moves to `doomed`.
-    fn collect_locked(&self, doomed: &RunFolder) -> Result<Pruned, StoreError> {
+    /// Does what only one process may do. What it moves to the folder is removed without the lock.
+    fn alone<T>(&self, work: impl FnOnce(&RunFolder) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let lock = self.lock_alone()?;
+        let doomed = self.run_folder_locked(&lock)?;
+        let done = work(&doomed);
+        drop(lock);
+        done
+    }
+
+    /// Removes what no image needs, and images until the rest fits.
+    fn remove_surplus(&self, doomed: &RunFolder) -> Result<Pruned, StoreError> {
         let mut pruned = Pruned { images: 0, bytes: self.remove_unneeded(doomed)? };
-        let mut entries = self.entries()?;
-        entries.sort_by_key(|entry| entry.used);
-        for entry in entries {
-            if self.total()? <= self.options().max_bytes {
+        let mut images = self.images()?;
+        images.sort_by_key(|image| image.used);
+        for image in images {
+            if !self.is_full()? {
                 break;
             }
-            if remove_free(&entry.path)? {
+            if move_free(&image.path, doomed)? {
                 pruned.images += 1;
                 pruned.bytes += self.remove_unneeded(doomed)?;
             }
@@ -204,67 +156,41 @@ impl Store {
     /// Removes records that lead nowhere, and blobs and trees that no image has. Returns their size.
     fn remove_unneeded(&self, doomed: &RunFolder) -> Result<u64, StoreError> {
         let (mut needed, mut removed) = (HashSet::new(), 0);
-        for entry in self.entries()? {
-            let trees = self.trees(&entry.parsed.layers)?.unwrap_or_default();
-            needed.extend(entry.blobs().map(|digest| self.blob_path(digest)));
-            needed.extend(trees.iter().map(|(key, _)| self.tree_path(key)));
-            needed.insert(entry.path);
+        for image in self.images()? {
+            needed.extend(image.blobs().map(|digest| self.blob_path(digest)));
+            needed.extend(image.trees.iter().flatten().map(|(key, _)| self.tree_path(key)));
+            needed.insert(image.path);
         }
         for path in [self.files("images")?, self.files("blobs")?, self.files("layers")?].concat() {
-            if !needed.contains(&path) && is_free(&path)? {
-                removed += self.size_of(&path);
-                let name = path.file_name().unwrap_or_default();
-                fs::rename(&path, doomed.path().join(name)).on_disk("cannot remove", path)?;
+            let bytes = self.size_of(&path);
+            if !needed.contains(&path) && move_free(&path, doomed)? {
+                removed += bytes;
             }
         }
         Ok(removed)
     }
 
-    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
-        let mut entries = Vec::new();
-        for path in self.files("images")? {
-            if let Some((record, parsed)) = self.parse(&path)? {
-                let used =
-                    fs::metadata(&path).and_then(|file| file.modified()).on_disk("cannot read", &path)?;
-                entries.push(Entry { path, record, parsed, used });
-            }
-        }
-        Ok(entries)
-    }
-
-    /// Size of an image's layers, unpacked and compressed, in bytes. `None`: a tree is missing.
-    pub(crate) fn size(&self, layers: &[Layer]) -> Result<Option<u64>, StoreError> {
-        let blobs = layers.iter().map(|layer| layer.size);
-        let sum = |trees: Vec<(_, crate::unpack::Size)>| {
-            blobs.chain(trees.iter().map(|(_, size)| size.bytes)).fold(0, u64::saturating_add)
-        };
-        Ok(self.trees(layers)?.map(sum))
-    }
-
-    /// Size of all content, in bytes.
-    fn total(&self) -> Result<u64, StoreError> {
+    /// Whether all content takes more than `--image-max-size`.
+    fn is_full(&self) -> Result<bool, StoreError> {
         let content = [self.files("blobs")?, self.files("layers")?].concat();
-        Ok(content.iter().map(|path| self.size_of(path)).fold(0, u64::saturating_add))
+        let bytes = content.iter().map(|path| self.size_of(path)).fold(0, u64::saturating_add);
+        Ok(bytes > self.options().max_bytes)
     }
 
     /// Size of a blob or of a tree.
     fn size_of(&self, path: &Path) -> u64 {
-        let size = path.file_name().and_then(|name| self.tree(name.to_str()?).ok()?);
+        let size = path.file_name().and_then(|name| self.tree(name.to_str()?));
         size.map_or_else(|| fs::metadata(path).map_or(0, |file| file.len()), |size| size.bytes)
     }
 }
 
-/// Whether no sandbox uses the image or tree. The caller holds the store's lock alone.
-fn is_free(path: &Path) -> Result<bool, StoreError> {
-    let file = File::open(path).on_disk("cannot open", path)?;
-    Ok(flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
-}
-
-/// Removes a record, unless a sandbox uses the image.
-fn remove_free(record: &Path) -> Result<bool, StoreError> {
-    let is_free = is_free(record)?;
+/// Moves a record, a blob or a tree away, unless a sandbox uses it. The caller holds the store's
+/// lock alone.
+fn move_free(path: &Path, doomed: &RunFolder) -> Result<bool, StoreError> {
+    let is_free = File::open(path).on_disk("cannot open", path)?.try_lock().is_ok();
     if is_free {
-        fs::remove_file(record).on_disk("cannot remove", record)?;
+        let to = doomed.path().join(path.file_name().unwrap_or_default());
+        fs::rename(path, to).on_disk("cannot remove", path)?;
     }
     Ok(is_free)
 }

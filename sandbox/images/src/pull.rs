@@ -1,24 +1,25 @@
-//! Pulls images: manifest, configuration, then all layers at once. A layer is unpacked as soon as
-//! it and its parents are here.
+//! Takes images into the store, from a registry or from an archive: manifest, configuration, then all
+//! layers at once. A layer is unpacked as soon as it and its parents are here.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
 use porch_fn_image::Image;
-use porch_fn_registry::{Client, RegistryError};
+use porch_fn_registry::{Blob, Client, RegistryError};
+use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::content::is_intact;
-use crate::document::{self, Layer};
+use crate::content::{document_in, name_of};
+use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
 use crate::store::{Record, Store};
 
-const LAYER: &str = "layer";
 /// Layers that are fetched at the same time.
 const AT_ONCE: usize = 4;
 /// Longest pull.
@@ -34,9 +35,9 @@ const WINDOW: Duration = Duration::from_secs(30);
 
 /// Receives what a pull does, for people who watch it.
 pub trait Progress: Send + Sync {
-    /// The image's layers are known: how many are missing here, and their size in bytes.
+    /// The image has so many layers. All that it needs has this size, in bytes.
     fn start(&self, _layers: usize, _bytes: u64) {}
-    /// These bytes of a layer have arrived.
+    /// These bytes are here.
     fn add(&self, _bytes: u64) {}
     /// A layer is unpacked.
     fn unpacked(&self) {}
@@ -45,13 +46,14 @@ pub trait Progress: Send + Sync {
 /// Reports nothing.
 impl Progress for () {}
 
-/// Where blobs come from and go to, and who watches.
-struct Download<'a> {
-    store: &'a Store,
-    client: &'a Client,
-    image: &'a Image,
-    progress: &'a dyn Progress,
-    folder: &'a RunFolder,
+/// Where the content of an image comes from, where it goes to, and who watches.
+pub(crate) struct Intake<'a> {
+    pub(crate) store: &'a Store,
+    /// Has content of images, with names by its digests.
+    pub(crate) folder: &'a RunFolder,
+    /// Where the rest is fetched. `None`: the folder has all.
+    pub(crate) registry: Option<(&'a Client, &'a Image)>,
+    pub(crate) progress: &'a dyn Progress,
 }
 
 // === impl Store ===
@@ -68,95 +70,17 @@ impl Store {
         image: &Image,
         progress: &dyn Progress,
     ) -> Result<(), StoreError> {
-        let pulled = timeout(MAX_TIME, self.pull_all(client, image, progress)).await;
-        let collect = |store: &Self| {
-            store.collect();
-            Ok(())
+        let pull = async {
+            let folder = self.blocking(Self::run_folder).await?;
+            let manifest = client.manifest(image).await?;
+            let path = folder.path().join(name_of(&manifest.digest));
+            fs::write(&path, &manifest.bytes).on_disk("cannot write", path)?;
+            let intake = Intake { store: self, folder: &folder, registry: Some((client, image)), progress };
+            intake.take(std::slice::from_ref(image), &manifest.resolved, &manifest.digest).await
         };
-        self.blocking(collect).await?;
+        let pulled = timeout(MAX_TIME, pull).await;
+        self.collect().await;
         pulled.unwrap_or(Err(StoreError::Slow("a pull takes longer than an hour")))
-    }
-
-    async fn pull_all(
-        &self,
-        client: &Client,
-        image: &Image,
-        progress: &dyn Progress,
-    ) -> Result<(), StoreError> {
-        let folder = self.blocking(Self::run_folder).await?;
-        let download = Download { store: self, client, image, progress, folder: &folder };
-        let fetched = client.manifest(image).await?;
-        let manifest = document::manifest(&fetched.bytes)?;
-        let record = Record::new(&fetched.resolved, &fetched.digest);
-        let mut leases = vec![self.keep(&folder, &record.manifest, &fetched.bytes)?];
-        let config = &manifest.config.digest;
-        if self.blob(config)?.is_none() {
-            leases.push(download.fetch(config, manifest.config.size, "configuration").await?);
-        }
-        let bytes = self.blob(config)?.ok_or_else(|| StoreError::Damaged(self.blob_path(config)))?;
-        let layers = document::parse(&manifest, &bytes)?.layers;
-        let known = layers.clone();
-        let (trees, blobs) = self.blocking(move |store| store.lease_intact(&known)).await?;
-        leases.extend(trees);
-        let missing =
-            layers.iter().zip(&blobs).filter(|(_, blob)| blob.is_none()).map(|(layer, _)| layer.size);
-        let bytes = missing.clone().fold(0, u64::saturating_add);
-        self.check_limit(bytes)?;
-        progress.start(missing.count(), bytes);
-        // Collected first, because the compiler cannot prove that a stream of closures is `Send`.
-        let fetches = layers.iter().zip(blobs).map(|(layer, blob)| download.layer(layer, blob));
-        let fetches: Vec<_> = fetches.collect();
-        let (sender, mut arrived) = mpsc::unbounded_channel();
-        let fetched = stream::iter(fetches).buffered(AT_ONCE).try_for_each(move |lease| {
-            // Nobody listens if a layer before could not be unpacked.
-            let _ = sender.send(lease);
-            future::ok(())
-        });
-        let unpacked = async {
-            for number in 0..layers.len() {
-                let Some(blob) = arrived.recv().await else { return Ok(()) };
-                leases.push(blob);
-                let layers = layers.clone();
-                leases.extend(self.blocking(move |store| store.unpack(&layers, number)).await?);
-                progress.unpacked();
-            }
-            Ok(())
-        };
-        future::try_join(fetched, unpacked).await?;
-        let image = image.clone();
-        self.blocking(move |store| store.finish(&[image], &record, &layers)).await
-    }
-
-    /// Keeps the trees and the intact blobs that are here. The lock is not held for a whole pull.
-    fn lease_intact(&self, layers: &[Layer]) -> Result<(Vec<File>, Vec<Option<File>>), StoreError> {
-        let lock = self.lock()?;
-        let trees = self.lease_trees(layers)?;
-        let blobs = layers.iter().map(|layer| self.lease_blob(layer)).collect::<Result<Vec<_>, _>>()?;
-        drop(lock);
-        let intact = layers.iter().zip(blobs).map(|(layer, blob)| match blob {
-            Some(blob) if is_intact(&self.blob_path(&layer.digest), &layer.digest)? => Ok(Some(blob)),
-            _ => Ok(None),
-        });
-        Ok((trees, intact.collect::<Result<_, StoreError>>()?))
-    }
-
-    fn check_limit(&self, needs: u64) -> Result<(), StoreError> {
-        let limit = self.options().max_bytes;
-        let error = StoreError::TooLarge { needs: needs >> 20, limit: limit >> 20 };
-        if needs > limit { Err(error) } else { Ok(()) }
-    }
-
-    /// Saves the record of an image whose blobs and trees are here, under these names.
-    pub(crate) fn finish(
-        &self,
-        images: &[Image],
-        record: &Record,
-        layers: &[Layer],
-    ) -> Result<(), StoreError> {
-        let _lease = self.unpack_plain(layers)?;
-        // Otherwise the image would be the first to be removed.
-        self.check_limit(self.size(layers)?.unwrap_or_default())?;
-        images.iter().try_for_each(|image| self.save(image, record.clone()))
     }
 
     /// Runs a method on a thread that may block.
@@ -171,75 +95,142 @@ impl Store {
         let done = spawn_blocking(move || work(&store)).await;
         done.unwrap_or_else(|error| Err(StoreError::Stream(error.into())))
     }
+
+    fn check_limit(&self, needs: u64) -> Result<(), StoreError> {
+        let limit = self.options().max_bytes;
+        let error = StoreError::TooLarge { needs: needs >> 20, limit: limit >> 20 };
+        if needs > limit { Err(error) } else { Ok(()) }
+    }
 }
 
-// === impl Download ===
+// === impl Intake ===
 
-impl Download<'_> {
-    /// Fetches a layer, unless it is here. Returns a lease.
-    async fn layer(&self, layer: &Layer, blob: Option<File>) -> Result<File, StoreError> {
-        match blob {
-            Some(blob) => Ok(blob),
-            None => self.fetch(&layer.digest, layer.size, LAYER).await,
-        }
+impl Intake<'_> {
+    /// Takes the image with this manifest into the store, under these names.
+    pub(crate) async fn take(
+        &self,
+        names: &[Image],
+        resolved: &str,
+        manifest: &str,
+    ) -> Result<(), StoreError> {
+        let Self { store, progress, .. } = *self;
+        let (resolved, pulled) = (resolved.to_owned(), SystemTime::now());
+        let record = Record { reference: String::new(), resolved, manifest: manifest.to_owned(), pulled };
+        names.iter().try_for_each(|name| record.check(name))?;
+        let bytes = document_in(self.folder.path(), manifest)?.ok_or(StoreError::Digest("manifest"))?;
+        let document = document::manifest(&bytes)?;
+        let (config, layers) = (&document.config, document.layers.as_deref().unwrap_or_default());
+        let needs = layers.iter().fold(config.size, |sum, layer| sum.saturating_add(layer.size));
+        store.check_limit(needs)?;
+        progress.start(layers.len(), needs);
+        let mut leases = vec![
+            self.blob(manifest, bytes.len() as u64, "manifest").await?,
+            self.blob(&config.digest, config.size, "configuration").await?,
+        ];
+        let damaged = || StoreError::Damaged(store.blob_path(&config.digest));
+        let layers = document::parse(&document, &store.blob(&config.digest)?.ok_or_else(damaged)?)?.1;
+        // Collected first, because the compiler cannot prove that a stream of closures is `Send`.
+        let fetches: Vec<_> = layers.iter().map(|it| self.blob(&it.digest, it.size, "layer")).collect();
+        let (sender, mut arrived) = mpsc::unbounded_channel();
+        let fetched = stream::iter(fetches).buffered(AT_ONCE).try_for_each(move |lease| {
+            // Nobody listens if a layer before could not be unpacked.
+            let _ = sender.send(lease);
+            future::ok(())
+        });
+        let unpacked = async {
+            for number in 0..layers.len() {
+                leases.extend(arrived.recv().await);
+                let layers = layers.clone();
+                leases.extend(store.blocking(move |store| store.unpack(&layers, number)).await?);
+                progress.unpacked();
+            }
+            Ok(())
+        };
+        future::try_join(fetched, unpacked).await?;
+        let names = names.to_vec();
+        let save = move |store: &Store| {
+            let _leases = store.unpack_all(&layers)?;
+            // Otherwise the image would be the first to be removed.
+            let trees = store.trees(&layers).into_iter().flatten().map(|(_, size)| size.bytes);
+            store.check_limit(trees.fold(needs, u64::saturating_add))?;
+            names.iter().try_for_each(|name| store.save(name, record.clone()))
+        };
+        store.blocking(save).await
     }
 
-    /// Fetches a blob. If the connection is lost, goes on from there. Returns a lease.
-    async fn fetch(&self, digest: &str, size: u64, what: &'static str) -> Result<File, StoreError> {
-        let path = self.folder.path().join(digest.replace(':', "-"));
-        let mut file = File::create(&path).on_disk("cannot write", &path)?;
-        let (mut received, mut attempt) = (0, 1);
-        loop {
-            let lost = match self.receive(digest, size, what, &mut file, &mut received).await {
-                Ok(()) => {
-                    let digest = digest.to_owned();
-                    return self.store.blocking(move |store| store.admit(&path, &digest, what)).await;
-                }
-                Err(StoreError::Registry(error)) => error,
-                Err(error) => return Err(error),
+    /// Takes a blob into the store, unless a registry is asked and it is here. Returns a lease.
+    async fn blob(&self, digest: &str, size: u64, what: &'static str) -> Result<File, StoreError> {
+        let (mut path, known) = (self.folder.path().join(name_of(digest)), digest.to_owned());
+        if !path.exists() {
+            let Some(registry) = self.registry else {
+                return Err(StoreError::document("archive", format!("it does not have {digest:?}")));
             };
-            let may_retry = matches!(lost, RegistryError::Unreachable | RegistryError::Busy { .. });
-            if !may_retry || attempt == MAX_ATTEMPTS {
-                return Err(lost.into());
+            let known = known.clone();
+            if let Some(lease) = self.store.blocking(move |it| it.lease_intact(&known, size)).await? {
+                self.progress.add(size);
+                return Ok(lease);
             }
-            tracing::info!(attempt, received, "a blob was interrupted; it goes on from there");
-            sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
-            attempt += 1;
+            path = self.fetch(registry, digest, size, what).await?;
+        }
+        self.store.blocking(move |store| store.admit(&path, &known, size, what)).await
+    }
+
+    /// Fetches a blob. If the connection is lost, goes on from there.
+    async fn fetch(
+        &self,
+        (client, image): (&Client, &Image),
+        digest: &str,
+        size: u64,
+        what: &'static str,
+    ) -> Result<PathBuf, StoreError> {
+        let file = NamedTempFile::new_in(self.folder.path()).and_then(|file| Ok(file.keep()?));
+        let (mut file, path) = file.on_disk("cannot write", self.folder.path())?;
+        let mut attempt = 1;
+        loop {
+            let received = async {
+                let from = file.stream_position().on_disk("cannot write", &path)?;
+                self.receive(client.blob(image, digest, from).await?, size, what, &mut file).await
+            };
+            match received.await {
+                Err(StoreError::Registry(RegistryError::Unreachable | RegistryError::Busy { .. }))
+                    if attempt < MAX_ATTEMPTS =>
+                {
+                    tracing::info!(attempt, "a blob was interrupted; it goes on from there");
+                    sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
+                    attempt += 1;
+                }
+                done => return done.map(|()| path),
+            }
         }
     }
 
     async fn receive(
         &self,
-        digest: &str,
+        mut blob: Blob,
         size: u64,
         what: &'static str,
         file: &mut File,
-        received: &mut u64,
     ) -> Result<(), StoreError> {
-        let mut blob = self.client.blob(self.image, digest, *received).await?;
-        let mut skip = received.saturating_sub(blob.from);
+        let mut received =
+            file.seek(SeekFrom::Start(blob.from)).on_disk("cannot write", self.folder.path())?;
         let (mut since, mut bytes) = (Instant::now(), 0);
         while let Some(chunk) = blob.chunk().await? {
-            bytes += chunk.len() as u64;
+            let arrived = chunk.len() as u64;
+            bytes += arrived;
+            received += arrived;
             if since.elapsed() >= WINDOW {
                 if bytes < MIN_BYTES {
                     return Err(StoreError::Slow("less than 32 KiB in 30 s"));
                 }
                 (since, bytes) = (Instant::now(), 0);
             }
-            let seen = skip.min(chunk.len() as u64);
-            skip -= seen;
-            let new = &chunk[seen as usize..];
-            *received += new.len() as u64;
-            if *received > size {
-                return Err(StoreError::Digest { what });
+            if received > size {
+                return Err(StoreError::Digest(what));
             }
             // A few KiB, into the page cache.
-            file.write_all(new).on_disk("cannot write", self.folder.path())?;
-            if what == LAYER {
-                self.progress.add(new.len() as u64);
-            }
+            file.write_all(&chunk).on_disk("cannot write", self.folder.path())?;
+            self.progress.add(arrived);
         }
-        if *received == size { Ok(()) } else { Err(RegistryError::Unreachable.into()) }
+        if received == size { Ok(()) } else { Err(RegistryError::Unreachable.into()) }
     }
 }

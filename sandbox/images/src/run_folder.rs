@@ -2,11 +2,9 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
 
 use crate::StoreError;
 use crate::error::OnDisk as _;
@@ -32,7 +30,7 @@ impl RunFolder {
     /// A short path of a file in the folder, for this process alone: the path of a socket has at
     /// most 107 bytes.
     pub fn short_path(&self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.file.as_raw_fd()))
+        path_of(&self.file).join(name)
     }
 }
 
@@ -59,7 +57,7 @@ impl Store {
         let folder = tempfile::Builder::new().prefix("").tempdir_in(&tmp).on_disk("cannot write", &tmp)?;
         let path = folder.keep();
         let file = File::open(&path).on_disk("cannot open", &path)?;
-        flock(&file, FlockOperation::LockExclusive).on_disk("cannot lock", &path)?;
+        file.lock().on_disk("cannot lock", &path)?;
         Ok(RunFolder { path, file })
     }
 
@@ -81,10 +79,15 @@ impl Store {
     fn left(&self) -> Vec<(PathBuf, File)> {
         // Older versions had sockets in `run/`, and merged layers in `merged/`.
         let folders = ["tmp", "run", "merged"].map(|folder| self.files(folder).unwrap_or_default());
-        let opened =
-            folders.concat().into_iter().filter_map(|path| Some((path.clone(), File::open(path).ok()?)));
-        opened.filter(|(_, file)| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()).collect()
+        let opened = folders.concat().into_iter().map(|path| (File::open(&path), path));
+        let left = opened.filter_map(|(file, path)| Some((path, file.ok()?)));
+        left.filter(|(_, file)| file.try_lock().is_ok()).collect()
     }
+}
+
+/// The path by which a descriptor stands for its file in this process.
+pub(crate) fn path_of(file: &impl AsRawFd) -> PathBuf {
+    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
 }
 
 fn remove_or_warn(path: &Path) {

@@ -1,6 +1,6 @@
 //! The folder with all images, and the rules by which processes share it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf, absolute};
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-use porch_fn_image::{Image, is_digest};
-use porch_fn_registry::{has_digest, sha256};
-use rustix::fs::{FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, futimens};
-use rustix::io::Errno;
+use porch_fn_image::Image;
+use porch_fn_registry::sha256;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{self, Layer, MAX_DOCUMENT, Parsed, RunConfig};
+use crate::content::read;
+use crate::document::{self, Layer, RunConfig};
 use crate::error::{OnDisk as _, StoreError};
+use crate::trees::Trees;
 
 /// A user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,15 +55,33 @@ pub(crate) struct Lock(#[allow(dead_code, reason = "closing the file releases th
 /// configuration. Files of older versions have more fields, and count as absent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Record {
+pub struct Record {
     /// The full reference, with its tag or digest.
-    pub(crate) reference: String,
+    pub reference: String,
     /// What the reference resolved to: the digest of an index or of a manifest.
-    pub(crate) resolved: String,
-    /// The manifest for this machine's platform.
-    pub(crate) manifest: String,
+    pub resolved: String,
+    /// The digest of the manifest for this machine's platform.
+    pub manifest: String,
     /// When it was pulled or imported.
-    pub(crate) pulled: SystemTime,
+    pub pulled: SystemTime,
+}
+
+/// An image of the store, as its record and its documents describe it.
+#[derive(Debug, Clone)]
+pub struct ImageInfo {
+    /// Its record.
+    pub record: Record,
+    /// The digest of the configuration: what Docker calls the image's ID.
+    pub config: String,
+    /// The layers, lowest first.
+    pub layers: Vec<Layer>,
+    /// When it was last used.
+    pub used: SystemTime,
+    pub(crate) run: RunConfig,
+    /// The file of the record.
+    pub(crate) path: PathBuf,
+    /// `None`: a tree is missing, so the image cannot be run.
+    pub(crate) trees: Option<Trees>,
 }
 
 /// An image of the store. While it exists, also in another process that inherits its files, the
@@ -91,12 +109,6 @@ impl Stored {
 // === impl Record ===
 
 impl Record {
-    /// A record without a reference.
-    pub(crate) fn new(resolved: &str, manifest: &str) -> Self {
-        let (resolved, manifest) = (resolved.to_owned(), manifest.to_owned());
-        Self { reference: String::new(), resolved, manifest, pulled: SystemTime::now() }
-    }
-
     /// Fails if the reference names a digest that is not this image's.
     pub(crate) fn check(&self, image: &Image) -> Result<(), StoreError> {
         match image.digest() {
@@ -105,6 +117,22 @@ impl Record {
             }
             _ => Ok(()),
         }
+    }
+}
+
+// === impl ImageInfo ===
+
+impl ImageInfo {
+    /// The digests of all blobs that the image needs.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = &str> {
+        let layers = self.layers.iter().map(|layer| &layer.digest);
+        [&self.record.manifest, &self.config].into_iter().chain(layers).map(String::as_str)
+    }
+
+    /// Size of its layers, unpacked and compressed, in bytes. Images share layers.
+    pub fn bytes(&self) -> u64 {
+        let trees = self.trees.iter().flatten().map(|(_, size)| size.bytes);
+        self.layers.iter().map(|layer| layer.size).chain(trees).fold(0, u64::saturating_add)
     }
 }
 
@@ -171,11 +199,6 @@ impl Store {
         self.path("images").join(format!("{}.json", &key["sha256:".len()..][..32]))
     }
 
-    /// `digest` is a valid digest: it becomes a name.
-    pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
-        self.path("blobs").join(digest.replace(':', "-"))
-    }
-
     /// What is in one of the store's folders. Older versions had others.
     pub(crate) fn files(&self, folder: &str) -> Result<Vec<PathBuf>, StoreError> {
         let folder = self.path(folder);
@@ -190,7 +213,7 @@ impl Store {
     /// Prevents that anything is removed. Waits while another process removes something.
     pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         let file = self.lock_file()?;
-        flock(&file, FlockOperation::LockShared).on_disk("cannot lock", self.folder())?;
+        file.lock_shared().on_disk("cannot lock", self.folder())?;
         Ok(Lock(file))
     }
 
@@ -198,8 +221,8 @@ impl Store {
     pub(crate) fn lock_alone(&self) -> Result<Lock, StoreError> {
         let file = self.lock_file()?;
         for _ in 0..ATTEMPTS {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK) => sleep(PAUSE),
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => sleep(PAUSE),
                 locked => return locked.on_disk("cannot lock", self.folder()).map(|()| Lock(file)),
             }
         }
@@ -230,53 +253,46 @@ impl Store {
     /// The disk.
     pub fn find(&self, image: &Image) -> Result<Option<Stored>, StoreError> {
         let _lock = self.lock()?;
-        let Some((record, parsed)) = self.load(image)? else { return Ok(None) };
-        let Some(trees) = self.trees(&parsed.layers)? else { return Ok(None) };
-        for layer in &parsed.layers {
+        let Some(info) = self.load(image)? else { return Ok(None) };
+        let Some(trees) = info.trees else { return Ok(None) };
+        for layer in &info.layers {
             // The image could not be exported, or unpacked again.
-            if self.lease_blob(layer)?.is_none() {
+            if self.lease_blob(&layer.digest, layer.size)?.is_none() {
                 return Ok(None);
             }
         }
         // The trees may be another image's, too. The record is only of this one.
-        let paths = trees.iter().map(|(key, _)| self.tree_path(key)).chain([self.record_path(image)]);
+        let paths = trees.iter().map(|(key, _)| self.tree_path(key)).chain([info.path]);
         let leases = paths.filter_map(|path| lease(&path).transpose()).collect::<Result<Vec<_>, _>>()?;
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         if let Some(record) = leases.last() {
-            futimens(record, &Timestamps { last_access: keep, last_modification: now })
-                .on_disk("cannot write", self.folder())?;
+            record.set_modified(SystemTime::now()).on_disk("cannot write", self.folder())?;
         }
         let layers = trees.iter().map(|(key, _)| self.files_of(key)).collect();
-        Ok(Some(Stored { run: parsed.run, digest: record.resolved, layers, leases }))
+        Ok(Some(Stored { run: info.run, digest: info.record.resolved, layers, leases }))
     }
 
-    /// The record of a reference and what its documents say. `None`: it is not here, or damaged.
-    pub(crate) fn load(&self, image: &Image) -> Result<Option<(Record, Parsed)>, StoreError> {
-        let loaded = self.parse(&self.record_path(image))?;
-        Ok(loaded.filter(|(record, _)| record.reference == image.as_str() && record.check(image).is_ok()))
+    /// What is known about an image. `None`: it is not here, or damaged.
+    pub(crate) fn load(&self, image: &Image) -> Result<Option<ImageInfo>, StoreError> {
+        let is_this = |record: &Record| record.reference == image.as_str() && record.check(image).is_ok();
+        Ok(self.read_image(&self.record_path(image))?.filter(|info| is_this(&info.record)))
+    }
+
+    /// The images whose records and documents are here and intact.
+    pub(crate) fn images(&self) -> Result<Vec<ImageInfo>, StoreError> {
+        self.files("images")?.iter().filter_map(|path| self.read_image(path).transpose()).collect()
     }
 
     /// Reads a record, and the documents that it names.
-    pub(crate) fn parse(&self, record: &Path) -> Result<Option<(Record, Parsed)>, StoreError> {
-        let record = read(record)?.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
+    fn read_image(&self, path: &Path) -> Result<Option<ImageInfo>, StoreError> {
+        let record = read(path)?.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
         let Some(record) = record else { return Ok(None) };
         let Some(manifest) = self.blob(&record.manifest)? else { return Ok(None) };
         let Ok(manifest) = document::manifest(&manifest) else { return Ok(None) };
         let Some(config) = self.blob(&manifest.config.digest)? else { return Ok(None) };
-        Ok(document::parse(&manifest, &config).ok().map(|parsed| (record, parsed)))
-    }
-
-    /// A document. `None`: it is not here, or does not have its digest.
-    pub(crate) fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let bytes = if is_digest(digest) { read(&self.blob_path(digest))? } else { None };
-        Ok(bytes.filter(|bytes| has_digest(bytes, digest)))
-    }
-
-    /// Keeps a layer's blob, if it is here and has the layer's size. The caller holds the lock.
-    pub(crate) fn lease_blob(&self, layer: &Layer) -> Result<Option<File>, StoreError> {
-        let blob = lease(&self.blob_path(&layer.digest))?;
-        Ok(blob.filter(|file| file.metadata().is_ok_and(|file| file.len() == layer.size)))
+        let Ok((run, layers)) = document::parse(&manifest, &config) else { return Ok(None) };
+        let used = fs::metadata(path).and_then(|file| file.modified()).on_disk("cannot read", path)?;
+        let (path, config, trees) = (path.to_owned(), manifest.config.digest, self.trees(&layers));
+        Ok(Some(ImageInfo { record, config, layers, used, run, path, trees }))
     }
 }
 
@@ -284,19 +300,6 @@ impl Store {
 pub(crate) fn lease(path: &Path) -> Result<Option<File>, StoreError> {
     match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        file => file
-            .and_then(|file| {
-                flock(&file, FlockOperation::LockShared).map(|()| Some(file)).map_err(Into::into)
-            })
-            .on_disk("cannot open", path),
-    }
-}
-
-/// A small file. Larger ones count as absent.
-pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Ok(metadata) if metadata.len() > MAX_DOCUMENT => Ok(None),
-        _ => fs::read(path).map(Some).on_disk("cannot read", path),
+        file => file.and_then(|file| file.lock_shared().map(|()| Some(file))).on_disk("cannot open", path),
     }
 }

@@ -13,13 +13,17 @@ use rustix::fs::syncfs;
 
 use crate::StoreError;
 use crate::child::{Order, run_child};
+use crate::content::read;
 use crate::document::Layer;
 use crate::error::OnDisk as _;
-use crate::store::{Store, lease, read};
+use crate::store::{Store, lease};
 use crate::unpack::Size;
 
 /// Largest number of entries of an image.
 const MAX_ENTRIES: u64 = 1_000_000;
+
+/// The keys and sizes of an image's trees, lowest first. Not empty.
+pub(crate) type Trees = Vec<(String, Size)>;
 
 /// The keys of the trees of these layers, lowest first. A key stands for the contents of the layer
 /// and of its parents, as they are in the registry and unpacked.
@@ -44,13 +48,10 @@ fn key(text: &str) -> String {
 // === impl Size ===
 
 impl Size {
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self { bytes: self.bytes.saturating_add(other.bytes), entries: self.entries + other.entries }
-    }
-
-    pub(crate) fn minus(self, other: Self) -> Self {
-        let entries = self.entries.saturating_sub(other.entries);
-        Self { bytes: self.bytes.saturating_sub(other.bytes), entries }
+    /// What is left of these limits.
+    pub(crate) fn minus(self, taken: Self) -> Self {
+        let entries = self.entries.saturating_sub(taken.entries);
+        Self { bytes: self.bytes.saturating_sub(taken.bytes), entries }
     }
 }
 
@@ -67,57 +68,54 @@ impl Store {
     }
 
     /// The size of a tree. `None`: it is not here, or incomplete.
-    pub(crate) fn tree(&self, key: &str) -> Result<Option<Size>, StoreError> {
-        let size = read(&self.tree_path(key).join("tree.json"))?;
-        let size = size.and_then(|size| serde_json::from_slice(&size).ok());
-        Ok(size.filter(|_| self.files_of(key).is_dir()))
+    pub(crate) fn tree(&self, key: &str) -> Option<Size> {
+        let size = read(&self.tree_path(key).join("tree.json")).ok()??;
+        serde_json::from_slice(&size).ok().filter(|_| self.files_of(key).is_dir())
     }
 
-    /// The keys and sizes of the image's trees, lowest first. Not empty. `None`: one is missing.
-    pub(crate) fn trees(&self, layers: &[Layer]) -> Result<Option<Vec<(String, Size)>>, StoreError> {
-        for keys in [chain(layers), vec![plain(layers)]] {
-            let trees = keys.into_iter().map(|key| Ok(self.tree(&key)?.map(|size| (key, size))));
-            let trees = trees.collect::<Result<Option<Vec<_>>, StoreError>>()?;
-            if let Some(trees) = trees.filter(|trees| !trees.is_empty()) {
-                return Ok(Some(trees));
-            }
+    /// The trees of an image with these layers. `None`: one is missing.
+    pub(crate) fn trees(&self, layers: &[Layer]) -> Option<Trees> {
+        let found = |keys: Vec<String>| {
+            let trees = keys.into_iter().map(|key| self.tree(&key).map(|size| (key, size)));
+            trees.collect::<Option<Trees>>().filter(|trees| !trees.is_empty())
+        };
+        found(chain(layers)).or_else(|| found(vec![plain(layers)]))
+    }
+
+    /// Unpacks all layers, if they have no trees yet. The blobs are here. Returns leases.
+    pub(crate) fn unpack_all(&self, layers: &[Layer]) -> Result<Vec<File>, StoreError> {
+        let numbers = 0..layers.len();
+        let trees = numbers.filter_map(|number| self.unpack(layers, number).transpose());
+        let mut leases = trees.collect::<Result<Vec<_>, _>>()?;
+        if self.trees(layers).is_none() {
+            leases.extend(self.unpack_as(&plain(layers), Vec::new(), layers, self.limits())?);
         }
-        Ok(None)
-    }
-
-    /// Keeps the trees that are here. The caller holds the store's lock.
-    pub(crate) fn lease_trees(&self, layers: &[Layer]) -> Result<Vec<File>, StoreError> {
-        let keys = chain(layers).into_iter().chain([plain(layers)]);
-        keys.filter_map(|key| lease(&self.tree_path(&key)).transpose()).collect()
+        Ok(leases)
     }
 
     /// Unpacks the layer `number`, if its tree is not here. Its blob and the trees below are here.
     /// Does nothing if the image has a plain tree, or can only have one. Returns a lease.
     pub(crate) fn unpack(&self, layers: &[Layer], number: usize) -> Result<Option<File>, StoreError> {
-        if self.tree(&plain(layers))?.is_some() {
-            return Ok(None);
-        }
         let keys = chain(layers);
-        let mut taken = Size::default();
-        for below in &keys[..number] {
-            let Some(size) = self.tree(below)? else { return Ok(None) };
-            taken = taken.plus(size);
-        }
         let lock = self.lock()?;
-        if self.tree(&keys[number])?.is_some() {
-            return lease(&self.tree_path(&keys[number]));
+        for key in [&plain(layers), &keys[number]] {
+            if self.tree(key).is_some() {
+                return lease(&self.tree_path(key));
+            }
         }
         drop(lock);
-        let parents = keys[..number].iter().map(|key| self.files_of(key)).collect();
-        self.unpack_as(&keys[number], parents, &layers[number..=number], taken)
+        let parents = keys[..number].iter();
+        let Some(sizes) = parents.clone().map(|key| self.tree(key)).collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let limits = sizes.into_iter().fold(self.limits(), Size::minus);
+        let parents = parents.map(|key| self.files_of(key)).collect();
+        self.unpack_as(&keys[number], parents, &layers[number..=number], limits)
     }
 
-    /// Unpacks all layers into one tree, if they have no trees yet. The blobs are here.
-    pub(crate) fn unpack_plain(&self, layers: &[Layer]) -> Result<Option<File>, StoreError> {
-        match self.trees(layers)? {
-            Some(_) => Ok(None),
-            None => self.unpack_as(&plain(layers), Vec::new(), layers, Size::default()),
-        }
+    /// The limits of one image.
+    fn limits(&self) -> Size {
+        Size { bytes: self.options().max_bytes, entries: MAX_ENTRIES }
     }
 
     fn unpack_as(
@@ -125,7 +123,7 @@ impl Store {
         key: &str,
         parents: Vec<PathBuf>,
         layers: &[Layer],
-        taken: Size,
+        limits: Size,
     ) -> Result<Option<File>, StoreError> {
         let folder = self.run_folder()?;
         let (tree, owner) = (folder.path().join("tree"), self.options().owner);
@@ -137,25 +135,20 @@ impl Store {
             .create(&fs)
             .and_then(|()| owner.map_or(Ok(()), |it| chown(&fs, Some(it.uid), Some(it.gid))))
             .on_disk("cannot write", &fs)?;
-        let order = Order {
-            folder: folder.path().to_owned(),
-            parents,
-            layers: layers.iter().map(|layer| (self.blob_path(&layer.digest), layer.clone())).collect(),
-            owner,
-            limits: Size { bytes: self.options().max_bytes, entries: MAX_ENTRIES }.minus(taken),
-        };
+        let layers = layers.iter().map(|layer| (self.blob_path(&layer.digest), layer.clone())).collect();
+        let order = Order { folder: folder.path().to_owned(), parents, layers, owner, limits };
         let Some(size) = run_child(&order)? else { return Ok(None) };
         // After a crash of the machine, a name must not lead to content that was never written.
         fs::write(tree.join("tree.json"), serde_json::json!(size).to_string())
             .and_then(|()| Ok(syncfs(File::open(&tree)?)?))
             .on_disk("cannot write", &tree)?;
         let (to, _lock) = (self.tree_path(key), self.lock()?);
-        if self.tree(key)?.is_none() {
+        if self.tree(key).is_none() {
             // An incomplete one is replaced.
             let _ = fs::rename(&to, folder.path().join("incomplete"));
             match fs::rename(&tree, &to) {
                 // Another process was faster.
-                Err(_) if self.tree(key)?.is_some() => {}
+                Err(_) if self.tree(key).is_some() => {}
                 renamed => renamed.on_disk("cannot write", &to)?,
             }
         }

@@ -1,15 +1,13 @@
 //! Applies one layer to a folder that has the layers below it: an overlay of them, or a plain folder.
 //! The result is that of `umoci unpack`.
 //!
-//! A layer is untrusted. Nothing is written outside the folder: `resolve` follows links only inside
-//! it. Devices, pipes, set-id bits and extended attributes are left out. Sizes are limited.
+//! A layer is untrusted. Nothing is written outside the folder: links are followed only inside it. Devices, pipes, set-id bits and extended attributes are left out. Sizes are limited.
 //!
 //! A sandbox has one user and no capabilities, so the owners in the layer have no effect: all files
 //! belong to the user of this process. Files that only root could read in the image are readable.
 
 mod folder;
 mod guard;
-mod place;
 #[cfg(test)]
 mod tests;
 
@@ -17,16 +15,16 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
-use rustix::fs::Timespec;
+use rustix::fs::{Timespec, symlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Entry, EntryType};
 
-use self::folder::Folder;
+use self::folder::{Folder, make_file, make_folder};
 pub(crate) use self::guard::Guard;
-use self::place::{Place, place};
 
 /// Size of buffers before the decompressor and before a file, in bytes.
 pub(crate) const BUFFER: usize = 256 << 10;
@@ -88,7 +86,7 @@ pub fn decompressed<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
 /// [`UnpackError`]. The folder then has a part of the layer and must be removed.
 pub fn unpack(tar: impl Read, folder: BorrowedFd<'_>, limits: Size) -> Result<Size, UnpackError> {
     let guard = Guard::new(limits.bytes);
-    let mut folder = Folder::new(folder, guard.clone());
+    let mut folder = Folder::new(folder, &guard);
     let mut archive = Archive::new(guard.watch(tar));
     let mut count = 0;
     for entry in archive.entries()? {
@@ -137,7 +135,8 @@ fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(
     if kind == EntryType::XGlobalHeader {
         return Ok(());
     }
-    let Some(place) = place(&name)? else {
+    let path = clean(&name)?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         // `./`, the root of the image.
         return if kind.is_dir() {
             folder.change_root(mode)
@@ -146,25 +145,42 @@ fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(
         };
     };
     // <https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>
-    if let Some(hidden) = place.name.as_bytes().strip_prefix(b".wh.") {
+    if let Some(hidden) = name.as_bytes().strip_prefix(b".wh.") {
         return match hidden {
-            b".wh..opq" => folder.opaque(&place.parent),
+            b".wh..opq" => folder.opaque(parent),
             b"" | b"." | b".." => Err(UnpackError::Refused("a whiteout names no file")),
-            hidden => folder.whiteout(&Place { name: OsStr::from_bytes(hidden).to_owned(), ..place }),
+            hidden => folder.whiteout(parent, OsStr::from_bytes(hidden)),
         };
     }
+    let (parent, path) = folder.make_place(parent, name, kind.is_dir())?;
     match kind {
-        EntryType::Directory => folder.folder(&place, mode),
-        EntryType::Regular | EntryType::Continuous => folder.file(&place, entry, mode, modified),
-        EntryType::Symlink => folder.symlink(&place, OsStr::from_bytes(&target.ok_or(LINK_TARGET)?)),
-        EntryType::Link => {
-            let target = self::place(&target.ok_or(LINK_TARGET)?)?.ok_or(LINK_TARGET)?;
-            folder.hard_link(&place, &target)
-        }
-        EntryType::Char | EntryType::Block | EntryType::Fifo => folder.nothing(&place),
-        EntryType::GNUSparse => Err(SPARSE),
-        _ => Err(UnpackError::Refused("a file's type is not known")),
+        EntryType::Directory => make_folder(&parent, name, mode)?,
+        EntryType::Regular | EntryType::Continuous => make_file(&parent, name, entry, mode, modified)?,
+        EntryType::Symlink => symlinkat(&*target.ok_or(LINK_TARGET)?, &parent, name)?,
+        EntryType::Link => folder.hard_link(&clean(&target.ok_or(LINK_TARGET)?)?, &parent, name)?,
+        // Left out.
+        EntryType::Char | EntryType::Block | EntryType::Fifo => {}
+        EntryType::GNUSparse => return Err(SPARSE),
+        _ => return Err(UnpackError::Refused("a file's type is not known")),
     }
+    folder.touch(&path)
+}
+
+/// The path that a name means. Names are untrusted. They are cleaned like in Go's tools: `..` ends at
+/// the root, and a leading slash is dropped.
+pub(crate) fn clean(name: &[u8]) -> Result<PathBuf, UnpackError> {
+    if name.contains(&0) {
+        return Err(UnpackError::Refused("a name has a NUL"));
+    }
+    let mut path = PathBuf::new();
+    for part in Path::new(OsStr::from_bytes(name)).components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::ParentDir => drop(path.pop()),
+            _ => {}
+        }
+    }
+    Ok(path)
 }
 
 /// The time of an entry. Its attributes may have a more exact one than its header.
@@ -187,13 +203,14 @@ fn modified<R: Read>(entry: &mut Entry<'_, R>) -> Result<Timespec, UnpackError> 
     Ok(time)
 }
 
-/// Errors of the stream, and of the guard. A full disk is one of the disk.
+/// Errors of the guard, of the stream, and of the folder.
 impl From<io::Error> for UnpackError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::FileTooLarge => Self::TooLarge,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Write(error),
-            _ => Self::Read(error),
+        match (error.kind(), Errno::from_io_error(&error)) {
+            (io::ErrorKind::FileTooLarge, _) => Self::TooLarge,
+            (io::ErrorKind::NotADirectory, _) => PATH,
+            (_, Some(errno)) => errno.into(),
+            (_, None) => Self::Read(error),
         }
     }
 }

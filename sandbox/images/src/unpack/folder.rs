@@ -2,35 +2,39 @@
 //! resolved below it.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Read, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use porch_fn_sandbox::inside;
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, linkat, mkdirat, openat,
-    statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, linkat, mkdirat, openat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use tar::Entry;
 
 use super::guard::Guard;
-use super::place::{Place, open_folder, resolve};
-use super::{BUFFER, LINK_TARGET, PATH, UnpackError};
+use super::{BUFFER, LINK_TARGET, PATH, TOO_LONG, UnpackError};
+use crate::run_folder::path_of;
 
-/// Folders that no entry describes, and the parts of the path to an entry.
+/// Folders that no entry describes.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 /// What a file, folder or link takes on the disk beside its data, in bytes.
 const PER_PATH: u64 = 4 << 10;
+/// Longest path, as in Linux's `PATH_MAX`, in bytes.
+const MAX_PATH: usize = 4095;
+/// Most folders above a file, after links were followed.
+const MAX_DEPTH: usize = 256;
 
 /// The folder, and what this layer has done so far.
 pub(super) struct Folder<'a> {
     root: BorrowedFd<'a>,
-    guard: Guard,
+    guard: &'a Guard,
     /// Keys the hashes of paths. They take less memory than the paths, which the image chooses.
     keys: RandomState,
     /// What this layer has made, and the folders above it. Its whiteouts hide only the rest.
@@ -39,14 +43,14 @@ pub(super) struct Folder<'a> {
     last: Option<(PathBuf, Opened)>,
 }
 
-/// A folder below the root, and its path without links.
+/// A folder below the root, and a path without links: the folder's own, or that of an entry in it.
 type Opened = (Rc<OwnedFd>, PathBuf);
 type Done = Result<(), UnpackError>;
 
 // === impl Folder ===
 
 impl<'a> Folder<'a> {
-    pub(super) fn new(root: BorrowedFd<'a>, guard: Guard) -> Self {
+    pub(super) fn new(root: BorrowedFd<'a>, guard: &'a Guard) -> Self {
         Self { root, guard, keys: RandomState::new(), touched: HashSet::new(), last: None }
     }
 
@@ -59,110 +63,52 @@ impl<'a> Folder<'a> {
         Ok(fchmod(self.root, Mode::from(mode | 0o700))?)
     }
 
-    pub(super) fn folder(&mut self, place: &Place, mode: u32) -> Done {
-        let (parent, path) = self.make_parent(place)?;
-        match mkdirat(&parent, &place.name, FOLDER_MODE) {
-            // A folder again: only its mode changes. Anything else is replaced.
-            Err(Errno::EXIST) if open_below(&parent, &place.name).is_err() => {
-                self.remove(&parent, &place.name, &path, false)?;
-                mkdirat(&parent, &place.name, FOLDER_MODE)?;
-            }
-            Err(Errno::EXIST) => {}
-            made => made?,
-        }
-        // A folder must stay readable and writable for the process that removes it.
-        fchmod(open_below(&parent, &place.name)?, Mode::from(mode | 0o700))?;
-        self.touch(&path)
-    }
-
-    pub(super) fn file(
+    /// Makes a place for an entry: its folder, which is created if no entry did, has nothing with
+    /// its name. A folder may stay for a folder.
+    pub(super) fn make_place(
         &mut self,
-        place: &Place,
-        data: &mut Entry<'_, impl Read>,
-        mode: u32,
-        time: Timespec,
-    ) -> Done {
-        let (parent, path) = self.replace(place)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(openat(&parent, &place.name, flags, Mode::from(0o600))?);
-        let size = usize::try_from(data.size()).unwrap_or(BUFFER).clamp(8 << 10, BUFFER);
-        let mut buffered = BufWriter::with_capacity(size, &file);
-        if io::copy(data, &mut buffered)? != data.size() {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        parent: &Path,
+        name: &OsStr,
+        for_folder: bool,
+    ) -> Result<Opened, UnpackError> {
+        if self.find(parent)?.is_none() {
+            let folders = inside::folders(self.root, &self.resolve(parent)?, true)?;
+            inside::create(self.root, &folders, true)?;
         }
-        buffered.flush()?;
-        drop(buffered);
-        // Only the owner exists in a sandbox, so it gets what root could do.
-        fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
-        // Python compares the times of its sources with those in compiled files.
-        futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
-        self.touch(&path)
+        let (folder, path) = self.find(parent)?.ok_or(PATH)?;
+        if !for_folder || open_below(&folder, name).is_err() {
+            self.remove(&folder, name)?;
+        }
+        Ok((folder, path.join(name)))
     }
 
-    pub(super) fn symlink(&mut self, place: &Place, target: &OsStr) -> Done {
-        let (parent, path) = self.replace(place)?;
-        symlinkat(target, &parent, &place.name)?;
-        self.touch(&path)
-    }
-
-    pub(super) fn hard_link(&mut self, place: &Place, target: &Place) -> Done {
-        let (parent, path) = self.replace(place)?;
-        let (folder, folder_path) = self.find(&target.parent)?.ok_or(LINK_TARGET)?;
-        let stat = statat(&folder, &target.name, AtFlags::SYMLINK_NOFOLLOW);
-        let stat = stat.map_err(|_| LINK_TARGET)?;
+    /// Links to what is here.
+    pub(super) fn hard_link(&mut self, target: &Path, parent: &OwnedFd, name: &OsStr) -> Done {
+        let (above, file) = target.parent().zip(target.file_name()).ok_or(LINK_TARGET)?;
+        let (folder, path) = self.find(above)?.ok_or(LINK_TARGET)?;
+        let stat = statat(&folder, file, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| LINK_TARGET)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return Err(LINK_TARGET);
         }
-        if !self.is_own(&folder_path.join(&target.name)) {
+        if !self.is_own(&path.join(file)) {
             // An overlay copies the file of the lower layer.
             self.guard.charge(u64::try_from(stat.st_size).unwrap_or_default())?;
         }
-        linkat(&folder, &target.name, &parent, &place.name, AtFlags::empty())?;
-        self.touch(&path)
-    }
-
-    /// Replaces what lower layers have by nothing, for an entry that is left out.
-    pub(super) fn nothing(&mut self, place: &Place) -> Done {
-        let (_, path) = self.replace(place)?;
-        self.touch(&path)
+        Ok(linkat(&folder, file, parent, name, AtFlags::empty())?)
     }
 
     /// Hides what lower layers have. What this layer has made stays.
-    pub(super) fn whiteout(&mut self, place: &Place) -> Done {
-        let Some((folder, path)) = self.find(&place.parent)? else { return Ok(()) };
+    pub(super) fn whiteout(&mut self, parent: &Path, name: &OsStr) -> Done {
+        let Some((folder, path)) = self.find(parent)? else { return Ok(()) };
         // An overlay copies the folders above.
         self.guard.charge(PER_PATH * (1 + path.components().count() as u64))?;
-        self.remove(&folder, &place.name, &path.join(&place.name), true)
+        self.hide(&folder, name, &path.join(name))
     }
 
     /// Hides all that lower layers have in the folder.
     pub(super) fn opaque(&mut self, path: &Path) -> Done {
         let Some((folder, path)) = self.find(path)? else { return Ok(()) };
-        self.clear(&folder, &path, true)
-    }
-
-    /// The entry's folder, and the path of the entry, where nothing is any more.
-    fn replace(&mut self, place: &Place) -> Result<Opened, UnpackError> {
-        let (parent, path) = self.make_parent(place)?;
-        self.remove(&parent, &place.name, &path, false)?;
-        Ok((parent, path))
-    }
-
-    /// The entry's folder, which is created if no entry did, and the path of the entry.
-    fn make_parent(&mut self, place: &Place) -> Result<Opened, UnpackError> {
-        if self.find(&place.parent)?.is_none() {
-            let path = resolve(self.root, &place.parent)?;
-            let mut made = PathBuf::new();
-            for part in &path {
-                made.push(part);
-                match mkdirat(self.root, &made, FOLDER_MODE) {
-                    Err(Errno::EXIST) => {}
-                    made => made?,
-                }
-            }
-        }
-        let (folder, path) = self.find(&place.parent)?.ok_or(PATH)?;
-        Ok((folder, path.join(&place.name)))
+        self.hide_all(&folder, &path)
     }
 
     /// Opens a folder, if it exists.
@@ -172,9 +118,11 @@ impl<'a> Folder<'a> {
         {
             return Ok(Some(opened.clone()));
         }
-        let found = resolve(self.root, path)?;
-        let folder = match open_folder(self.root, &found) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        let found = self.resolve(path)?;
+        let folder = match inside::open(self.root, &found, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             folder => Rc::new(folder?),
         };
         let opened = (folder, found);
@@ -182,48 +130,45 @@ impl<'a> Folder<'a> {
         Ok(Some(opened))
     }
 
-    /// Removes what has this name, with all that it contains. With `keeps_own`, what this layer has
-    /// made stays.
-    fn remove(&mut self, parent: &OwnedFd, name: &OsStr, path: &Path, keeps_own: bool) -> Done {
-        let stays = keeps_own && self.is_own(path);
-        if !stays {
-            match unlinkat(parent, name, AtFlags::empty()) {
-                Err(Errno::NOENT) => return Ok(()),
-                Err(Errno::ISDIR) => {}
-                removed => {
-                    // It may have been a link to the folder that was opened last.
-                    self.last = None;
-                    return Ok(removed?);
-                }
-            }
+    /// The path without links, relative to the root.
+    fn resolve(&self, path: &Path) -> Result<PathBuf, UnpackError> {
+        let found = inside::canonical(self.root, path)?;
+        let is_long = found.components().count() > MAX_DEPTH || found.as_os_str().len() > MAX_PATH;
+        if is_long { Err(TOO_LONG) } else { Ok(found) }
+    }
+
+    /// Removes what has this name, with all that it contains.
+    fn remove(&mut self, parent: &OwnedFd, name: &OsStr) -> Done {
+        match unlinkat(parent, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::ISDIR) => fs::remove_dir_all(path_of(parent).join(name))?,
+            removed => removed?,
         }
-        let folder = match open_below(parent, name) {
-            Err(_) if stays => return Ok(()),
-            folder => folder?,
-        };
-        // Below a folder that this layer has not touched, it has made nothing.
-        self.clear(&folder, path, stays)?;
-        if !stays {
-            self.last = None;
-            unlinkat(parent, name, AtFlags::REMOVEDIR)?;
-        }
+        // It may have been a link to the folder that was opened last.
+        self.last = None;
         Ok(())
     }
 
+    /// Removes what has this name, but for what this layer has made.
+    fn hide(&mut self, parent: &OwnedFd, name: &OsStr, path: &Path) -> Done {
+        // Below a folder that this layer has not touched, it has made nothing.
+        if !self.is_own(path) {
+            return self.remove(parent, name);
+        }
+        open_below(parent, name).map_or(Ok(()), |folder| self.hide_all(&folder, path))
+    }
+
     /// Calls itself for each level of folders: as many as a resolved path may have.
-    fn clear(&mut self, folder: &OwnedFd, path: &Path, keeps_own: bool) -> Done {
-        let names = Dir::read_from(folder)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
-        for name in names.collect::<Result<Vec<_>, Errno>>()? {
-            if name != b"." && name != b".." {
-                let name = OsString::from_vec(name);
-                self.remove(folder, &name, &path.join(&name), keeps_own)?;
-            }
+    fn hide_all(&mut self, folder: &OwnedFd, path: &Path) -> Done {
+        for entry in fs::read_dir(path_of(folder))? {
+            let name = entry?.file_name();
+            self.hide(folder, &name, &path.join(&name))?;
         }
         Ok(())
     }
 
     /// Notes that this layer has made the path, and the folders above it or their copies.
-    fn touch(&mut self, path: &Path) -> Done {
+    pub(super) fn touch(&mut self, path: &Path) -> Done {
         for path in path.ancestors() {
             if !self.touched.insert(self.keys.hash_one(path)) {
                 break;
@@ -236,6 +181,38 @@ impl<'a> Folder<'a> {
     fn is_own(&self, path: &Path) -> bool {
         self.touched.contains(&self.keys.hash_one(path))
     }
+}
+
+/// Makes a folder, or changes the mode of one.
+pub(super) fn make_folder(parent: &OwnedFd, name: &OsStr, mode: u32) -> Done {
+    match mkdirat(parent, name, FOLDER_MODE) {
+        Err(Errno::EXIST) => {}
+        made => made?,
+    }
+    // A folder must stay readable and writable for the process that removes it.
+    Ok(fchmod(open_below(parent, name)?, Mode::from(mode | 0o700))?)
+}
+
+pub(super) fn make_file(
+    parent: &OwnedFd,
+    name: &OsStr,
+    data: &mut Entry<'_, impl Read>,
+    mode: u32,
+    time: Timespec,
+) -> Done {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(openat(parent, name, flags, Mode::from(0o600))?);
+    let size = usize::try_from(data.size()).unwrap_or(BUFFER).clamp(8 << 10, BUFFER);
+    let mut buffered = BufWriter::with_capacity(size, &file);
+    if io::copy(data, &mut buffered)? != data.size() {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    buffered.flush()?;
+    drop(buffered);
+    // Only the owner exists in a sandbox, so it gets what root could do.
+    fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
+    // Python compares the times of its sources with those in compiled files.
+    Ok(futimens(&file, &Timestamps { last_access: time, last_modification: time })?)
 }
 
 fn open_below(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::io::{self, Read};
-use std::rc::Rc;
 
 /// Largest headers of one entry, in bytes: long names and attributes. As much may follow the end of
 /// the archive.
@@ -11,12 +10,9 @@ const MAX_HEADERS: u64 = 1 << 20;
 /// Size of a tar block, in bytes.
 const BLOCK: u64 = 512;
 
-/// What may still be read and written. Clones share it.
-#[derive(Debug, Clone)]
-pub(crate) struct Guard(Rc<State>);
-
+/// What may still be read and written.
 #[derive(Debug)]
-struct State {
+pub(crate) struct Guard {
     limit: u64,
     /// Bytes of the stream that were read.
     position: Cell<u64>,
@@ -27,9 +23,9 @@ struct State {
 }
 
 /// A stream that fails at the guard's limits.
-pub(crate) struct Guarded<R> {
+pub(crate) struct Guarded<'a, R> {
     inner: R,
-    guard: Guard,
+    guard: &'a Guard,
 }
 
 // === impl Guard ===
@@ -38,39 +34,39 @@ impl Guard {
     /// Allows this many bytes in all.
     pub(crate) fn new(limit: u64) -> Self {
         let headers = Cell::new(Some(MAX_HEADERS));
-        Self(Rc::new(State { limit, position: Cell::default(), charged: Cell::default(), headers }))
+        Self { limit, position: Cell::default(), charged: Cell::default(), headers }
     }
 
-    pub(crate) fn watch<R>(&self, inner: R) -> Guarded<R> {
-        Guarded { inner, guard: self.clone() }
+    pub(crate) fn watch<R>(&self, inner: R) -> Guarded<'_, R> {
+        Guarded { inner, guard: self }
     }
 
     /// The headers of an entry follow, or the end.
     pub(crate) fn expect_headers(&self) {
-        self.0.headers.set(Some(MAX_HEADERS));
+        self.headers.set(Some(MAX_HEADERS));
     }
 
     /// The data of an entry follows.
     pub(crate) fn expect_data(&self) {
-        self.0.headers.set(None);
+        self.headers.set(None);
     }
 
     pub(crate) fn used(&self) -> u64 {
-        self.0.position.get().saturating_add(self.0.charged.get())
+        self.position.get().saturating_add(self.charged.get())
     }
 
     /// Adds bytes that are not in the stream. Fails at the limit, with the kind `FileTooLarge`.
     pub(crate) fn charge(&self, bytes: u64) -> io::Result<()> {
-        self.0.charged.set(self.0.charged.get().saturating_add(bytes));
-        if self.used() > self.0.limit { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+        self.charged.set(self.charged.get().saturating_add(bytes));
+        if self.used() > self.limit { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
     }
 }
 
 // === impl Guarded ===
 
-impl<R: Read> Read for Guarded<R> {
+impl<R: Read> Read for Guarded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let state = &self.guard.0;
+        let state = self.guard;
         let position = state.position.get();
         let mut read = self.inner.read(buffer)?;
         if let Some(left) = state.headers.get() {

@@ -120,6 +120,17 @@ fn a_layer_becomes_a_folder() {
 }
 
 #[test]
+fn names_are_cleaned() {
+    for name in ["usr/bin/x", "/usr/bin/x", "./usr//bin/./x/", "../usr/lib/../bin/x", "/../usr/bin/x"] {
+        assert_eq!(clean(name.as_bytes()).unwrap(), Path::new("usr/bin/x"), "{name}");
+    }
+    for name in ["", "./", "/", "a/..", "../.."] {
+        assert_eq!(clean(name.as_bytes()).unwrap(), Path::new(""), "{name}");
+    }
+    assert!(clean(b"a\0b").is_err());
+}
+
+#[test]
 fn names_are_resolved_in_the_root() {
     // A link that leads out of the root leads to the root itself.
     let lower: Entries<'_> =
