@@ -29,7 +29,6 @@ const MAX_RING: usize = 1000;
 pub(crate) const MAX_ANSWERS: usize = 16;
 
 /// The service.
-#[derive(Debug)]
 pub(crate) struct Describe {
     /// The runner's name: that of its pod or host.
     pub(crate) name: String,

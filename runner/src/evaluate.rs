@@ -23,7 +23,6 @@ const NO_IMAGE: &str = "the request names no function image";
 
 /// The runner's evaluator. Without a runtime, it answers `NOT_FOUND` to every valid and allowed
 /// call.
-#[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) exec: Option<ExecRuntime>,
     pub(crate) pods: Option<Arc<PodRuntime>>,

@@ -13,7 +13,7 @@ use super::pods::{Owned, PodParts, desired, events};
 use super::{AppError, Wiring};
 use crate::clock::now_ahead;
 use crate::pods::kubernetes::announce::Announcements;
-use crate::pods::kubernetes::backend::{KubernetesBackend, Shared};
+use crate::pods::kubernetes::backend::KubernetesBackend;
 use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
 use crate::pods::kubernetes::client::Cluster;
 use crate::pods::kubernetes::pull_secret::PullSecret;
@@ -102,7 +102,7 @@ impl Wiring<'_> {
         let events = events();
         let by_service = connect_pods != Connect::PodIp;
         let store = Arc::new(Store::new(connect_pods, announcements, Arc::clone(&images), events.0.clone()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(KubernetesBackend {
             cluster: Cluster::new(client, &flags.pod_namespace),
             store: Arc::clone(&store),
             blueprint,
@@ -140,7 +140,7 @@ impl Wiring<'_> {
         };
         let desired = desired(flags, blueprints, images, owned);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
-        let parts = self.runtime(desired, KubernetesBackend::new(shared), ahead, events, sources, scope);
+        let parts = self.runtime(desired, shared, ahead, events, sources, scope);
         Ok(PodParts { synced: Some(synced), store: Some(store), ..parts })
     }
 }

@@ -17,8 +17,8 @@ use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{LocalBackend, LocalCluster, LocalImages, LocalOptions};
-use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime, moved_tags};
+use crate::pods::local::{LocalCluster, LocalImages, LocalOptions};
+use crate::pods::{Backend, Catalog, Driver, Events, ImageCommands, PodRuntime, moved_tags};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
 
@@ -39,8 +39,6 @@ pub(super) struct PodParts {
     pub(super) store: Option<Arc<Store>>,
 }
 
-/// The two ends of the channel to a pool.
-pub(super) type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
 /// Which images this runner owns.
 pub(super) type Owned = watch::Receiver<OwnedShards>;
 /// The runners on the hash ring.
@@ -122,7 +120,7 @@ impl Wiring<'_> {
 
     fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
         let events = events();
-        let backend = LocalBackend::attach(cluster.clone(), events.0.clone());
+        cluster.subscribe(events.0.clone());
         let catalog = Arc::new(LocalImages::new(cluster));
         if let Some(sandboxes) = cluster.sandboxes().cloned() {
             let (pods, ttl) = (cluster.clone(), self.flags.image_metadata_ttl.into());
@@ -132,7 +130,14 @@ impl Wiring<'_> {
         }
         let mut desired = desired(self.flags, LocalImages::new(cluster), catalog, owned);
         desired.base.skew = LOCAL_SKEW;
-        self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())
+        self.runtime(
+            desired,
+            Arc::new(cluster.clone()),
+            SignedDuration::ZERO,
+            events,
+            sources,
+            cluster.scope(),
+        )
     }
 
     /// Creates the runtime for the pods of `backend`. Starts the tasks that run the pool and keep
@@ -140,9 +145,9 @@ impl Wiring<'_> {
     pub(super) fn runtime(
         &mut self,
         mut desired: Desired<impl Origins>,
-        backend: impl Backend,
+        backend: Arc<dyn Backend>,
         clock_ahead: SignedDuration,
-        (events, received): Events,
+        events: Events,
         sources: Sources,
         scope: String,
     ) -> PodParts {
@@ -153,9 +158,10 @@ impl Wiring<'_> {
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
         let config = desired.config(&current.borrow(), &Resolved::default());
-        let (driver, pool) = Driver::new(config, backend, clock_ahead, received, Arc::clone(&self.metrics));
+        let sender = events.0.clone();
+        let (driver, pool) = Driver::new(config, backend, clock_ahead, events, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool"), driver.run());
-        let follow = desired.follow(current.clone(), resolved, events);
+        let follow = desired.follow(current.clone(), resolved, sender);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
         let runtime = PodRuntime {
             pool,

@@ -1,8 +1,8 @@
 //! The interface between the pool and the place of its pods: a machine or a cluster.
 //!
-//! A backend executes actions in the background and sends events on its channel. Pods may appear,
-//! change and vanish without an action. Several runners may act on the same pods: the backend
-//! resolves conflicts, and the pool accepts the result.
+//! A backend executes actions, and sends events on the pool's channel when pods appear, change and
+//! vanish, which also happens without an action. Several runners may act on the same pods: the
+//! backend resolves conflicts, and the pool accepts the result.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,17 +10,25 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{Action, Time, Uid};
+use porch_fn_pool::{Action, Event, Time, Uid};
 use porch_fn_registry::ResolveError;
 
 /// Runs pods on a machine or in a cluster.
-pub trait Backend: Send + 'static {
-    /// Starts to execute an action on a pod, and does not wait for its end. The driver
-    /// (`driver.rs`) itself executes the actions on calls, `Grant` and `Reject`.
-    fn act(&self, action: Action);
+pub trait Backend: Send + Sync + 'static {
+    /// Creates, deletes, pushes or probes a pod. Returns what the pool learns from it.
+    fn execute(self: Arc<Self>, action: Action) -> BoxFuture<'static, Option<Event>>;
 
-    /// Returns the connection to a pod's wrapper; `None` if the pod is gone or has no address.
+    /// Closes the connection to a pod.
+    fn disconnect(&self, uid: &Uid);
+
+    /// Returns the connection to a pod's wrapper for a call; `None` if the pod is gone or has no
+    /// address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
+
+    /// Returns the connection for a health check.
+    fn locate(&self, uid: &Uid) -> Option<Arc<Connection>> {
+        self.connection(uid)
+    }
 
     /// Returns the pod as people know it; `None` if the pod is gone.
     fn facts(&self, uid: &Uid) -> Option<PodFacts>;

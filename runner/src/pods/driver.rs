@@ -5,7 +5,6 @@
 //! terms, such as push.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use crate::clock::now_ahead;
 use crate::metrics::Metrics;
 use crate::pods::backend::Backend;
 use crate::pods::error::PodError;
+use crate::pods::executor::Executor;
 use crate::pods::start_errors::LastStart;
 use crate::pods::starts::{Phases, Starts};
 
@@ -39,6 +39,9 @@ pub(crate) struct PodReport {
     /// This runner's calls that run in the pod.
     pub(crate) calls: usize,
 }
+
+/// The two ends of the channel to a pool.
+pub(crate) type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
 
 type Answer = oneshot::Sender<Result<Granted, PodError>>;
 
@@ -60,7 +63,6 @@ struct Shared {
 
 /// A call's request for a pod, waiting or granted. A lease dropped without [`finish`](Self::finish)
 /// reports to the pool that the caller disconnected or that the call missed its deadline.
-#[derive(Debug)]
 pub(crate) struct Lease {
     id: RequestId,
     pool: Handle,
@@ -142,12 +144,6 @@ impl Handle {
     }
 }
 
-impl fmt::Debug for Handle {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Handle").finish_non_exhaustive()
-    }
-}
-
 // === impl Lease ===
 
 impl Lease {
@@ -192,7 +188,7 @@ pub(crate) struct Driver {
 /// The pool, and what its actions act on.
 struct State {
     pool: Pool,
-    backend: Box<dyn Backend>,
+    executor: Executor,
     last_id: u64,
     waiting: HashMap<RequestId, (ImageKey, Answer)>,
     /// When the task plans to wake, if nothing happens.
@@ -211,15 +207,15 @@ impl Driver {
     /// follow the API server's clock, which is `clock_ahead` of this machine's clock.
     pub(crate) fn new(
         config: Config,
-        backend: impl Backend,
+        backend: Arc<dyn Backend>,
         clock_ahead: SignedDuration,
-        events: mpsc::UnboundedReceiver<Event>,
+        (sender, events): Events,
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
         let state = State {
             clock: Clock { origin: Instant::now(), origin_time: now_ahead(clock_ahead) },
             pool: Pool::new(config),
-            backend: Box::new(backend),
+            executor: Executor::new(backend, sender),
             last_id: 0,
             waiting: HashMap::new(),
             wakes_at: None,
@@ -284,17 +280,14 @@ impl State {
     }
 
     fn wakes_too_late(&self) -> bool {
-        match (self.pool.next_timer(), self.wakes_at) {
-            (Some(next), Some(planned)) => next < planned,
-            (next, None) => next.is_some(),
-            (None, Some(_)) => false,
-        }
+        let is_earlier = |next| self.wakes_at.is_none_or(|planned| next < planned);
+        self.pool.next_timer().is_some_and(is_earlier)
     }
 
     fn pods(&self, image: &str) -> Vec<PodReport> {
         let now = self.clock.now();
         let pods = self.pool.pods(image, MAX_PODS).into_iter().map(|pod| {
-            let facts = self.backend.facts(&pod.uid);
+            let facts = self.executor.backend.facts(&pod.uid);
             let created = facts.as_ref().and_then(|facts| facts.created);
             PodReport {
                 name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
@@ -313,7 +306,7 @@ impl State {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let now = self.clock.now();
-            let backend = &self.backend;
+            let backend = &self.executor.backend;
             let started = self.starts.event(&event, now, &|uid| backend.facts(uid));
             for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
@@ -350,7 +343,7 @@ impl State {
                     DeleteReason::Surplus => "delete surplus",
                     DeleteReason::Evicted => "delete evicted",
                 });
-                let backend = &self.backend;
+                let backend = &self.executor.backend;
                 self.starts.delete(uid, *reason, self.clock.now(), &|uid| backend.facts(uid));
             }
             Action::Push { .. } => self.metrics.pool_action("push"),
@@ -363,14 +356,14 @@ impl State {
             }
             Action::Check { .. } | Action::Probe { .. } => {}
         }
-        self.backend.act(action);
+        self.executor.act(action);
         None
     }
 
     fn grant(&mut self, id: RequestId, uid: &Uid, started: Option<&Phases>) -> Option<Event> {
         // If there is no entry, the caller has cancelled, and the pool gets its `Cancel`.
         let (image, answer) = self.waiting.remove(&id)?;
-        let Some(connection) = self.backend.connection(uid) else {
+        let Some(connection) = self.executor.backend.connection(uid) else {
             let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };

@@ -46,7 +46,7 @@ struct ReadyPods {
 }
 
 impl Backend for ReadyPods {
-    fn act(&self, action: Action) {
+    fn execute(self: Arc<Self>, action: Action) -> BoxFuture<'static, Option<Event>> {
         let event = match action {
             Action::Create { name, shard_key, recipe, reclaim_after } => {
                 let uid = Uid::from("pod");
@@ -60,13 +60,15 @@ impl Backend for ReadyPods {
                     ..Pod::default()
                 };
                 self.events.send(Event::Seen(pod)).unwrap();
-                Event::Created { name, result: Creation::Ok(uid) }
+                Some(Event::Created { name, result: Creation::Ok(uid) })
             }
-            Action::Probe { uid, on: true, .. } => Event::Ready(uid),
-            _ => return,
+            Action::Probe { uid, .. } => Some(Event::Ready(uid)),
+            _ => None,
         };
-        self.events.send(event).unwrap();
+        std::future::ready(event).boxed()
     }
+
+    fn disconnect(&self, _: &Uid) {}
 
     fn connection(&self, _: &Uid) -> Option<Arc<Connection>> {
         Some(Arc::new(Connection::new(self.address.clone()?, CONNECTION, None).unwrap()))
@@ -81,8 +83,9 @@ impl Backend for ReadyPods {
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let backend = ReadyPods { events, address };
-    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, receiver, metrics().0);
+    let backend = Arc::new(ReadyPods { events: events.clone(), address });
+    let events = (events, receiver);
+    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, events, metrics().0);
     tokio::spawn(driver.run());
     PodRuntime {
         pool,
@@ -145,9 +148,9 @@ async fn a_call_with_a_warm_pod_waits_for_no_other_task() {
 
 #[tokio::test]
 async fn calls_that_wait_end_with_the_driver() {
-    let (_events, receiver) = mpsc::unbounded_channel();
-    let backend = ReadyPods { events: mpsc::unbounded_channel().0, address: None };
-    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, receiver, metrics().0);
+    let events = mpsc::unbounded_channel();
+    let backend = Arc::new(ReadyPods { events: events.0.clone(), address: None });
+    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, events, metrics().0);
     let acquire = || {
         let running = (Chunks::default(), Instant::now());
         pool.acquire("f:v1".into(), "f:v1".into(), Instant::now() + Duration::from_mins(1), running)
@@ -156,7 +159,7 @@ async fn calls_that_wait_end_with_the_driver() {
     assert!(waiting.as_mut().now_or_never().is_none());
     drop(driver);
     for call in [waiting.await, acquire().await] {
-        assert!(matches!(call, Err(PodError::Stopped)), "{call:?}");
+        assert_eq!(call.err(), Some(PodError::Stopped));
     }
 }
 
@@ -214,9 +217,14 @@ async fn the_tag_field_selects_the_tag() {
         (&digest, "~1.9", Some(&digest)),
         ("f", ">=3", None),
     ] {
-        let parsed = Image::parse(image, "example.com").unwrap();
+        let parsed = Image::parse(image, "example.com");
         let expected = chosen.map(|chosen| Image::parse(chosen, "example.com").unwrap());
-        assert_eq!(runtime.choose(parsed, tag).await.ok(), expected, "{image} {tag}");
+        let found = runtime.choose(image, parsed, tag).await.ok().flatten().map(|(image, _)| image);
+        assert_eq!(
+            found.as_ref().map(ImageKey::as_str),
+            expected.as_ref().map(Image::as_str),
+            "{image} {tag}"
+        );
     }
     assert_eq!(answer(runtime, ">=3").await.0.code(), Code::NotFound);
 }
