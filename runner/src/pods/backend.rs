@@ -7,16 +7,17 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{Action, Event, Time, Uid};
 use porch_fn_registry::ResolveError;
+use tonic::async_trait;
 
 /// Runs pods on a machine or in a cluster.
+#[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// Creates, deletes, pushes or probes a pod. Returns what the pool learns from it.
-    fn execute(self: Arc<Self>, action: Action) -> BoxFuture<'static, Option<Event>>;
+    async fn execute(&self, action: Action) -> Option<Event>;
 
     /// Closes the connection to a pod.
     fn disconnect(&self, uid: &Uid);
@@ -47,6 +48,7 @@ pub struct PodFacts {
 
 /// Knows which images can have pods, and which image a tag constraint selects. The runner queries
 /// the catalog for every function call.
+#[async_trait]
 pub trait Catalog: Debug + Send + Sync + 'static {
     /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`.
     fn knows(&self, image: &Image) -> bool;
@@ -61,9 +63,5 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ResolveError`], if no tag matches or the tags cannot be read.
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>>;
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError>;
 }

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use jiff::SignedDuration;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
@@ -23,19 +22,15 @@ use crate::metrics::tests::metrics;
 #[derive(Debug)]
 pub(crate) struct AllImages;
 
+#[tonic::async_trait]
 impl Catalog for AllImages {
     fn knows(&self, _: &Image) -> bool {
         true
     }
 
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         let highest = constraint.highest(["v1.9.0", "v1.10.0", "v2.0.0-rc.1"]);
-        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch);
-        std::future::ready(resolved).boxed()
+        highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
     }
 }
 
@@ -45,9 +40,10 @@ struct ReadyPods {
     address: Option<String>,
 }
 
+#[tonic::async_trait]
 impl Backend for ReadyPods {
-    fn execute(self: Arc<Self>, action: Action) -> BoxFuture<'static, Option<Event>> {
-        let event = match action {
+    async fn execute(&self, action: Action) -> Option<Event> {
+        match action {
             Action::Create { name, shard_key, recipe, reclaim_after } => {
                 let uid = Uid::from("pod");
                 let pod = Pod {
@@ -64,8 +60,7 @@ impl Backend for ReadyPods {
             }
             Action::Probe { uid, .. } => Some(Event::Ready(uid)),
             _ => None,
-        };
-        std::future::ready(event).boxed()
+        }
     }
 
     fn disconnect(&self, _: &Uid) {}

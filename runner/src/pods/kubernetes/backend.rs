@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
@@ -20,6 +18,7 @@ use porch_fn_pool::{
 use porch_fn_registry::RegistryError;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tonic::async_trait;
 
 use super::announce::Announcements;
 use super::answers::{creation, deletion, pushing, retry_after};
@@ -68,39 +67,37 @@ pub(crate) struct KubernetesBackend {
 
 // === impl KubernetesBackend ===
 
+#[async_trait]
 impl Backend for KubernetesBackend {
-    fn execute(self: Arc<Self>, action: Action) -> BoxFuture<'static, Option<Event>> {
-        let execute = async move {
-            Some(match action {
-                // The action's `recipe` is ignored. The blueprint decides the pod's version, because
-                // the pool may not know the newest version yet.
-                Action::Create { name, shard_key, reclaim_after, .. } => {
-                    let result = self.create(&name, &shard_key, reclaim_after).await;
-                    match &result {
-                        Creation::Refused(reason) => tracing::warn!(%reason, "no pod can be created"),
-                        Creation::OverQuota(reason) => {
-                            tracing::info!(%reason, "no pod can be created now: calls wait until the quota has room");
-                        }
-                        _ => {}
+    async fn execute(&self, action: Action) -> Option<Event> {
+        Some(match action {
+            // The action's `recipe` is ignored. The blueprint decides the pod's version, because
+            // the pool may not know the newest version yet.
+            Action::Create { name, shard_key, reclaim_after, .. } => {
+                let result = self.create(&name, &shard_key, reclaim_after).await;
+                match &result {
+                    Creation::Refused(reason) => tracing::warn!(%reason, "no pod can be created"),
+                    Creation::OverQuota(reason) => {
+                        tracing::info!(%reason, "no pod can be created now: calls wait until the quota has room");
                     }
-                    Event::Created { name, result }
+                    _ => {}
                 }
-                Action::Delete { uid, resource_version, name, reason } => {
-                    let failed = reason == DeleteReason::Failed;
-                    let result = self.delete(&name, &uid, &resource_version, failed).await;
-                    Event::Deleted { uid, result }
-                }
-                Action::Push { uid, resource_version, name, until, place_wanted } => {
-                    let mut annotations = BTreeMap::from([(names::RECLAIM_AFTER, format_time(until))]);
-                    annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
-                    let result = self.push(&name, &uid, &resource_version, &annotations).await;
-                    Event::Pushed { uid, result }
-                }
-                Action::Probe { uid, name, .. } => return self.probe(uid, &name).await,
-                _ => return None,
-            })
-        };
-        execute.boxed()
+                Event::Created { name, result }
+            }
+            Action::Delete { uid, resource_version, name, reason } => {
+                let failed = reason == DeleteReason::Failed;
+                let result = self.delete(&name, &uid, &resource_version, failed).await;
+                Event::Deleted { uid, result }
+            }
+            Action::Push { uid, resource_version, name, until, place_wanted } => {
+                let mut annotations = BTreeMap::from([(names::RECLAIM_AFTER, format_time(until))]);
+                annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
+                let result = self.push(&name, &uid, &resource_version, &annotations).await;
+                Event::Pushed { uid, result }
+            }
+            Action::Probe { uid, name, .. } => return self.probe(uid, &name).await,
+            _ => return None,
+        })
     }
 
     fn disconnect(&self, uid: &Uid) {

@@ -8,8 +8,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_lifecycle::tasks::pass_on_panic;
@@ -19,6 +17,7 @@ use porch_fn_pool::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tonic::async_trait;
 use tracing::Instrument;
 
 use super::process::{self, LocalOptions, Place};
@@ -189,32 +188,30 @@ impl LocalCluster {
     }
 }
 
+#[async_trait]
 impl Backend for LocalCluster {
-    fn execute(self: Arc<Self>, action: Action) -> BoxFuture<'static, Option<Event>> {
-        let execute = async move {
-            Some(match action {
-                Action::Create { name, shard_key, recipe, reclaim_after } => {
-                    let result = self.create(name.clone(), shard_key, recipe, reclaim_after);
-                    Event::Created { name, result }
-                }
-                Action::Delete { uid, resource_version, .. } => {
-                    let result = self.delete(&uid, &resource_version);
-                    Event::Deleted { uid, result }
-                }
-                Action::Push { uid, resource_version, until, place_wanted, .. } => {
-                    let result = self.push(&uid, &resource_version, until, place_wanted);
-                    Event::Pushed { uid, result }
-                }
-                Action::Probe { uid, .. } => {
-                    // The pool stops the probe when the pod is gone.
-                    self.until_located(&uid).await;
-                    until_serving(|| self.connection(&uid)).await;
-                    Event::Ready(uid)
-                }
-                _ => return None,
-            })
-        };
-        execute.boxed()
+    async fn execute(&self, action: Action) -> Option<Event> {
+        Some(match action {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
+                let result = self.create(name.clone(), shard_key, recipe, reclaim_after);
+                Event::Created { name, result }
+            }
+            Action::Delete { uid, resource_version, .. } => {
+                let result = self.delete(&uid, &resource_version);
+                Event::Deleted { uid, result }
+            }
+            Action::Push { uid, resource_version, until, place_wanted, .. } => {
+                let result = self.push(&uid, &resource_version, until, place_wanted);
+                Event::Pushed { uid, result }
+            }
+            Action::Probe { uid, .. } => {
+                // The pool stops the probe when the pod is gone.
+                self.until_located(&uid).await;
+                until_serving(|| self.connection(&uid)).await;
+                Event::Ready(uid)
+            }
+            _ => return None,
+        })
     }
 
     fn disconnect(&self, uid: &Uid) {

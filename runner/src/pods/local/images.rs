@@ -1,13 +1,13 @@
 //! The images that can have local pods: those with a command, and with sandboxes all others.
 
+use std::future::pending;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, pending, ready};
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, PodRecipe};
 use porch_fn_registry::ResolveError;
 use tokio::sync::broadcast::{self, error::RecvError};
+use tonic::async_trait;
 
 use super::{LocalCluster, Sandboxes};
 use crate::pods::backend::Catalog;
@@ -36,6 +36,7 @@ impl LocalImages {
     }
 }
 
+#[async_trait]
 impl Catalog for LocalImages {
     /// With sandboxes, only the creation of a pod shows whether an image exists.
     fn knows(&self, image: &Image) -> bool {
@@ -46,15 +47,11 @@ impl Catalog for LocalImages {
         self.sandboxes.is_none().then(|| self.commands.images())
     }
 
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         match (self.commands.highest(image, constraint), &self.sandboxes) {
-            (Some(listed), _) => ready(Ok(listed)).boxed(),
-            (None, Some(sandboxes)) => sandboxes.resolve(image, constraint),
-            (None, None) => ready(Err(ResolveError::NoMatch)).boxed(),
+            (Some(listed), _) => Ok(listed),
+            (None, Some(sandboxes)) => sandboxes.resolve(image, constraint).await,
+            (None, None) => Err(ResolveError::NoMatch),
         }
     }
 }
