@@ -16,7 +16,7 @@ use porch_fn_proto::shard::{
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tonic::{Request, Response, Status};
 
-use self::images::{Images, image_pod};
+use self::images::report;
 use crate::last_errors::LastErrors;
 use crate::metrics::Metrics;
 use crate::pods::PodRuntime;
@@ -59,7 +59,8 @@ pub(crate) struct Describe {
 // === impl Describe ===
 
 impl Describe {
-    fn response(&self, Images { images, truncated }: Images) -> DescribeResponse {
+    /// `images` has the images and whether there are more.
+    fn response(&self, images: DescribeResponse) -> DescribeResponse {
         let ring = self.ring.as_ref().map(|ring| Arc::clone(&ring.borrow()));
         let failures = self.failures.all().into_iter().map(|failure| {
             let failures::Failure { at_ms, count, image, code, text, .. } = failure;
@@ -73,12 +74,11 @@ impl Describe {
             exec_hash: if self.has_exec { exec_hash() } else { String::new() },
             has_peers: ring.is_some(),
             ring: ring.iter().flat_map(|ring| ring.iter()).take(MAX_RING).map(ToString::to_string).collect(),
-            images,
-            truncated,
             failures: failures.collect(),
             name: self.name.clone(),
             started_ms: self.started_ms,
             queue_waits: self.metrics.queue_waits().iter().filter_map(queue_waits).collect(),
+            ..images
         }
     }
 
@@ -94,8 +94,8 @@ impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let _permit = self.permit()?;
         let images = match &self.pods {
-            Some((runtime, _)) => Images::new(runtime.pool.stats(), runtime.pool.last_starts()),
-            None => Images::default(),
+            Some((runtime, _)) => report(runtime.pool.stats(), runtime.pool.last_starts()),
+            None => DescribeResponse::default(),
         };
         Ok(Response::new(self.response(images)))
     }
@@ -116,7 +116,7 @@ impl Shard for Describe {
         let config = if is_repository { String::new() } else { config(&self.current.borrow(), &parsed) };
         Ok(Response::new(DescribeImageResponse {
             name: self.name.clone(),
-            pods: pods.into_iter().map(image_pod).collect(),
+            pods,
             last_error: self.last_errors.of(&image),
             config: config.into(),
         }))
@@ -205,7 +205,7 @@ mod tests {
         for micros in [2, 2, 5] {
             full.metrics.waited("f:v1", Duration::from_micros(micros));
         }
-        let response = full.response(Images::default());
+        let response = full.response(DescribeResponse::default());
         let failed = Failure {
             at_ms: response.failures[0].at_ms,
             count: 1,
@@ -232,7 +232,7 @@ mod tests {
             ..empty.clone()
         };
         assert_eq!(response, expected);
-        assert_eq!(describe().response(Images::default()), empty);
+        assert_eq!(describe().response(DescribeResponse::default()), empty);
     }
 
     async fn image(describe: &Describe, image: &str) -> Result<DescribeImageResponse, Status> {
@@ -279,7 +279,7 @@ mod tests {
             let image = format!("{:0500}", number % 150);
             describe.metrics.waited(&image, Duration::from_micros(number * number));
         }
-        let response = describe.response(Images::default());
+        let response = describe.response(DescribeResponse::default());
         assert_eq!(response.queue_waits.len(), 101);
         assert!(response.encoded_len() < 1 << 20, "{}", response.encoded_len());
     }

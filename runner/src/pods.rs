@@ -31,9 +31,8 @@ use tokio::time::Instant;
 
 pub use backend::{Backend, Catalog, PodFacts};
 pub use commands::ImageCommands;
-pub(crate) use driver::{Driver, Events, Handle, PodReport};
+pub(crate) use driver::{Driver, Events, Handle, number};
 pub use error::IMAGE_MISSING;
-pub(crate) use start_errors::LastStart;
 
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};

@@ -9,7 +9,7 @@ use porch_fn_kubernetes::connect;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::pods::{Owned, PodParts, desired, events};
+use super::pods::{Owned, PodParts, desired, events, own_address};
 use super::{AppError, Wiring};
 use crate::clock::now_ahead;
 use crate::pods::kubernetes::announce::Announcements;
@@ -124,10 +124,8 @@ impl Wiring<'_> {
         let revalidate = move |image| Arc::clone(&source).revalidate(image);
         let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
         tasks.keep(tracing::info_span!("tags"), moved);
-        let held = Arc::clone(&shared);
-        tasks.keep(tracing::info_span!("idle connections"), async move { held.store.follow_idle().await });
-        let held = Arc::clone(&shared);
-        tasks.keep(tracing::info_span!("ending"), async move { held.look_after_ending().await });
+        tasks.keep(tracing::info_span!("idle connections"), Arc::clone(&store).follow_idle());
+        tasks.keep(tracing::info_span!("ending"), Arc::clone(&shared).look_after_ending());
 
         let image_changes = images.registries.changes();
         let blueprints = Blueprints {
@@ -179,27 +177,16 @@ fn connect_pods(flags: &Flags) -> Result<Connect, String> {
 }
 
 /// With `--pod-announce`: the address at which pods reach this runner.
-fn announcements(flags: &Flags) -> Result<Option<Announcements>, String> {
+fn announcements(flags: &Flags) -> Result<Option<Announcements>, AppError> {
     if !flags.pod_announce {
         return Ok(None);
     }
-    let server = &flags.server;
-    let has_tls = server.tls_cert.is_some() || server.listen_tls_cert.is_some();
-    if has_tls {
-        return Err(
-            "--pod-announce needs a listener without TLS, because function pods have no certificate: \
-                    remove --pod-announce, --tls-* or --listen-tls-*"
-                .to_owned(),
-        );
+    if flags.server.tls_cert.is_some() || flags.server.listen_tls_cert.is_some() {
+        let text = "--pod-announce needs a listener without TLS, because function pods have no certificate: \
+                    remove --pod-announce, --tls-* or --listen-tls-*";
+        return Err(AppError::Usage(text.to_owned()));
     }
-    if flags.shard_address.is_empty() {
-        return Err(
-            "--pod-announce needs --shard-address, this runner's own address (POD_IP in a pod)".to_owned()
-        );
-    }
-    let own = HostPort::parse(&flags.shard_address, server.port);
-    let own = own.map_err(|error| format!("--shard-address: {error}"))?;
-    Ok(Some(Announcements::new(own.to_string())))
+    Ok(Some(Announcements::new(own_address(flags, "pod-announce")?)))
 }
 
 fn non_empty(text: &str) -> Option<String> {

@@ -57,18 +57,12 @@ impl Wiring<'_> {
         }
         let target = Target::parse(&flags.peers, flags.server.port);
         let target = target.map_err(|error| AppError::of_flag("peers", error))?;
-        if flags.shard_address.is_empty() {
-            let text =
-                "--peers needs --shard-address, this runner's own address among them (POD_IP in a pod)";
-            return Err(AppError::Usage(text.to_owned()));
-        }
-        let own = HostPort::parse(&flags.shard_address, flags.server.port);
-        let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
+        let own = own_address(flags, "peers")?;
         let kubeconfig = flags.server.kubeconfig.as_deref();
         let watched = porch_fn_discovery::watch(target, kubeconfig, "porch-fn-runner").await;
         let (discover, snapshots) = watched.map_err(|error| AppError::of_flag("peers", error))?;
         self.tasks.keep(tracing::info_span!("peers"), discover);
-        let ownership = Ownership::new(own.to_string(), Arc::clone(&self.metrics));
+        let ownership = Ownership::new(own, Arc::clone(&self.metrics));
         let (owned, ring) = (ownership.owned.subscribe(), ownership.ring.subscribe());
         self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, drain));
         Ok((owned, Some(ring)))
@@ -102,10 +96,8 @@ impl Wiring<'_> {
     fn local_cluster(&mut self) -> Result<LocalCluster, AppError> {
         let flags = self.flags;
         let prefix = &flags.server.default_image_prefix;
-        let file = flags
-            .local_functions
-            .as_ref()
-            .ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
+        let file = flags.local_functions.as_ref();
+        let file = file.ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
         let functions = ImageCommands::local(file, prefix)?;
         Ok(LocalCluster::new(LocalOptions {
             wrapper: vec![flags.wrapper_server.clone().into_os_string()],
@@ -179,6 +171,16 @@ impl Wiring<'_> {
         self.tasks.keep(tracing::info_span!("settings"), follow);
         current
     }
+}
+
+/// The address of this runner, in the form that routers use. `--needed_by` needs it.
+pub(super) fn own_address(flags: &Flags, needed_by: &str) -> Result<String, AppError> {
+    if flags.shard_address.is_empty() {
+        let text = "needs --shard-address, this runner's own address (POD_IP in a pod)";
+        return Err(AppError::Usage(format!("--{needed_by} {text}")));
+    }
+    let own = HostPort::parse(&flags.shard_address, flags.server.port);
+    own.map(|own| own.to_string()).map_err(|error| AppError::of_flag("shard-address", error))
 }
 
 /// Creates the pool's event channel. Its first event reports to the pool that this runner owns no

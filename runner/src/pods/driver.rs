@@ -13,32 +13,21 @@ use jiff::SignedDuration;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, Pool, RequestId, ShardKey, Time,
-    Uid, Verdict,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, PodStats, Pool, RequestId,
+    ShardKey, Time, Uid, Verdict,
 };
 use porch_fn_proto::Chunks;
+use porch_fn_proto::shard::{ImagePod, ImagePods};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::Span;
 
 use crate::clock::now_ahead;
 use crate::metrics::Metrics;
-use crate::pods::backend::Backend;
+use crate::pods::backend::{Backend, PodFacts};
 use crate::pods::error::PodError;
 use crate::pods::executor::Executor;
-use crate::pods::start_errors::LastStart;
 use crate::pods::starts::{Phases, Starts};
-
-/// One pod, for reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodReport {
-    pub(crate) name: String,
-    pub(crate) state: PodState,
-    /// Time since its creation; zero if that is not known.
-    pub(crate) age: Duration,
-    /// This runner's calls that run in the pod.
-    pub(crate) calls: usize,
-}
 
 /// The two ends of the channel to a pool.
 pub(crate) type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
@@ -122,13 +111,13 @@ impl Handle {
     }
 
     /// Returns the last start of each image's pods in the last hour.
-    pub(crate) fn last_starts(&self) -> HashMap<ImageKey, LastStart> {
-        self.with(|state| state.starts.last(state.clock.now())).unwrap_or_default()
+    pub(crate) fn last_starts(&self) -> HashMap<ImageKey, ImagePods> {
+        self.with(|state| state.starts.errors.all(state.clock.now())).unwrap_or_default()
     }
 
     /// Returns the pods of an image, at most [`MAX_PODS`]. `image` is its canonical reference, or
     /// the shard key of the pods.
-    pub(crate) fn pods(&self, image: &str) -> Vec<PodReport> {
+    pub(crate) fn pods(&self, image: &str) -> Vec<ImagePod> {
         self.with(|state| state.pods(image)).unwrap_or_default()
     }
 
@@ -284,19 +273,9 @@ impl State {
         self.pool.next_timer().is_some_and(is_earlier)
     }
 
-    fn pods(&self, image: &str) -> Vec<PodReport> {
-        let now = self.clock.now();
-        let pods = self.pool.pods(image, MAX_PODS).into_iter().map(|pod| {
-            let facts = self.executor.backend.facts(&pod.uid);
-            let created = facts.as_ref().and_then(|facts| facts.created);
-            PodReport {
-                name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
-                state: pod.state,
-                age: created.map_or(Duration::ZERO, |created| now.since(created)),
-                calls: pod.calls,
-            }
-        });
-        pods.collect()
+    fn pods(&self, image: &str) -> Vec<ImagePod> {
+        let (pods, now) = (self.pool.pods(image, MAX_PODS), self.clock.now());
+        pods.iter().map(|pod| image_pod(pod, self.executor.backend.facts(&pod.uid), now)).collect()
     }
 
     fn step(&mut self, event: Event) {
@@ -367,10 +346,31 @@ impl State {
             let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };
-        self.starts.grant(&image);
+        self.starts.errors.record_served(&image);
         let _ = answer.send(Ok((connection, started.cloned())));
         None
     }
+}
+
+/// One pod, for reports.
+pub(super) fn image_pod(pod: &PodStats, facts: Option<PodFacts>, now: Time) -> ImagePod {
+    let created = facts.as_ref().and_then(|facts| facts.created);
+    let state = match pod.state {
+        PodState::Ready => "ready",
+        PodState::Starting => "starting",
+        PodState::Terminating => "terminating",
+    };
+    ImagePod {
+        name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
+        state: state.to_owned(),
+        age_ms: created.map_or(0, |created| now.as_millis().saturating_sub(created.as_millis())),
+        calls: number(pod.calls),
+    }
+}
+
+/// A count, for reports.
+pub(crate) fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The pool's wall clock. It advances with tokio's clock: tests can pause it, and a jump of the

@@ -1,6 +1,7 @@
 //! Probes pods, and asks the API server whether they still exist, because the watch may be late or
 //! lose its connection without an error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -79,7 +80,7 @@ impl KubernetesBackend {
 
     /// Asks the API server, forever, for pods that should be gone. Until the runner knows that such
     /// a pod is gone, no new pod can have its name, and callers wait.
-    pub(crate) async fn look_after_ending(&self) {
+    pub(crate) async fn look_after_ending(self: Arc<Self>) {
         loop {
             sleep(ENDING_LOOK).await;
             let ending = self.store.ending_for(ENDING_LOOK);

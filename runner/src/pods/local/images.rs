@@ -6,13 +6,13 @@ use std::sync::Arc;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, PodRecipe};
 use porch_fn_registry::ResolveError;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast;
 use tonic::async_trait;
 
 use super::{LocalCluster, Sandboxes};
 use crate::pods::backend::Catalog;
 use crate::pods::commands::ImageCommands;
-use crate::pods::configure::{OriginOf, Origins};
+use crate::pods::configure::{OriginOf, Origins, next_image};
 use crate::settings::CurrentSettings;
 
 /// The configuration of all sandboxes. Its own flags change only with the process.
@@ -71,11 +71,7 @@ impl Origins for LocalImages {
     async fn changed(&mut self) -> Option<ImageKey> {
         match &mut self.changes {
             None => pending().await,
-            Some(changes) => match changes.recv().await {
-                Ok(image) => Some(image),
-                Err(RecvError::Lagged(_)) => None,
-                Err(RecvError::Closed) => pending().await,
-            },
+            Some(changes) => next_image(changes).await,
         }
     }
 }
