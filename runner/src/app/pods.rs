@@ -29,7 +29,7 @@ const LOCAL_SKEW: Duration = Duration::from_secs(1);
 pub(super) struct PodParts {
     /// The runtime's settings, including FunctionConfigs.
     pub(super) current: watch::Receiver<CurrentSettings>,
-    pub(super) runtime: Option<Arc<PodRuntime>>,
+    pub(super) runtime: Option<PodRuntime>,
     /// Identifies the set of pods: runners with the same scope see the same pods.
     pub(super) scope: String,
     /// Becomes true when the runtime knows the existing pods; `None` if it knows them from the
@@ -163,7 +163,7 @@ impl Wiring<'_> {
             max_retries: flags.max_grpc_retries,
             metrics: Arc::clone(&self.metrics),
         };
-        PodParts { current, runtime: Some(Arc::new(runtime)), scope, synced: None, store: None }
+        PodParts { current, runtime: Some(runtime), scope, synced: None, store: None }
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {
