@@ -106,19 +106,16 @@ impl Wiring<'_> {
             cluster: Cluster::new(client, &flags.pod_namespace),
             store: Arc::clone(&store),
             blueprint,
-            images: Arc::clone(&images),
             pull_secret: secret_written,
             refused: Mutex::default(),
         });
         let (sender, synced) = watch::channel(false);
         let tasks = &mut self.tasks;
-        tasks
-            .keep(tracing::info_span!("watch", resource = "pods"), follow::pods(Arc::clone(&shared), sender));
+        let watch_pods = follow::pods(Arc::clone(&shared), sender);
+        tasks.keep(tracing::info_span!("watch", resource = "pods"), watch_pods);
         if by_service {
-            tasks.keep(
-                tracing::info_span!("watch", resource = "services"),
-                follow::services(Arc::clone(&shared)),
-            );
+            let watch_services = follow::services(Arc::clone(&shared));
+            tasks.keep(tracing::info_span!("watch", resource = "services"), watch_services);
         }
         let (pods, source, ttl) = (Arc::clone(&store), Arc::clone(&images), flags.image_metadata_ttl.into());
         let revalidate = move |image| Arc::clone(&source).revalidate(image);

@@ -24,7 +24,6 @@ use super::announce::Announcements;
 use super::answers::{creation, deletion, pushing, retry_after};
 use super::blueprint::Blueprint;
 use super::client::{Causes, Cluster, RequestError};
-use super::metadata::ImageSource;
 use super::names;
 use super::spec::{PodOrder, object_name};
 use super::store::Store;
@@ -58,7 +57,6 @@ pub(crate) struct KubernetesBackend {
     pub(crate) cluster: Cluster,
     pub(crate) store: Arc<Store>,
     pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
-    pub(crate) images: Arc<ImageSource>,
     /// False while new pods should wait for new credentials; `None` if there is no pull secret.
     pub(crate) pull_secret: Option<watch::Receiver<bool>>,
     /// The log lines of the kinds of writes that were refused since they last succeeded.
@@ -123,7 +121,7 @@ impl KubernetesBackend {
             return refused("invalid_image", "no pod can be named after the image reference");
         };
         let deadline = Instant::now() + CREATE_TIMEOUT;
-        let metadata = timeout_at(deadline, self.images.metadata(&name.image)).await;
+        let metadata = timeout_at(deadline, self.store.images.metadata(&name.image)).await;
         let metadata = match metadata.unwrap_or(Err(RegistryError::Unreachable)) {
             Ok(metadata) => metadata,
             Err(error) => {

@@ -23,9 +23,8 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
     let (_blueprints, blueprint) = watch::channel(Arc::new(blueprint));
     let shared = KubernetesBackend {
         cluster: Cluster::new(fake::client(|_, _, _| None), "functions"),
-        store: Arc::new(Store::new(Connect::PodIp, None, Arc::clone(&images), events)),
+        store: Arc::new(Store::new(Connect::PodIp, None, images, events)),
         blueprint,
-        images,
         pull_secret: None,
         refused: Mutex::default(),
     };
