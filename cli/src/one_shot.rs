@@ -71,10 +71,10 @@ pub(crate) struct RunFlags {
 
 /// Settings of this machine. A container engine has them from the environment.
 #[derive(Debug, clap::Parser)]
-#[command(mut_arg("sandbox_memory", |arg| arg.long("memory")))]
-#[command(mut_arg("sandbox_pids", |arg| arg.long("pids")))]
-#[command(mut_arg("sandbox_cpus", |arg| arg.long("cpus")))]
-#[command(mut_arg("sandbox_tmp_size", |arg| arg.long("tmp-size")))]
+#[command(mut_arg("sandbox_memory", |arg| arg.long("memory").help_heading("Limits")))]
+#[command(mut_arg("sandbox_pids", |arg| arg.long("pids").help_heading("Limits")))]
+#[command(mut_arg("sandbox_cpus", |arg| arg.long("cpus").help_heading("Limits")))]
+#[command(mut_arg("sandbox_tmp_size", |arg| arg.long("tmp-size").help_heading("Limits")))]
 pub(crate) struct Settings {
     #[command(flatten)]
     limits: SandboxFlags,
