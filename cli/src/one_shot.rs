@@ -103,7 +103,7 @@ pub(crate) enum Pull {
 }
 
 pub(crate) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
-    run_as(None, args).await.map_err(|failure| failure.with_exit(FAILED))
+    run_as(None, args).await.map_err(|failure| Failure::of_lines(failure.to_string(), FAILED))
 }
 
 /// Runs an image, as porch-fn or as a container engine would. Returns the exit code of its command.
