@@ -73,10 +73,6 @@ impl Failure {
         Self { text, code: code.into() }
     }
 
-    pub(crate) fn with_exit(self, code: u8) -> Self {
-        Self { code: code.into(), ..self }
-    }
-
     /// Prints why `subcommand` failed, and returns the exit code.
     pub(crate) fn report(&self, subcommand: &str) -> ExitCode {
         eprintln!("porch-fn {subcommand}: {self}");

@@ -69,10 +69,10 @@ pub(crate) struct RunFlags {
 
 /// Settings of this machine. A container engine has them from the environment.
 #[derive(Debug, clap::Parser)]
-#[command(mut_arg("sandbox_memory", |arg| arg.long("memory")))]
-#[command(mut_arg("sandbox_pids", |arg| arg.long("pids")))]
-#[command(mut_arg("sandbox_cpus", |arg| arg.long("cpus")))]
-#[command(mut_arg("sandbox_tmp_size", |arg| arg.long("tmp-size")))]
+#[command(mut_arg("sandbox_memory", |arg| arg.long("memory").help_heading("Limits")))]
+#[command(mut_arg("sandbox_pids", |arg| arg.long("pids").help_heading("Limits")))]
+#[command(mut_arg("sandbox_cpus", |arg| arg.long("cpus").help_heading("Limits")))]
+#[command(mut_arg("sandbox_tmp_size", |arg| arg.long("tmp-size").help_heading("Limits")))]
 pub(crate) struct Settings {
     #[command(flatten)]
     limits: SandboxFlags,
@@ -101,7 +101,7 @@ pub(crate) enum Pull {
 }
 
 pub(crate) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
-    run_as(None, args).await.map_err(|failure| failure.with_exit(FAILED))
+    run_as(None, args).await.map_err(|failure| Failure::of_lines(failure.to_string(), FAILED))
 }
 
 /// Runs an image, as porch-fn or as a container engine would. Returns the exit code of its command.

@@ -70,10 +70,6 @@ pub(crate) struct UpArgs {
     /// Where other images run
     #[arg(long, value_name = "BACKEND", value_enum, default_value_t = Backend::Sandbox)]
     pod_backend: Backend,
-    #[command(flatten)]
-    registries: RegistryArgs,
-    #[command(flatten)]
-    sandbox: SandboxFlags,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
@@ -83,6 +79,11 @@ pub(crate) struct UpArgs {
     /// Flags for each runner, such as --pod-ttl=5m; see porch-fn-runner --help
     #[arg(last = true, value_name = "RUNNER FLAGS")]
     runner_flags: Vec<OsString>,
+    // The headings of these flags would be those of all flags after them, too.
+    #[command(flatten)]
+    registries: RegistryArgs,
+    #[command(flatten)]
+    sandbox: SandboxFlags,
 }
 
 /// Where the images run that are not local functions.
