@@ -217,7 +217,7 @@ async fn find(
 }
 
 fn sandbox(run: &Run, limits: Limits, image: &Image, stored: &Stored) -> Result<Sandbox, Failure> {
-    let config = &stored.run;
+    let config = &stored.image.run;
     let command = config.command(&run.args);
     if command.is_empty() {
         return Err(of_image(
