@@ -199,7 +199,7 @@ async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<Found, Fail
 impl RunFlags {
     /// A sandbox for the image. `args` replace the image's CMD. `None`: [`NOTHING_TO_RUN`].
     pub(crate) fn sandbox(&self, stored: &Stored, args: &[String], limits: Limits) -> Option<Sandbox> {
-        let config = &stored.run;
+        let config = &stored.image.run;
         let command = config.command(args);
         if command.is_empty() {
             return None;

@@ -186,7 +186,7 @@ impl Sandboxes {
         if parsed.digest().is_some() {
             return None;
         }
-        let digest = porch_fn_pool::Digest::from(stored.digest.as_str());
+        let digest = porch_fn_pool::Digest::from(stored.image.record.resolved.as_str());
         let mut contents = self.0.contents.lock();
         let known = contents.get(image).filter(|known| known.digest == digest).cloned();
         let content = known.unwrap_or_else(|| ImageContent { digest, resolved: Some(now()) });
@@ -214,7 +214,7 @@ impl Sandboxes {
     async fn pull_in_turn(&self, image: &Image, outdated: Option<&str>) -> Result<Stored, StoreError> {
         // Another pod of the image may have been first.
         if let Some(stored) = self.find(image).await?
-            && Some(&*stored.digest) != outdated
+            && Some(&*stored.image.record.resolved) != outdated
         {
             return Ok(stored);
         }

@@ -1,24 +1,27 @@
 //! Imports archives of `docker save`, `podman save`, `skopeo copy` and our own export, for machines
-//! without internet. Two forms exist: Docker's with `manifest.json`, and OCI's with `index.json`.
-//! New versions of Docker write both, and the second is preferred: it has the registry's digests.
+//! without internet. Exports OCI archives, which these programs read, too. Two forms exist: Docker's
+//! with `manifest.json`, and OCI's with `index.json`. New versions of Docker write both, and the
+//! second is preferred: it has the registry's digests.
 //! <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>
 
 mod docker;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
 use porch_fn_registry::Hasher;
+use serde_json::json;
+use tar::{Builder, Header};
 
-use crate::content::{Hashed, document_in, name_of};
+use crate::content::{Hashed, document_in, is_intact, name_of};
 use crate::document::{self, Descriptor};
-use crate::error::StoreError;
+use crate::error::{OnDisk as _, StoreError};
 use crate::pull::Intake;
 use crate::run_folder::RunFolder;
-use crate::store::Store;
+use crate::store::{Record, Store};
 use crate::unpack::{Guard, clean, decompressed};
 
 /// Most files in an archive.
@@ -27,6 +30,8 @@ const MAX_FILES: usize = 20_000;
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
 /// The image's tag, or its name.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
+/// What a manifest is that does not say it.
+const MEDIA_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// The files of an archive. They have names by their digests.
 struct Archive {
@@ -73,11 +78,60 @@ impl Store {
                 Some(nested) => document::choose(&nested)?,
                 None => digest.clone(),
             };
-            intake.take(&names, &digest, &manifest).await?;
-            imported.extend(names);
+            imported.extend_from_slice(&names);
+            intake.take(names, Record::new(digest, manifest)).await?;
         }
         self.collect().await;
         Ok(imported)
+    }
+
+    /// Writes the image to the stream, and verifies each blob. The blobs are those of the registry, so
+    /// digests stay the same.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`], if the image is not here, and [`StoreError::Damaged`].
+    pub fn export(&self, image: &Image, stream: impl Write) -> Result<(), StoreError> {
+        let missing = || StoreError::Missing(self.folder().to_owned());
+        let stored = self.find(image)?.ok_or_else(missing)?;
+        let digest = &stored.image.record.manifest;
+        let bytes = self.blob(digest)?.ok_or_else(missing)?;
+        let media_type = document::manifest(&bytes)?.media_type;
+        let media_type = if media_type.is_empty() { MEDIA_TYPE } else { &media_type };
+        let mut annotations = json!({CONTAINERD_NAME: image.as_str()});
+        if let Some(tag) = image.tag() {
+            annotations[REF_NAME] = tag.into();
+        }
+        let index = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": [{
+                "mediaType": media_type,
+                "digest": digest,
+                "size": bytes.len(),
+                "annotations": annotations,
+            }],
+        });
+        let mut tar = Builder::new(stream);
+        let mut add = |name: &str, size: u64, data: &mut dyn Read| -> Result<(), StoreError> {
+            let mut header = Header::new_gnu();
+            header.set_size(size);
+            header.set_mode(0o644);
+            tar.append_data(&mut header, name, data).map_err(StoreError::Stream)
+        };
+        let layout = r#"{"imageLayoutVersion":"1.0.0"}"#;
+        for (name, text) in [("oci-layout", layout), ("index.json", &index.to_string())] {
+            add(name, text.len() as u64, &mut text.as_bytes())?;
+        }
+        for digest in stored.image.blobs() {
+            let path = self.blob_path(digest);
+            if !is_intact(&path, digest)? {
+                return Err(StoreError::Damaged(path));
+            }
+            let mut file = File::open(&path).on_disk("cannot read", &path)?;
+            let size = file.metadata().on_disk("cannot read", &path)?.len();
+            add(&format!("blobs/{}", digest.replacen(':', "/", 1)), size, &mut file)?;
+        }
+        tar.into_inner().and_then(|mut stream| stream.flush()).map_err(StoreError::Stream)
     }
 }
 
@@ -87,11 +141,10 @@ impl Archive {
     /// Reads an archive into a folder of the store.
     fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
         let mut archive = Self { folder: store.run_folder()?, digests: HashMap::new() };
-        let limit = store.options().max_bytes;
-        archive.read_all(stream, limit).map_err(|error| match error.kind() {
-            io::ErrorKind::FileTooLarge => {
-                StoreError::TooLarge { needs: (limit >> 20) + 1, limit: limit >> 20 }
-            }
+        let max_bytes = store.options().max_bytes;
+        let limit = max_bytes >> 20;
+        archive.read_all(stream, max_bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => StoreError::TooLarge { needs: limit + 1, limit },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Stream(error),
             _ => problem(error.to_string().escape_debug()),
         })?;
@@ -103,20 +156,16 @@ impl Archive {
 
     fn read_all(&mut self, stream: impl Read, limit: u64) -> io::Result<()> {
         let guard = Guard::new(limit);
-        let mut tar = tar::Archive::new(guard.watch(decompressed(stream)?));
-        for entry in tar.entries()? {
-            let mut entry = entry?;
-            guard.expect_data();
+        let rest = guard.each_entry(decompressed(stream)?, |entry| {
             if self.digests.len() >= MAX_FILES {
                 return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
             }
             if entry.header().entry_type().is_file() {
-                self.add(clean(&entry.path_bytes()).map_err(io::Error::other)?, &mut entry)?;
+                self.add(clean(&entry.path_bytes()).map_err(io::Error::other)?, entry)?;
             }
-            io::copy(&mut entry, &mut io::sink())?;
-            guard.expect_headers();
-        }
-        Ok(())
+            Ok(())
+        });
+        rest.map(drop)
     }
 
     /// Adds a file. Its name in the archive chooses no more than the algorithm of its digest.
@@ -133,10 +182,8 @@ impl Archive {
 
     /// A document by its name in the archive.
     fn named(&self, name: &str) -> Result<Vec<u8>, StoreError> {
-        let digest = self.digests.get(Path::new(name)).ok_or_else(|| {
-            problem("it has neither index.json nor manifest.json: save it with `docker save`")
-        })?;
-        self.document(digest)
+        let missing = || problem("it has neither index.json nor manifest.json: save it with `docker save`");
+        self.document(self.digests.get(Path::new(name)).ok_or_else(missing)?)
     }
 
     fn document(&self, digest: &str) -> Result<Vec<u8>, StoreError> {
@@ -147,9 +194,9 @@ impl Archive {
 
 /// A reference without a registry or a path is only a tag.
 fn name_in(entry: &Descriptor) -> Option<String> {
-    let annotations = entry.annotations.as_ref()?;
-    let other = || annotations.get(REF_NAME).filter(|name| name.contains(['/', ':']));
-    annotations.get(CONTAINERD_NAME).or_else(other).cloned()
+    let annotation = |name: &str| entry.annotations.as_ref()?.get(name)?.clone();
+    let other = || annotation(REF_NAME).filter(|name| name.contains(['/', ':']));
+    annotation(CONTAINERD_NAME).or_else(other)
 }
 
 fn problem(reason: impl std::fmt::Display) -> StoreError {
@@ -158,14 +205,7 @@ fn problem(reason: impl std::fmt::Display) -> StoreError {
 
 /// The full name by Docker's rules: `cat:v1` is `docker.io/library/cat:v1`.
 fn full_name(name: &str) -> Result<Image, StoreError> {
-    let first = name.split('/').next().unwrap_or_default();
-    let has_registry = name.contains('/') && (first.contains(['.', ':']) || first == "localhost");
-    let name = match (has_registry, name.contains('/')) {
-        (true, _) => name.to_owned(),
-        (false, true) => format!("docker.io/{name}"),
-        (false, false) => format!("docker.io/library/{name}"),
-    };
-    Image::parse(&name, "").map_err(|error| problem(format!("the name {name:?} of an image: {error}")))
+    Image::parse(name, "").map_err(|error| problem(format!("the name {name:?} of an image: {error}")))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -29,8 +30,10 @@ const NAME: &str = "__unpack";
 /// What to unpack: JSON on standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// Has the folder `tree/fs` for the result.
+    /// A folder for the process.
     pub(crate) folder: PathBuf,
+    /// The folder of the result, which the process creates.
+    pub(crate) tree: PathBuf,
     /// The files of the layers below, lowest first. Empty: no overlay is needed.
     pub(crate) parents: Vec<PathBuf>,
     /// The layers and their blobs.
@@ -45,19 +48,16 @@ type Answer = Result<Option<Size>, String>;
 
 /// Runs the process, and waits for its end.
 pub(crate) fn run_child(order: &Order) -> Result<Option<Size>, StoreError> {
-    let run = || -> io::Result<_> {
+    let run = || -> io::Result<Answer> {
         // The program may be replaced while it runs. This is still the same.
         let mut child = Command::new("/proc/self/exe");
         let mut child = child.arg(NAME).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(&serde_json::to_vec(order)?))?;
-        child.wait_with_output()
+        let ended = child.wait_with_output()?;
+        serde_json::from_slice(&ended.stdout).map_err(|_| io::Error::other(ended.status.to_string()))
     };
-    let failed =
-        |error: String| StoreError::Layer(format!("the process that unpacks a layer failed: {error}"));
-    let ended = run().map_err(|error| failed(error.to_string()))?;
-    let answer: Answer =
-        serde_json::from_slice(&ended.stdout).map_err(|_| failed(ended.status.to_string()))?;
-    answer.map_err(StoreError::Layer)
+    let answer = run().map_err(|error| format!("the process that unpacks a layer failed: {error}"));
+    answer.flatten().map_err(StoreError::Layer)
 }
 
 /// Runs the process that unpacks layers, if `args`, program name included, are its command line.
@@ -73,21 +73,8 @@ pub fn unpack_child(args: &[OsString]) -> Option<ExitCode> {
 
 impl Order {
     fn run(&self) -> Answer {
-        let text = |error: io::Error| format!("a layer cannot be unpacked: {error}");
-        let blobs = self.layers.iter().map(|(path, _)| File::open(path)).collect::<io::Result<Vec<_>>>();
-        let blobs = blobs.map_err(text)?;
-        let mut root = self.folder.join("tree/fs");
-        if !self.parents.is_empty() {
-            root = match self.mount_overlay(&root) {
-                Ok(root) => root,
-                Err(error) => {
-                    tracing::debug!(error = error.to_string(), "no overlay");
-                    return Ok(None);
-                }
-            };
-        }
-        let root = File::open(root).map_err(text)?;
-        self.drop_root().map_err(text)?;
+        let opened = self.open().map_err(|error| format!("a layer cannot be unpacked: {error}"))?;
+        let Some((root, blobs)) = opened else { return Ok(None) };
         let mut left = self.limits;
         for (blob, (path, layer)) in blobs.iter().zip(&self.layers) {
             left = left.minus(apply(blob, path, layer, &root, left)?);
@@ -95,43 +82,51 @@ impl Order {
         Ok(Some(self.limits.minus(left)))
     }
 
-    /// Mounts an overlay whose changes go to `upper`. Only this process sees it.
-    fn mount_overlay(&self, upper: &Path) -> io::Result<PathBuf> {
-        // The kernel stacks only what was opened in this namespace.
-        enter_own_mounts().map_err(io::Error::other)?;
-        let (work, root) = (self.folder.join("work"), self.folder.join("root"));
-        fs::create_dir(&work)?;
-        fs::create_dir(&root)?;
-        let open = |folder: &Path| File::open(folder);
-        let (upper, work) = (open(upper)?, open(&work)?);
-        let lower = self.parents.iter().rev().map(|folder| open(folder)).collect::<io::Result<Vec<_>>>()?;
-        // The kernel marks a folder that replaces a lower one with such an attribute.
-        fsetxattr(&upper, c"user.overlay.probe", b"y", XattrFlags::empty())?;
-        fremovexattr(&upper, c"user.overlay.probe")?;
-        // It reads the options in a page of 4 KiB, so the folders have short names.
-        let name = |folder: &File| path_of(folder).display().to_string();
-        let options = format!(
-            "lowerdir={},upperdir={},workdir={},userxattr,volatile,index=off",
-            lower.iter().map(name).collect::<Vec<_>>().join(":"),
-            name(&upper),
-            name(&work)
-        );
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some("overlay"), &root, Some("overlay"), flags, Some(&*options))?;
-        Ok(root)
-    }
-
-    /// Becomes the owner of the images' files for good. Ends with the parent process.
-    fn drop_root(&self) -> io::Result<()> {
+    /// Opens the folder for the layers' files, and the layers. Then becomes the owner of the images'
+    /// files for good, and ends with the parent process.
+    fn open(&self) -> io::Result<Option<(File, Vec<File>)>> {
+        let blobs = self.layers.iter().map(|(path, _)| File::open(path)).collect::<io::Result<_>>()?;
+        umask(Mode::from(0o022));
+        fs::create_dir_all(&self.tree)?;
+        if !self.parents.is_empty()
+            && let Err(error) = self.mount_overlay()
+        {
+            tracing::debug!(error = error.to_string(), "no overlay");
+            return Ok(None);
+        }
+        let root = File::open(&self.tree)?;
         if let Some(Owner { uid, gid }) = self.owner {
+            // Overlayfs shows the mode and owner of the highest layer's folder as those of `/`.
+            fchown(&root, Some(uid), Some(gid))?;
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             setgroups(&[])?;
             setresgid(gid, gid, gid)?;
             setresuid(uid, uid, uid)?;
         }
-        umask(Mode::from(0o022));
         // A change of the user clears it.
-        Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        Ok(Some((root, blobs)))
+    }
+
+    /// Mounts an overlay over the tree, which gets its changes. Only this process sees it.
+    fn mount_overlay(&self) -> io::Result<()> {
+        // The kernel stacks only what was opened in this namespace.
+        enter_own_mounts().map_err(io::Error::other)?;
+        let work = self.folder.join("work");
+        fs::create_dir(&work)?;
+        let upper = File::open(&self.tree)?;
+        let work = File::open(&work)?;
+        let lower = self.parents.iter().rev().map(File::open).collect::<io::Result<Vec<_>>>()?;
+        // The kernel marks a folder that replaces a lower one with such an attribute.
+        fsetxattr(&upper, c"user.overlay.probe", b"y", XattrFlags::empty())?;
+        fremovexattr(&upper, c"user.overlay.probe")?;
+        // It reads the options in a page of 4 KiB, so the folders have short names.
+        let names = lower.iter().map(path_of).collect::<Vec<_>>().join(":");
+        let [upper, work] = [&upper, &work].map(path_of);
+        let options =
+            format!("lowerdir={names},upperdir={upper},workdir={work},userxattr,volatile,index=off");
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        Ok(mount(Some("overlay"), &self.tree, Some("overlay"), flags, Some(&*options))?)
     }
 }
 

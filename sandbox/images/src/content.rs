@@ -49,6 +49,10 @@ pub(crate) fn is_intact(file: &Path, digest: &str) -> Result<bool, StoreError> {
     Ok(found.on_disk("cannot read", file)? == digest)
 }
 
+pub(crate) fn has_size(file: &Path, size: u64) -> bool {
+    fs::metadata(file).is_ok_and(|file| file.len() == size)
+}
+
 /// A small file. Larger ones count as absent.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     match fs::metadata(path) {
@@ -84,35 +88,25 @@ impl Store {
 
     /// Takes a file into the store, in place of what has its name. It stays where it is, because
     /// images of one archive share layers. Returns a lease.
-    pub(crate) fn admit(
-        &self,
-        file: &Path,
-        digest: &str,
-        size: u64,
-        what: &'static str,
-    ) -> Result<File, StoreError> {
-        let found = fs::metadata(file).on_disk("cannot read", file)?.len();
-        if found != size || !is_intact(file, digest)? {
-            return Err(StoreError::Digest(what));
+    pub(crate) fn admit(&self, file: &Path, digest: &str, size: u64) -> Result<File, StoreError> {
+        if !has_size(file, size) || !is_intact(file, digest)? {
+            return Err(StoreError::Digest(digest.to_owned()));
         }
-        let (to, _lock) = (self.blob_path(digest), self.lock()?);
-        let link = tempfile::Builder::new().make_in(self.path("tmp"), |link| fs::hard_link(file, link));
+        let to = self.blob_path(digest);
+        let folder = file.parent().unwrap_or(file);
+        let _lock = self.lock()?;
+        let link = tempfile::Builder::new().make_in(folder, |link| fs::hard_link(file, link));
         link.and_then(|link| Ok(link.persist(&to)?)).on_disk("cannot write", &to)?;
         lease(&to)?.ok_or(StoreError::Damaged(to))
     }
 
-    /// Keeps a blob, if it is here and has this size. The caller holds the lock.
-    pub(crate) fn lease_blob(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
-        let blob = lease(&self.blob_path(digest))?;
-        Ok(blob.filter(|file| file.metadata().is_ok_and(|file| file.len() == size)))
-    }
-
     /// Keeps a blob, if it is here and intact.
     pub(crate) fn lease_intact(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
+        let path = self.blob_path(digest);
         let lock = self.lock()?;
-        let blob = self.lease_blob(digest, size)?;
+        let blob = lease(&path)?;
         drop(lock);
-        let is_intact = blob.is_some() && is_intact(&self.blob_path(digest), digest)?;
+        let is_intact = blob.is_some() && has_size(&path, size) && is_intact(&path, digest)?;
         Ok(blob.filter(|_| is_intact))
     }
 }

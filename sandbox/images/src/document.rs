@@ -58,7 +58,7 @@ pub(crate) struct Descriptor {
     pub(crate) digest: String,
     pub(crate) size: u64,
     platform: Option<WirePlatform>,
-    pub(crate) annotations: Option<HashMap<String, String>>,
+    pub(crate) annotations: Option<HashMap<String, Option<String>>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -110,7 +110,6 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document, StoreError> {
     let is_index = document.manifests.is_some();
     let is_manifest = !config.digest.is_empty() || document.layers.is_some();
     let is_named_index = media_type.contains("index") || media_type.contains("manifest.list");
-    let is = if is_index { "an index" } else { "no index" };
     let kind = if artifact_type.is_empty() { &config.media_type } else { artifact_type };
     let is_image = kind.contains(".oci.image.config.") || kind.contains(".docker.container.image.");
     let is_layer = |kind: &String| kind.contains(".layer.") || kind.contains(".rootfs.");
@@ -121,7 +120,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document, StoreError> {
         let both = if is_index { "both an index and" } else { "neither an index nor" };
         format!("it is {both} the manifest of one platform")
     } else if !media_type.is_empty() && is_named_index != is_index {
-        format!("it says that it is {media_type:?}, and is {is}")
+        format!("it says that it is {media_type:?}, and is not")
     } else if is_index {
         return Ok(document);
     } else if !is_image {
@@ -150,7 +149,7 @@ pub(crate) fn manifest(bytes: &[u8]) -> Result<Document, StoreError> {
 /// The entry of an index for this machine's platform.
 pub(crate) fn choose(entries: &[Descriptor]) -> Result<String, StoreError> {
     let platform = Platform::default();
-    let best = platform.best(entries, |entry| entry.platform.as_ref().map(WirePlatform::normal));
+    let best = platform.best(entries, |entry| entry.platform.as_ref().map(normal));
     let best = best.map(|entry| entry.digest.clone());
     best.ok_or_else(|| StoreError::document("index", format!("the image is not built for {platform}")))
 }
@@ -158,7 +157,7 @@ pub(crate) fn choose(entries: &[Descriptor]) -> Result<String, StoreError> {
 /// Reads the configuration of a manifest. Returns the layers, too, the lowest first.
 pub(crate) fn parse(manifest: &Document, config: &[u8]) -> Result<(RunConfig, Vec<Layer>), StoreError> {
     let problem = |reason: String| Err(StoreError::document(CONFIG, reason));
-    let platform = json::<WirePlatform>(CONFIG, config)?.normal();
+    let platform = normal(&json(CONFIG, config)?);
     let WireConfig { config: run, rootfs } = json(CONFIG, config)?;
     let own = Platform::default();
     if !own.runs(&platform) {
@@ -174,12 +173,9 @@ pub(crate) fn parse(manifest: &Document, config: &[u8]) -> Result<(RunConfig, Ve
     Ok((run.unwrap_or_default(), layers.collect()))
 }
 
-// === impl WirePlatform ===
-
-impl WirePlatform {
-    fn normal(&self) -> Platform {
-        Platform::new(&self.os, &self.architecture, self.variant.as_deref().unwrap_or_default())
-    }
+fn normal(platform: &WirePlatform) -> Platform {
+    let variant = platform.variant.as_deref().unwrap_or_default();
+    Platform::new(&platform.os, &platform.architecture, variant)
 }
 
 // === impl RunConfig ===

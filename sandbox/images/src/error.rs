@@ -24,10 +24,9 @@ pub enum StoreError {
     Document { what: &'static str, reason: String },
     /// A layer, manifest or configuration has another digest or size than announced.
     #[error(
-        "a {0} of the image does not have its digest or its size: its registry, a proxy or the archive \
-         changed it"
+        "content of the image does not have its digest, {0}, or its size: its registry, a proxy or the archive changed it"
     )]
-    Digest(&'static str),
+    Digest(String),
     /// The reference names another digest than the image has.
     #[error(
         "the name {name:?} has another digest than the image, {digest}: remove the digest from the name, or \

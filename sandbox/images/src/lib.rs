@@ -23,7 +23,6 @@ mod child;
 mod content;
 mod document;
 mod error;
-mod export;
 mod manage;
 mod pull;
 mod run_folder;

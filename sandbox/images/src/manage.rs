@@ -14,6 +14,7 @@ use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
 use crate::store::{ImageInfo, Store};
+use crate::trees::tree;
 
 /// What was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl Store {
     /// The disk.
     pub fn inspect(&self, image: &Image) -> Result<Option<(ImageInfo, Value)>, StoreError> {
         let _lock = self.lock()?;
-        let Some(info) = self.load(image)?.filter(|info| info.trees.is_some()) else { return Ok(None) };
+        let Some(info) = self.load(image)? else { return Ok(None) };
         let Some(config) = self.blob(&info.config)? else { return Ok(None) };
         Ok(Some((info, document::json("configuration", &config)?)))
     }
@@ -56,9 +57,8 @@ impl Store {
     /// The new name has another digest.
     pub fn tag(&self, image: &Image, name: &Image) -> Result<bool, StoreError> {
         // Keeps the image until its new name is saved.
-        let stored = self.find(image)?;
-        let Some(info) = self.load(image)?.filter(|_| stored.is_some()) else { return Ok(false) };
-        self.save(name, info.record)?;
+        let Some(stored) = self.find(image)? else { return Ok(false) };
+        self.save(name, stored.image.record.clone())?;
         Ok(true)
     }
 
@@ -91,20 +91,12 @@ impl Store {
                 fs::remove_file(&path).on_disk("cannot remove", path)?;
             }
         }
-        let (pruned, kept) = self.alone(|doomed| {
-            let mut images = 0;
-            for image in self.images()? {
-                let is_old = image.used.elapsed().is_ok_and(|age| age >= unused_for);
-                let is_whole = image.blobs().all(|digest| self.blob_path(digest).exists());
-                images += usize::from((is_old || !is_whole) && move_free(&image.path, doomed)?);
-            }
-            let pruned = self.remove_surplus(doomed)?;
-            Ok((Pruned { images: images + pruned.images, ..pruned }, self.images()?))
-        })?;
+        let (pruned, kept) =
+            self.alone(|doomed| Ok((self.remove_images(doomed, unused_for)?, self.images()?)))?;
         for image in kept {
             if let Err(error) = self.unpack_all(&image.layers) {
-                let (image, error) = (image.record.reference, error.to_string());
-                tracing::warn!(image, error, "an image cannot be unpacked again");
+                let error = error.to_string();
+                tracing::warn!(image = image.record.reference, error, "an image cannot be unpacked again");
             }
         }
         Ok(pruned)
@@ -124,32 +116,42 @@ impl Store {
     }
 
     fn collect_now(&self) -> Result<Pruned, StoreError> {
-        if self.is_full()? { self.alone(|doomed| self.remove_surplus(doomed)) } else { Ok(Pruned::default()) }
+        if self.is_full()? {
+            self.alone(|doomed| self.remove_images(doomed, Duration::MAX))
+        } else {
+            Ok(Pruned::default())
+        }
     }
 
     /// Does what only one process may do. What it moves to the folder is removed without the lock.
     fn alone<T>(&self, work: impl FnOnce(&RunFolder) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let lock = self.lock_alone()?;
-        let doomed = self.run_folder_locked(&lock)?;
+        let doomed = self.run_folder()?;
         let done = work(&doomed);
         drop(lock);
         done
     }
 
-    /// Removes what no image needs, and images until the rest fits.
-    fn remove_surplus(&self, doomed: &RunFolder) -> Result<Pruned, StoreError> {
-        let mut pruned = Pruned { images: 0, bytes: self.remove_unneeded(doomed)? };
-        let mut images = self.images()?;
-        images.sort_by_key(|image| image.used);
-        for image in images {
-            if !self.is_full()? {
-                break;
-            }
-            if move_free(&image.path, doomed)? {
-                pruned.images += 1;
-                pruned.bytes += self.remove_unneeded(doomed)?;
-            }
+    /// Removes images that have not been used for this long or lack a blob, what no image needs, and
+    /// then images until the rest fits.
+    fn remove_images(&self, doomed: &RunFolder, unused_for: Duration) -> Result<Pruned, StoreError> {
+        let is_old = |image: &ImageInfo| image.used.elapsed().is_ok_and(|age| age >= unused_for);
+        let is_whole = |image: &ImageInfo| image.blobs().all(|digest| self.blob_path(digest).exists());
+        let images = self.images()?.into_iter();
+        let (mut wanted, unwanted): (Vec<_>, Vec<_>) = images.partition(|it| is_whole(it) && !is_old(it));
+        let mut pruned = Pruned::default();
+        wanted.sort_by_key(|image| image.used);
+        for image in unwanted {
+            pruned.images += usize::from(move_free(&image.path, doomed)?);
         }
+        for image in wanted {
+            pruned.bytes += self.remove_unneeded(doomed)?;
+            if !self.is_full()? {
+                return Ok(pruned);
+            }
+            pruned.images += usize::from(move_free(&image.path, doomed)?);
+        }
+        pruned.bytes += self.remove_unneeded(doomed)?;
         Ok(pruned)
     }
 
@@ -158,11 +160,11 @@ impl Store {
         let (mut needed, mut removed) = (HashSet::new(), 0);
         for image in self.images()? {
             needed.extend(image.blobs().map(|digest| self.blob_path(digest)));
-            needed.extend(image.trees.iter().flatten().map(|(key, _)| self.tree_path(key)));
             needed.insert(image.path);
+            needed.extend(image.trees.into_iter().flatten().map(|(tree, _)| tree));
         }
         for path in [self.files("images")?, self.files("blobs")?, self.files("layers")?].concat() {
-            let bytes = self.size_of(&path);
+            let bytes = size_of(&path);
             if !needed.contains(&path) && move_free(&path, doomed)? {
                 removed += bytes;
             }
@@ -173,15 +175,15 @@ impl Store {
     /// Whether all content takes more than `--image-max-size`.
     fn is_full(&self) -> Result<bool, StoreError> {
         let content = [self.files("blobs")?, self.files("layers")?].concat();
-        let bytes = content.iter().map(|path| self.size_of(path)).fold(0, u64::saturating_add);
+        let bytes = content.iter().map(|path| size_of(path)).fold(0, u64::saturating_add);
         Ok(bytes > self.options().max_bytes)
     }
+}
 
-    /// Size of a blob or of a tree.
-    fn size_of(&self, path: &Path) -> u64 {
-        let size = path.file_name().and_then(|name| self.tree(name.to_str()?));
-        size.map_or_else(|| fs::metadata(path).map_or(0, |file| file.len()), |size| size.bytes)
-    }
+/// Size of a record, a blob or a tree.
+fn size_of(path: &Path) -> u64 {
+    let file_size = || fs::metadata(path).map_or(0, |file| file.len());
+    tree(path).map_or_else(file_size, |size| size.bytes)
 }
 
 /// Moves a record, a blob or a tree away, unless a sandbox uses it. The caller holds the store's

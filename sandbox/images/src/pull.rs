@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
 use porch_fn_image::Image;
@@ -46,13 +46,16 @@ pub trait Progress: Send + Sync {
 /// Reports nothing.
 impl Progress for () {}
 
+/// An image of a registry.
+type Registry<'a> = (&'a Client, &'a Image);
+
 /// Where the content of an image comes from, where it goes to, and who watches.
 pub(crate) struct Intake<'a> {
     pub(crate) store: &'a Store,
     /// Has content of images, with names by its digests.
     pub(crate) folder: &'a RunFolder,
     /// Where the rest is fetched. `None`: the folder has all.
-    pub(crate) registry: Option<(&'a Client, &'a Image)>,
+    pub(crate) registry: Option<Registry<'a>>,
     pub(crate) progress: &'a dyn Progress,
 }
 
@@ -76,7 +79,8 @@ impl Store {
             let path = folder.path().join(name_of(&manifest.digest));
             fs::write(&path, &manifest.bytes).on_disk("cannot write", path)?;
             let intake = Intake { store: self, folder: &folder, registry: Some((client, image)), progress };
-            intake.take(std::slice::from_ref(image), &manifest.resolved, &manifest.digest).await
+            let record = Record::new(manifest.resolved.to_string(), manifest.digest.to_string());
+            intake.take(vec![image.clone()], record).await
         };
         let pulled = timeout(MAX_TIME, pull).await;
         self.collect().await;
@@ -107,32 +111,27 @@ impl Store {
 
 impl Intake<'_> {
     /// Takes the image with this manifest into the store, under these names.
-    pub(crate) async fn take(
-        &self,
-        names: &[Image],
-        resolved: &str,
-        manifest: &str,
-    ) -> Result<(), StoreError> {
-        let Self { store, progress, .. } = *self;
-        let (resolved, pulled) = (resolved.to_owned(), SystemTime::now());
-        let record = Record { reference: String::new(), resolved, manifest: manifest.to_owned(), pulled };
-        names.iter().try_for_each(|name| record.check(name))?;
-        let bytes = document_in(self.folder.path(), manifest)?.ok_or(StoreError::Digest("manifest"))?;
+    pub(crate) async fn take(&self, names: Vec<Image>, record: Record) -> Result<(), StoreError> {
+        let Self { store, folder, progress, .. } = *self;
+        let bytes = document_in(folder.path(), &record.manifest)?;
+        let bytes = bytes.ok_or_else(|| StoreError::Digest(record.manifest.clone()))?;
         let document = document::manifest(&bytes)?;
-        let (config, layers) = (&document.config, document.layers.as_deref().unwrap_or_default());
+        names.iter().try_for_each(|name| record.check(name))?;
+        let config = &document.config;
+        let layers = document.layers.as_deref().unwrap_or_default();
         let needs = layers.iter().fold(config.size, |sum, layer| sum.saturating_add(layer.size));
         store.check_limit(needs)?;
         progress.start(layers.len(), needs);
         let mut leases = vec![
-            self.blob(manifest, bytes.len() as u64, "manifest").await?,
-            self.blob(&config.digest, config.size, "configuration").await?,
+            self.blob(&record.manifest, bytes.len() as u64).await?,
+            self.blob(&config.digest, config.size).await?,
         ];
         let damaged = || StoreError::Damaged(store.blob_path(&config.digest));
-        let layers = document::parse(&document, &store.blob(&config.digest)?.ok_or_else(damaged)?)?.1;
+        let (_, layers) = document::parse(&document, &store.blob(&config.digest)?.ok_or_else(damaged)?)?;
         // Collected first, because the compiler cannot prove that a stream of closures is `Send`.
-        let fetches: Vec<_> = layers.iter().map(|it| self.blob(&it.digest, it.size, "layer")).collect();
+        let blobs: Vec<_> = layers.iter().map(|layer| self.blob(&layer.digest, layer.size)).collect();
         let (sender, mut arrived) = mpsc::unbounded_channel();
-        let fetched = stream::iter(fetches).buffered(AT_ONCE).try_for_each(move |lease| {
+        let fetched = stream::iter(blobs).buffered(AT_ONCE).try_for_each(move |lease| {
             // Nobody listens if a layer before could not be unpacked.
             let _ = sender.send(lease);
             future::ok(())
@@ -147,7 +146,6 @@ impl Intake<'_> {
             Ok(())
         };
         future::try_join(fetched, unpacked).await?;
-        let names = names.to_vec();
         let save = move |store: &Store| {
             let _leases = store.unpack_all(&layers)?;
             // Otherwise the image would be the first to be removed.
@@ -159,37 +157,32 @@ impl Intake<'_> {
     }
 
     /// Takes a blob into the store, unless a registry is asked and it is here. Returns a lease.
-    async fn blob(&self, digest: &str, size: u64, what: &'static str) -> Result<File, StoreError> {
-        let (mut path, known) = (self.folder.path().join(name_of(digest)), digest.to_owned());
+    async fn blob(&self, digest: &str, size: u64) -> Result<File, StoreError> {
+        let mut path = self.folder.path().join(name_of(digest));
+        let known = digest.to_owned();
         if !path.exists() {
-            let Some(registry) = self.registry else {
-                return Err(StoreError::document("archive", format!("it does not have {digest:?}")));
-            };
+            let missing = || StoreError::document("archive", format!("it does not have {digest:?}"));
+            let registry = self.registry.ok_or_else(missing)?;
             let known = known.clone();
             if let Some(lease) = self.store.blocking(move |it| it.lease_intact(&known, size)).await? {
                 self.progress.add(size);
                 return Ok(lease);
             }
-            path = self.fetch(registry, digest, size, what).await?;
+            path = self.fetch(registry, digest, size).await?;
         }
-        self.store.blocking(move |store| store.admit(&path, &known, size, what)).await
+        self.store.blocking(move |store| store.admit(&path, &known, size)).await
     }
 
     /// Fetches a blob. If the connection is lost, goes on from there.
-    async fn fetch(
-        &self,
-        (client, image): (&Client, &Image),
-        digest: &str,
-        size: u64,
-        what: &'static str,
-    ) -> Result<PathBuf, StoreError> {
+    async fn fetch(&self, from: Registry<'_>, digest: &str, size: u64) -> Result<PathBuf, StoreError> {
+        let (client, image) = from;
         let file = NamedTempFile::new_in(self.folder.path()).and_then(|file| Ok(file.keep()?));
         let (mut file, path) = file.on_disk("cannot write", self.folder.path())?;
         let mut attempt = 1;
         loop {
             let received = async {
                 let from = file.stream_position().on_disk("cannot write", &path)?;
-                self.receive(client.blob(image, digest, from).await?, size, what, &mut file).await
+                self.receive(client.blob(image, digest, from).await?, size, &mut file).await
             };
             match received.await {
                 Err(StoreError::Registry(RegistryError::Unreachable | RegistryError::Busy { .. }))
@@ -204,33 +197,27 @@ impl Intake<'_> {
         }
     }
 
-    async fn receive(
-        &self,
-        mut blob: Blob,
-        size: u64,
-        what: &'static str,
-        file: &mut File,
-    ) -> Result<(), StoreError> {
+    /// Receives a blob, or more than its size, which is refused later.
+    async fn receive(&self, mut blob: Blob, size: u64, file: &mut File) -> Result<(), StoreError> {
         let mut received =
             file.seek(SeekFrom::Start(blob.from)).on_disk("cannot write", self.folder.path())?;
         let (mut since, mut bytes) = (Instant::now(), 0);
-        while let Some(chunk) = blob.chunk().await? {
-            let arrived = chunk.len() as u64;
-            bytes += arrived;
-            received += arrived;
+        while received <= size
+            && let Some(chunk) = blob.chunk().await?
+        {
             if since.elapsed() >= WINDOW {
                 if bytes < MIN_BYTES {
                     return Err(StoreError::Slow("less than 32 KiB in 30 s"));
                 }
                 (since, bytes) = (Instant::now(), 0);
             }
-            if received > size {
-                return Err(StoreError::Digest(what));
-            }
+            let arrived = chunk.len() as u64;
+            bytes += arrived;
+            received += arrived;
             // A few KiB, into the page cache.
             file.write_all(&chunk).on_disk("cannot write", self.folder.path())?;
             self.progress.add(arrived);
         }
-        if received == size { Ok(()) } else { Err(RegistryError::Unreachable.into()) }
+        if received < size { Err(RegistryError::Unreachable.into()) } else { Ok(()) }
     }
 }

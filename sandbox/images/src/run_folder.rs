@@ -6,9 +6,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use tempfile::Builder;
+
 use crate::StoreError;
 use crate::error::OnDisk as _;
-use crate::store::{Lock, Store};
+use crate::store::Store;
 
 /// A folder that only this process uses. Dropping it removes it. If the process is killed, the next
 /// one that opens the store removes it.
@@ -30,7 +32,7 @@ impl RunFolder {
     /// A short path of a file in the folder, for this process alone: the path of a socket has at
     /// most 107 bytes.
     pub fn short_path(&self, name: &str) -> PathBuf {
-        path_of(&self.file).join(name)
+        Path::new(&path_of(&self.file)).join(name)
     }
 }
 
@@ -48,46 +50,36 @@ impl Store {
     /// # Errors
     /// The disk.
     pub fn run_folder(&self) -> Result<RunFolder, StoreError> {
-        self.run_folder_locked(&self.lock()?)
-    }
-
-    /// The lock keeps a sweep away until the folder is locked, too.
-    pub(crate) fn run_folder_locked(&self, _: &Lock) -> Result<RunFolder, StoreError> {
         let tmp = self.path("tmp");
-        let folder = tempfile::Builder::new().prefix("").tempdir_in(&tmp).on_disk("cannot write", &tmp)?;
-        let path = folder.keep();
-        let file = File::open(&path).on_disk("cannot open", &path)?;
-        file.lock().on_disk("cannot lock", &path)?;
-        Ok(RunFolder { path, file })
+        loop {
+            let folder = Builder::new().prefix("").tempdir_in(&tmp).on_disk("cannot write", &tmp)?;
+            let path = folder.keep();
+            let locked = File::open(&path).and_then(|file| file.lock().map(|()| file));
+            // Another process may have swept it before it was locked.
+            if path.exists() {
+                return Ok(RunFolder { file: locked.on_disk("cannot open", &path)?, path });
+            }
+        }
     }
 
-    /// Removes what killed processes left. Faults are no reason not to use the store.
+    /// Removes what killed processes left: nobody has locked it. Faults are no reason not to use the
+    /// store.
     pub(crate) fn sweep(&self) {
-        // Other processes wait for the lock, so it is only taken if there is something to remove.
-        if self.left().is_empty() {
-            return;
-        }
-        let Ok(lock) = self.lock_alone() else { return };
-        let left = self.left();
-        drop(lock);
-        for (path, _) in &left {
-            remove_or_warn(path);
-        }
-    }
-
-    /// Folders that no process has locked. They stay locked for the caller.
-    fn left(&self) -> Vec<(PathBuf, File)> {
         // Older versions had sockets in `run/`, and merged layers in `merged/`.
         let folders = ["tmp", "run", "merged"].map(|folder| self.files(folder).unwrap_or_default());
-        let opened = folders.concat().into_iter().map(|path| (File::open(&path), path));
-        let left = opened.filter_map(|(file, path)| Some((path, file.ok()?)));
-        left.filter(|(_, file)| file.try_lock().is_ok()).collect()
+        for path in folders.concat() {
+            if let Ok(file) = File::open(&path)
+                && file.try_lock().is_ok()
+            {
+                remove_or_warn(&path);
+            }
+        }
     }
 }
 
 /// The path by which a descriptor stands for its file in this process.
-pub(crate) fn path_of(file: &impl AsRawFd) -> PathBuf {
-    Path::new("/proc/self/fd").join(file.as_raw_fd().to_string())
+pub(crate) fn path_of(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 fn remove_or_warn(path: &Path) {

@@ -1,6 +1,6 @@
 //! The folder with all images, and the rules by which processes share it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf, absolute};
@@ -13,10 +13,10 @@ use porch_fn_registry::sha256;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::content::read;
+use crate::content::{has_size, read};
 use crate::document::{self, Layer, RunConfig};
 use crate::error::{OnDisk as _, StoreError};
-use crate::trees::Trees;
+use crate::trees::{FILES, Trees};
 
 /// A user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,10 +47,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Options>);
 
-/// Holds the store's lock until it is dropped, or until the process ends.
-#[derive(Debug)]
-pub(crate) struct Lock(#[allow(dead_code, reason = "closing the file releases the lock")] File);
-
 /// What the store remembers about a reference. All else is read from the manifest and the
 /// configuration. Files of older versions have more fields, and count as absent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -71,28 +67,26 @@ pub struct Record {
 pub struct ImageInfo {
     /// Its record.
     pub record: Record,
+    /// How it wants to be run.
+    pub run: RunConfig,
     /// The digest of the configuration: what Docker calls the image's ID.
     pub config: String,
     /// The layers, lowest first.
     pub layers: Vec<Layer>,
     /// When it was last used.
     pub used: SystemTime,
-    pub(crate) run: RunConfig,
     /// The file of the record.
     pub(crate) path: PathBuf,
     /// `None`: a tree is missing, so the image cannot be run.
     pub(crate) trees: Option<Trees>,
 }
 
-/// An image of the store. While it exists, also in another process that inherits its files, the
+/// An image that can be run. While this exists, also in another process that inherits its files, the
 /// image's trees are not removed.
 #[derive(Debug)]
 pub struct Stored {
-    /// How the image wants to be run.
-    pub run: RunConfig,
-    /// What the reference resolved to when it was pulled.
-    pub digest: String,
-    layers: Vec<PathBuf>,
+    /// The image.
+    pub image: ImageInfo,
     #[allow(dead_code, reason = "closing the files ends the lease")]
     leases: Vec<File>,
 }
@@ -102,13 +96,18 @@ pub struct Stored {
 impl Stored {
     /// The folders to stack, lowest first. Not empty.
     pub fn stack(&self) -> Vec<PathBuf> {
-        self.layers.clone()
+        self.image.trees.iter().flatten().map(|(tree, _)| tree.join(FILES)).collect()
     }
 }
 
 // === impl Record ===
 
 impl Record {
+    /// A record without a reference.
+    pub(crate) fn new(resolved: String, manifest: String) -> Self {
+        Self { reference: String::new(), resolved, manifest, pulled: SystemTime::now() }
+    }
+
     /// Fails if the reference names a digest that is not this image's.
     pub(crate) fn check(&self, image: &Image) -> Result<(), StoreError> {
         match image.digest() {
@@ -146,38 +145,21 @@ impl Store {
     pub fn open(mut options: Options) -> Result<Self, StoreError> {
         options.folder = absolute(&options.folder).on_disk("cannot use", &options.folder)?;
         let store = Self(Arc::new(options));
-        store.check_way()?;
+        // Otherwise another user could put another folder in the place of this one.
+        for above in store.folder().ancestors() {
+            let Ok(found) = fs::symlink_metadata(above) else { continue };
+            let is_others = found.is_symlink() && found.uid() != 0 && found.uid() != geteuid().as_raw();
+            check(above, &found, is_others, found.is_dir() && found.mode() & 0o1002 == 0o002)?;
+        }
         for name in ["images", "blobs", "layers", "tmp"] {
             let path = store.path(name);
             DirBuilder::new().recursive(true).mode(0o700).create(&path).on_disk("cannot create", path)?;
         }
-        let path = store.folder().to_owned();
-        let metadata = fs::metadata(&path).on_disk("cannot read", &path)?;
-        let (owner, user) = (metadata.uid(), geteuid().as_raw());
-        if owner != user {
-            return Err(StoreError::Owner { path, owner, user });
-        }
-        if metadata.mode() & 0o022 != 0 {
-            return Err(StoreError::Writable(path));
-        }
+        let found = fs::metadata(store.folder()).on_disk("cannot read", store.folder())?;
+        let is_others = found.uid() != geteuid().as_raw();
+        check(store.folder(), &found, is_others, found.mode() & 0o022 != 0)?;
         store.sweep();
         Ok(store)
-    }
-
-    /// Fails if another user could put another folder in the place of this one.
-    fn check_way(&self) -> Result<(), StoreError> {
-        let user = geteuid().as_raw();
-        for above in self.folder().ancestors() {
-            let Ok(metadata) = fs::symlink_metadata(above) else { continue };
-            let (owner, mode, path) = (metadata.uid(), metadata.mode(), above.to_owned());
-            if metadata.is_symlink() && owner != 0 && owner != user {
-                return Err(StoreError::Owner { path, owner, user });
-            }
-            if metadata.is_dir() && mode & 0o002 != 0 && mode & 0o1000 == 0 {
-                return Err(StoreError::Writable(path));
-            }
-        }
-        Ok(())
     }
 
     /// The folder of this store.
@@ -199,31 +181,28 @@ impl Store {
         self.path("images").join(format!("{}.json", &key["sha256:".len()..][..32]))
     }
 
-    /// What is in one of the store's folders. Older versions had others.
+    /// What is in one of the store's folders.
     pub(crate) fn files(&self, folder: &str) -> Result<Vec<PathBuf>, StoreError> {
         let folder = self.path(folder);
-        match fs::read_dir(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            entries => entries
-                .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
-                .on_disk("cannot read", &folder),
-        }
+        let files = fs::read_dir(&folder).and_then(|entries| entries.map(|it| Ok(it?.path())).collect());
+        files.on_disk("cannot read", folder)
     }
 
-    /// Prevents that anything is removed. Waits while another process removes something.
-    pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
+    /// Prevents that anything is removed, until the file is closed. Waits while another process
+    /// removes something.
+    pub(crate) fn lock(&self) -> Result<File, StoreError> {
         let file = self.lock_file()?;
         file.lock_shared().on_disk("cannot lock", self.folder())?;
-        Ok(Lock(file))
+        Ok(file)
     }
 
-    /// Allows to remove things.
-    pub(crate) fn lock_alone(&self) -> Result<Lock, StoreError> {
+    /// Allows to remove things, until the file is closed.
+    pub(crate) fn lock_alone(&self) -> Result<File, StoreError> {
         let file = self.lock_file()?;
         for _ in 0..ATTEMPTS {
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => sleep(PAUSE),
-                locked => return locked.on_disk("cannot lock", self.folder()).map(|()| Lock(file)),
+                locked => return locked.on_disk("cannot lock", self.folder()).map(|()| file),
             }
         }
         Err(StoreError::Busy(self.folder().to_owned()))
@@ -238,8 +217,8 @@ impl Store {
     pub(crate) fn save(&self, image: &Image, record: Record) -> Result<(), StoreError> {
         record.check(image)?;
         let record = serde_json::json!(Record { reference: image.to_string(), ..record }).to_string();
-        let lock = self.lock()?;
-        let folder = self.run_folder_locked(&lock)?;
+        let _lock = self.lock()?;
+        let folder = self.run_folder()?;
         let file = folder.path().join("file");
         fs::write(&file, record)
             .and_then(|()| File::open(&file)?.sync_all())
@@ -253,28 +232,24 @@ impl Store {
     /// The disk.
     pub fn find(&self, image: &Image) -> Result<Option<Stored>, StoreError> {
         let _lock = self.lock()?;
-        let Some(info) = self.load(image)? else { return Ok(None) };
-        let Some(trees) = info.trees else { return Ok(None) };
-        for layer in &info.layers {
-            // The image could not be exported, or unpacked again.
-            if self.lease_blob(&layer.digest, layer.size)?.is_none() {
-                return Ok(None);
-            }
+        let Some(image) = self.load(image)? else { return Ok(None) };
+        // Otherwise the image could not be exported, or unpacked again.
+        if !image.layers.iter().all(|layer| has_size(&self.blob_path(&layer.digest), layer.size)) {
+            return Ok(None);
         }
         // The trees may be another image's, too. The record is only of this one.
-        let paths = trees.iter().map(|(key, _)| self.tree_path(key)).chain([info.path]);
-        let leases = paths.filter_map(|path| lease(&path).transpose()).collect::<Result<Vec<_>, _>>()?;
-        if let Some(record) = leases.last() {
-            record.set_modified(SystemTime::now()).on_disk("cannot write", self.folder())?;
-        }
-        let layers = trees.iter().map(|(key, _)| self.files_of(key)).collect();
-        Ok(Some(Stored { run: info.run, digest: info.record.resolved, layers, leases }))
+        let paths = image.trees.iter().flatten().map(|(tree, _)| tree).chain([&image.path]);
+        let leases = paths.filter_map(|path| lease(path).transpose()).collect::<Result<Vec<_>, _>>()?;
+        let used = leases.last().map_or(Ok(()), |record| record.set_modified(SystemTime::now()));
+        used.on_disk("cannot write", self.folder())?;
+        Ok(Some(Stored { image, leases }))
     }
 
-    /// What is known about an image. `None`: it is not here, or damaged.
+    /// What is known about an image. `None`: it is not here, damaged or incomplete.
     pub(crate) fn load(&self, image: &Image) -> Result<Option<ImageInfo>, StoreError> {
         let is_this = |record: &Record| record.reference == image.as_str() && record.check(image).is_ok();
-        Ok(self.read_image(&self.record_path(image))?.filter(|info| is_this(&info.record)))
+        let found = self.read_image(&self.record_path(image))?;
+        Ok(found.filter(|found| is_this(&found.record) && found.trees.is_some()))
     }
 
     /// The images whose records and documents are here and intact.
@@ -291,9 +266,19 @@ impl Store {
         let Some(config) = self.blob(&manifest.config.digest)? else { return Ok(None) };
         let Ok((run, layers)) = document::parse(&manifest, &config) else { return Ok(None) };
         let used = fs::metadata(path).and_then(|file| file.modified()).on_disk("cannot read", path)?;
-        let (path, config, trees) = (path.to_owned(), manifest.config.digest, self.trees(&layers));
-        Ok(Some(ImageInfo { record, config, layers, used, run, path, trees }))
+        let trees = self.trees(&layers);
+        let config = manifest.config.digest;
+        Ok(Some(ImageInfo { record, run, config, layers, used, path: path.to_owned(), trees }))
     }
+}
+
+/// Fails if a file is another user's, or if others can write to it.
+fn check(path: &Path, found: &Metadata, is_others: bool, is_writable: bool) -> Result<(), StoreError> {
+    let path = path.to_owned();
+    if is_others {
+        return Err(StoreError::Owner { path, owner: found.uid(), user: geteuid().as_raw() });
+    }
+    if is_writable { Err(StoreError::Writable(path)) } else { Ok(()) }
 }
 
 /// Keeps a blob, a tree or a record until the file is closed. The caller holds the store's lock.

@@ -18,10 +18,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
-use rustix::fs::{Timespec, symlinkat};
+use rustix::fs::{Mode, Timespec, Timestamps, fchmod, futimens, symlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use tar::{Archive, Entry, EntryType};
+use tar::{Entry, EntryType};
 
 use self::folder::{Folder, make_file, make_folder};
 pub(crate) use self::guard::Guard;
@@ -87,24 +87,15 @@ pub fn decompressed<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
 pub fn unpack(tar: impl Read, folder: BorrowedFd<'_>, limits: Size) -> Result<Size, UnpackError> {
     let guard = Guard::new(limits.bytes);
     let mut folder = Folder::new(folder, &guard);
-    let mut archive = Archive::new(guard.watch(tar));
     let mut count = 0;
-    for entry in archive.entries()? {
-        let mut entry = entry?;
-        guard.expect_data();
-        apply(&mut folder, &mut entry).map_err(|error| {
+    let mut rest = guard.each_entry(tar, |entry| {
+        apply(&mut folder, entry).map_err(|error| {
             let name = String::from_utf8_lossy(&entry.path_bytes()).chars().take(200).collect();
             UnpackError::Entry { name, source: Box::new(error) }
         })?;
-        // Skips data that was not needed. It is not part of the headers of the next entry.
-        io::copy(&mut entry, &mut io::sink())?;
-        guard.expect_headers();
         count = (count + 1).max(folder.paths());
-        if count > limits.entries {
-            return Err(UnpackError::TooMany(limits.entries));
-        }
-    }
-    let mut rest = archive.into_inner();
+        if count > limits.entries { Err(UnpackError::TooMany(limits.entries)) } else { Ok(()) }
+    })?;
     let mut block = Vec::new();
     (&mut rest).take(512).read_to_end(&mut block)?;
     // Go's tools refuse such an archive; others go on behind the block.
@@ -155,7 +146,13 @@ fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(
     let (parent, path) = folder.make_place(parent, name, kind.is_dir())?;
     match kind {
         EntryType::Directory => make_folder(&parent, name, mode)?,
-        EntryType::Regular | EntryType::Continuous => make_file(&parent, name, entry, mode, modified)?,
+        EntryType::Regular | EntryType::Continuous => {
+            let file = make_file(&parent, name, entry)?;
+            // Only the owner exists in a sandbox, so it gets what root could do.
+            fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
+            // Python compares the times of its sources with those in compiled files.
+            futimens(&file, &Timestamps { last_access: modified, last_modification: modified })?;
+        }
         EntryType::Symlink => symlinkat(&*target.ok_or(LINK_TARGET)?, &parent, name)?,
         EntryType::Link => folder.hard_link(&clean(&target.ok_or(LINK_TARGET)?)?, &parent, name)?,
         // Left out.

@@ -34,14 +34,14 @@ impl Archive {
             let config = self.describe(&image.config, "config.v1+json")?;
             self.write("manifest", &json!({"schemaVersion": 2, "config": config, "layers": layers}))?;
             let entry = self.describe("manifest", "manifest.v1+json")?;
-            let names: Vec<_> = image.repo_tags.unwrap_or_default().into_iter().flatten().collect();
-            let named = |name| {
+            let mut names = image.repo_tags.unwrap_or_default();
+            // One entry for each name, or one without.
+            names.resize(names.len().max(1), None);
+            for name in names {
                 let mut entry = entry.clone();
                 entry["annotations"] = json!({CONTAINERD_NAME: name});
-                entry
-            };
-            entries.extend(names.iter().map(named));
-            entries.extend(names.is_empty().then_some(entry.clone()));
+                entries.push(entry);
+            }
         }
         self.write("index.json", &json!({"manifests": entries}))
     }

@@ -5,16 +5,13 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{self, BufWriter, Read, Write as _};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use porch_fn_sandbox::inside;
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, linkat, mkdirat, openat, statat,
-    unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, linkat, mkdirat, openat, statat, unlinkat};
 use rustix::io::Errno;
 use tar::Entry;
 
@@ -45,7 +42,7 @@ pub(super) struct Folder<'a> {
 
 /// A folder below the root, and a path without links: the folder's own, or that of an entry in it.
 type Opened = (Rc<OwnedFd>, PathBuf);
-type Done = Result<(), UnpackError>;
+type Done<T = ()> = Result<T, UnpackError>;
 
 // === impl Folder ===
 
@@ -65,18 +62,13 @@ impl<'a> Folder<'a> {
 
     /// Makes a place for an entry: its folder, which is created if no entry did, has nothing with
     /// its name. A folder may stay for a folder.
-    pub(super) fn make_place(
-        &mut self,
-        parent: &Path,
-        name: &OsStr,
-        for_folder: bool,
-    ) -> Result<Opened, UnpackError> {
+    pub(super) fn make_place(&mut self, parent: &Path, name: &OsStr, for_folder: bool) -> Done<Opened> {
         if self.find(parent)?.is_none() {
             let folders = inside::folders(self.root, &self.resolve(parent)?, true)?;
             inside::create(self.root, &folders, true)?;
         }
         let (folder, path) = self.find(parent)?.ok_or(PATH)?;
-        if !for_folder || open_below(&folder, name).is_err() {
+        if !for_folder || open_folder(&folder, name).is_err() {
             self.remove(&folder, name)?;
         }
         Ok((folder, path.join(name)))
@@ -112,15 +104,13 @@ impl<'a> Folder<'a> {
     }
 
     /// Opens a folder, if it exists.
-    fn find(&mut self, path: &Path) -> Result<Option<Opened>, UnpackError> {
-        if let Some((last, opened)) = &self.last
-            && last == path
-        {
+    fn find(&mut self, path: &Path) -> Done<Option<Opened>> {
+        if let Some((_, opened)) = self.last.as_ref().filter(|(last, _)| last == path) {
             return Ok(Some(opened.clone()));
         }
         let found = self.resolve(path)?;
-        let folder = match inside::open(self.root, &found, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        let folder = match open_folder(self.root, &found) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
             folder => Rc::new(folder?),
@@ -131,7 +121,7 @@ impl<'a> Folder<'a> {
     }
 
     /// The path without links, relative to the root.
-    fn resolve(&self, path: &Path) -> Result<PathBuf, UnpackError> {
+    fn resolve(&self, path: &Path) -> Done<PathBuf> {
         let found = inside::canonical(self.root, path)?;
         let is_long = found.components().count() > MAX_DEPTH || found.as_os_str().len() > MAX_PATH;
         if is_long { Err(TOO_LONG) } else { Ok(found) }
@@ -141,7 +131,7 @@ impl<'a> Folder<'a> {
     fn remove(&mut self, parent: &OwnedFd, name: &OsStr) -> Done {
         match unlinkat(parent, name, AtFlags::empty()) {
             Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::ISDIR) => fs::remove_dir_all(path_of(parent).join(name))?,
+            Err(Errno::ISDIR) => fs::remove_dir_all(Path::new(&path_of(parent)).join(name))?,
             removed => removed?,
         }
         // It may have been a link to the folder that was opened last.
@@ -155,7 +145,7 @@ impl<'a> Folder<'a> {
         if !self.is_own(path) {
             return self.remove(parent, name);
         }
-        open_below(parent, name).map_or(Ok(()), |folder| self.hide_all(&folder, path))
+        open_folder(parent, name).map_or(Ok(()), |folder| self.hide_all(&folder, path))
     }
 
     /// Calls itself for each level of folders: as many as a resolved path may have.
@@ -169,13 +159,9 @@ impl<'a> Folder<'a> {
 
     /// Notes that this layer has made the path, and the folders above it or their copies.
     pub(super) fn touch(&mut self, path: &Path) -> Done {
-        for path in path.ancestors() {
-            if !self.touched.insert(self.keys.hash_one(path)) {
-                break;
-            }
-            self.guard.charge(PER_PATH)?;
-        }
-        Ok(())
+        let is_new = |path: &&Path| self.touched.insert(self.keys.hash_one(path));
+        let new = path.ancestors().take_while(is_new).count() as u64;
+        Ok(self.guard.charge(PER_PATH * new)?)
     }
 
     fn is_own(&self, path: &Path) -> bool {
@@ -190,32 +176,21 @@ pub(super) fn make_folder(parent: &OwnedFd, name: &OsStr, mode: u32) -> Done {
         made => made?,
     }
     // A folder must stay readable and writable for the process that removes it.
-    Ok(fchmod(open_below(parent, name)?, Mode::from(mode | 0o700))?)
+    Ok(fchmod(open_folder(parent, name)?, Mode::from(mode | 0o700))?)
 }
 
-pub(super) fn make_file(
-    parent: &OwnedFd,
-    name: &OsStr,
-    data: &mut Entry<'_, impl Read>,
-    mode: u32,
-    time: Timespec,
-) -> Done {
+pub(super) fn make_file(parent: &OwnedFd, name: &OsStr, data: &mut Entry<'_, impl Read>) -> Done<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(openat(parent, name, flags, Mode::from(0o600))?);
     let size = usize::try_from(data.size()).unwrap_or(BUFFER).clamp(8 << 10, BUFFER);
-    let mut buffered = BufWriter::with_capacity(size, &file);
+    let mut buffered = BufWriter::with_capacity(size, file);
     if io::copy(data, &mut buffered)? != data.size() {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
     }
-    buffered.flush()?;
-    drop(buffered);
-    // Only the owner exists in a sandbox, so it gets what root could do.
-    fchmod(&file, Mode::from(mode & 0o777 | 0o400))?;
-    // Python compares the times of its sources with those in compiled files.
-    Ok(futimens(&file, &Timestamps { last_access: time, last_modification: time })?)
+    Ok(buffered.into_inner().map_err(IntoInnerError::into_error)?)
 }
 
-fn open_below(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(parent, name, flags, Mode::empty())
+/// Opens a folder by its path without links.
+fn open_folder(root: impl AsFd, path: impl AsRef<Path>) -> io::Result<OwnedFd> {
+    inside::open(root, path.as_ref(), OFlags::RDONLY | OFlags::DIRECTORY)
 }

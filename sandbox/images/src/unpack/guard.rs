@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::io::{self, Read};
 
+use tar::{Archive, Entry};
+
 /// Largest headers of one entry, in bytes: long names and attributes. As much may follow the end of
 /// the archive.
 const MAX_HEADERS: u64 = 1 << 20;
@@ -11,7 +13,6 @@ const MAX_HEADERS: u64 = 1 << 20;
 const BLOCK: u64 = 512;
 
 /// What may still be read and written.
-#[derive(Debug)]
 pub(crate) struct Guard {
     limit: u64,
     /// Bytes of the stream that were read.
@@ -37,18 +38,22 @@ impl Guard {
         Self { limit, position: Cell::default(), charged: Cell::default(), headers }
     }
 
-    pub(crate) fn watch<R>(&self, inner: R) -> Guarded<'_, R> {
-        Guarded { inner, guard: self }
-    }
-
-    /// The headers of an entry follow, or the end.
-    pub(crate) fn expect_headers(&self) {
-        self.headers.set(Some(MAX_HEADERS));
-    }
-
-    /// The data of an entry follows.
-    pub(crate) fn expect_data(&self) {
-        self.headers.set(None);
+    /// Calls `read` for each entry of a tar stream. Returns what is behind the archive's end.
+    pub(crate) fn each_entry<'a, R: Read, E: From<io::Error>>(
+        &'a self,
+        tar: R,
+        mut read: impl FnMut(&mut Entry<'_, Guarded<'a, R>>) -> Result<(), E>,
+    ) -> Result<Guarded<'a, R>, E> {
+        let mut archive = Archive::new(Guarded { inner: tar, guard: self });
+        for entry in archive.entries()? {
+            let mut entry = entry?;
+            self.headers.set(None);
+            read(&mut entry)?;
+            // Skips data that was not needed. It is not part of the headers of the next entry.
+            io::copy(&mut entry, &mut io::sink())?;
+            self.headers.set(Some(MAX_HEADERS));
+        }
+        Ok(archive.into_inner())
     }
 
     pub(crate) fn used(&self) -> u64 {
