@@ -94,8 +94,8 @@ pub(crate) async fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
     let mut report = Report::new(&args.address);
     if args.cold {
         for image in &args.image {
-            for (index, load) in loads.iter().enumerate() {
-                report.add_cold(index, image, load.call_once(image).await?);
+            for load in &loads {
+                report.cold.push(load.call_once(image).await?);
             }
         }
     } else {
@@ -124,12 +124,12 @@ pub(crate) async fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
 fn refuse_remote(address: &str) -> Result<(), Failure> {
     let found = address.to_socket_addrs();
     let mut found = found.map_err(|error| Failure::usage(format!("--address {address}: {error}")))?;
-    match found.find(|found| !found.ip().to_canonical().is_loopback()) {
-        Some(_) => Err(Failure::usage(format!(
-            "{address} is not a loopback address; to send load to it all the same, add --allow-remote"
-        ))),
-        None => Ok(()),
+    if found.all(|found| found.ip().to_canonical().is_loopback()) {
+        return Ok(());
     }
+    Err(Failure::usage(format!(
+        "{address} is not a loopback address; to send load to it all the same, add --allow-remote"
+    )))
 }
 
 /// The package to send.

@@ -86,20 +86,14 @@ pub(crate) struct Reached {
 // === impl ClusterArgs ===
 
 impl ClusterArgs {
-    /// Without cluster flags, returns `address`. Otherwise forwards `port` of a pod that belongs to
-    /// the first of `services` that exists.
-    pub(crate) async fn reach(
-        &self,
-        address: String,
-        services: &[&'static str],
-        port: &Port,
-    ) -> Result<Reached, Failure> {
+    /// Without cluster flags, returns `address`. Otherwise forwards `port` of a router, or of the
+    /// only runner if there are no routers.
+    pub(crate) async fn reach(&self, address: String, port: &Port) -> Result<Reached, Failure> {
         if self.namespace.is_none() && self.kubeconfig.is_none() && self.context.is_none() {
             return Ok(Reached { address, forward: None });
         }
         let cluster = self.connect().await?;
-        let forward =
-            cluster.forward(services, port).await.map_err(|error| error.with_server(&cluster.server))?;
+        let forward = cluster.forward(port).await?;
         Ok(Reached { address: forward.address.to_string(), forward: Some(forward) })
     }
 
@@ -122,14 +116,10 @@ impl ClusterArgs {
         // their own timeouts.
         config.read_timeout = None;
         // The URL may contain a name and a password.
-        let server = config.cluster_url.clone();
-        let server = format!(
-            "{}://{}{}{}",
-            server.scheme_str().unwrap_or("https"),
-            server.host().unwrap_or_default(),
-            server.port_u16().map(|port| format!(":{port}")).unwrap_or_default(),
-            server.path().trim_end_matches('/')
-        );
+        let server = &config.cluster_url;
+        let host = server.authority().and_then(|authority| authority.as_str().rsplit('@').next());
+        let (scheme, path) = (server.scheme_str().unwrap_or("https"), server.path().trim_end_matches('/'));
+        let server = format!("{scheme}://{}{path}", host.unwrap_or_default());
         let client = Client::try_from(config).map_err(|error| {
             Failure::unreachable(format!("cannot create a client for the API server: {error}"))
         })?;
@@ -159,10 +149,9 @@ impl Cluster {
         Self { namespace: namespace.to_owned(), client: self.client.clone(), server: self.server.clone() }
     }
 
-    /// Forwards a local port to `port` of a ready pod. The pod belongs to the first of `services`
-    /// that exists.
-    async fn forward(&self, services: &[&'static str], port: &Port) -> Result<Forward, Failure> {
-        let service = self.service(services).await?;
+    /// Forwards a local port to `port` of a ready pod of [`Self::service`].
+    async fn forward(&self, port: &Port) -> Result<Forward, Failure> {
+        let service = self.service().await?;
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
         let pods = self.pods(&selector).await?;
         let Some(pod) = pods.iter().find(|pod| is_ready(pod)) else {
@@ -180,18 +169,17 @@ impl Cluster {
         Forward::start(pods, pod.name_any(), port).await
     }
 
-    /// Returns the first Service of these names that exists.
-    async fn service(&self, names: &[&'static str]) -> Result<Service, Failure> {
+    /// Returns the Service of the routers, else the one of the only runner.
+    async fn service(&self) -> Result<Service, Failure> {
         let (api, namespace) = (Api::namespaced(self.client.clone(), &self.namespace), &self.namespace);
-        for &name in names {
-            let what = || format!("Service {name} in namespace {namespace}");
-            if let Some(service) = bounded(api.get_opt(name)).await.map_err(unread(what))? {
+        for name in [ROUTERS, CALLED] {
+            let what = format!("Service {name} in namespace {namespace}");
+            if let Some(service) = bounded(api.get_opt(name)).await.map_err(self.unread(&what))? {
                 return Ok(service);
             }
         }
-        let name = names.first().copied().unwrap_or_default();
         let fix = "see -n, or apply deploy/";
-        Err(Failure::unreachable(format!("there is no Service {name} in namespace {namespace}: {fix}")))
+        Err(Failure::unreachable(format!("there is no Service {ROUTERS} in namespace {namespace}: {fix}")))
     }
 
     /// Lists the pods that `selector` matches. An empty selector matches no pods here.
@@ -209,35 +197,42 @@ impl Cluster {
         K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        list(&api, &format!("the {what} of namespace {}", self.namespace), params, MAX_OBJECTS).await
+        self.list(&api, &format!("the {what} of namespace {}", self.namespace), params, MAX_OBJECTS).await
     }
-}
 
-/// Converts a request's error to a [`Failure`] that names the requested object.
-pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Failure {
-    move |error| {
-        let text = format!("{} cannot be read: {}", what(), Causes(&error));
-        if error.code().is_some() { Failure::unreachable(text) } else { Failure::unanswered(text) }
+    /// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
+    /// objects in an error.
+    pub(crate) async fn list<K: Clone + Debug + DeserializeOwned>(
+        &self,
+        api: &Api<K>,
+        what: &str,
+        params: ListParams,
+        max: u32,
+    ) -> Result<Vec<K>, Failure> {
+        let mut params = params.limit(PAGE);
+        let mut objects = Vec::new();
+        for _ in 0..max.div_ceil(PAGE) {
+            let listed = bounded(api.list(&params)).await.map_err(self.unread(what))?;
+            objects.extend(listed.items);
+            match listed.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(objects),
+            }
+        }
+        Err(Failure::unreachable(format!("{what} cannot be read: there are more than {max}")))
     }
-}
 
-/// Lists objects. Fails if there are more than `max`, rounded up to whole pages. `what` names the
-/// objects in an error.
-pub(crate) async fn list<K>(api: &Api<K>, what: &str, params: ListParams, max: u32) -> Result<Vec<K>, Failure>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
-    let mut params = params.limit(PAGE);
-    let mut objects = Vec::new();
-    for _ in 0..max.div_ceil(PAGE) {
-        let listed = bounded(api.list(&params)).await.map_err(unread(|| what.to_owned()))?;
-        objects.extend(listed.items);
-        match listed.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(objects),
+    /// Converts a request's error to a [`Failure`] that names the requested object, and the API server
+    /// if that did not answer.
+    pub(crate) fn unread(&self, what: &str) -> impl Fn(RequestError) -> Failure {
+        move |error| {
+            let text = format!("{what} cannot be read: {}", Causes(&error));
+            Failure::unreachable(match error.code() {
+                Some(_) => text,
+                None => format!("{text} (API server {}); see --kubeconfig and --context", self.server),
+            })
         }
     }
-    Err(Failure::unreachable(format!("{what} cannot be read: there are more than {max}")))
 }
 
 /// Returns whether a pod is ready and not terminating.

@@ -1,11 +1,11 @@
 //! Defines the subcommands, and runs the one that the command line names.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tokio::runtime::Builder;
 
 use crate::admin::PageArgs;
 use crate::output::{HELP, show};
@@ -44,9 +44,9 @@ enum Command {
     Run(Box<one_shot::RunArgs>),
     #[cfg(feature = "up")]
     /// List, pull, import, export and remove the function images of this machine
-    #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/images.txt"), disable_help_subcommand = true)]
+    #[command(help_template = HELP, before_help = include_str!("commands/examples/images.txt"), disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
-    Images(images::Action),
+    Images(images::ImagesArgs),
     #[cfg(feature = "up")]
     /// Run functions for kpt and kustomize in place of docker, podman or nerdctl
     #[command(subcommand, help_template = HELP, before_help = include_str!("commands/examples/shim.txt"), disable_help_subcommand = true)]
@@ -101,30 +101,29 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return error.report(),
     };
-    #[cfg(feature = "up")]
-    if let Command::Run(args) = &cli.command {
-        // A process with threads cannot start a sandbox.
-        return one_shot::run(args);
-    }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("porch-fn: cannot start threads: {error}");
-            return ExitCode::FAILURE;
-        }
+    let mut threads = match cli.command {
+        // A sandbox starts sooner where there are no threads.
+        #[cfg(feature = "up")]
+        Command::Run(_) => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let threads = threads.enable_all().build();
+    let Ok(runtime) = threads.inspect_err(|error| eprintln!("porch-fn: cannot start threads: {error}"))
+    else {
+        return ExitCode::FAILURE;
     };
     let (subcommand, done) = runtime.block_on(async {
         match cli.command {
             #[cfg(feature = "up")]
             Command::Up(args) => ("up", up::run(args).await),
             #[cfg(feature = "up")]
-            Command::Images(action) => ("images", images::run(action).await),
+            Command::Images(args) => ("images", images::run(args).await),
             #[cfg(feature = "up")]
             Command::Shim(action) => ("shim", shim::install(action)),
             #[cfg(feature = "up")]
             Command::Kpt(args) => ("kpt", shim::kpt(args)),
             #[cfg(feature = "up")]
-            Command::Run(args) => ("run", Ok(one_shot::run(&args))),
+            Command::Run(args) => ("run", one_shot::run(*args).await),
             Command::Eval(args) => ("eval", eval::run(*args).await),
             Command::Shards(args) => ("shards", shards::run(args).await),
             Command::Top(args) => ("top", top::run(args).await),
@@ -153,6 +152,6 @@ fn print_completion(shell: Shell) -> ExitCode {
         // the subcommands never match.
         script = script.replace("porch__subcmd__fn", "porch__fn");
     }
-    // Do not panic if the shell has closed the pipe.
-    std::io::stdout().write_all(script.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    show(&script);
+    ExitCode::SUCCESS
 }

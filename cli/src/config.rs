@@ -10,7 +10,7 @@ use porch_fn_settings::Page;
 use serde_json::Value;
 
 use crate::admin::{AdminPort, PageArgs};
-use crate::cluster::{ADMIN, CALLED, ROUTERS};
+use crate::cluster::ADMIN;
 use crate::failure::Failure;
 use crate::output::table;
 
@@ -23,7 +23,7 @@ pub(crate) struct ConfigArgs {
 }
 
 pub(crate) async fn run(ConfigArgs { image, page: args }: ConfigArgs) -> Result<ExitCode, Failure> {
-    let reached = args.cluster.reach(args.address, &[ROUTERS, CALLED], &ADMIN).await?;
+    let reached = args.cluster.reach(args.address, &ADMIN).await?;
     let server = AdminPort { kind: "router", address: reached.address.clone() };
     let path = format!("/config?image={}", utf8_percent_encode(&image, NON_ALPHANUMERIC));
     let (status, body) = server.get(&path).await.map_err(|error| reached.explain(error))?;

@@ -61,14 +61,12 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
 
 async fn check(args: DoctorArgs) -> Result<ExitCode, Failure> {
     let cluster = args.cluster.connect().await?;
-    let explained = |error: Failure| error.with_server(&cluster.server);
     if args.clean_legacy {
-        let all_deleted = legacy::clean(&cluster, args.yes).await.map_err(explained)?;
+        let all_deleted = legacy::clean(&cluster, args.yes).await?;
         return Ok(if all_deleted { ExitCode::SUCCESS } else { Exit::Problems.into() });
     }
     let what = format!("checking namespace {} at {}", cluster.namespace, cluster.server);
-    let findings = report_if_slow(&what, Box::pin(persistent_findings(&cluster))).await;
-    let findings = findings.map_err(explained)?;
+    let findings = report_if_slow(&what, Box::pin(persistent_findings(&cluster))).await?;
     output::show(&match args.output {
         Output::Table => finding::text(&findings),
         Output::Json => serde_json::to_string_pretty(&findings)? + "\n",

@@ -35,8 +35,6 @@ pub(crate) const HELP: &str = "Exit codes:\n  \
 pub(crate) struct Failure {
     text: String,
     code: ExitCode,
-    /// The API server did not answer. So the text needs the server's address.
-    is_unanswered: bool,
 }
 
 // === impl Exit ===
@@ -65,11 +63,6 @@ impl Failure {
         Self::with_code(text, Exit::Unreachable)
     }
 
-    /// Creates the error of a request to the API server that got no answer.
-    pub(crate) fn unanswered(text: impl Display) -> Self {
-        Self { is_unanswered: true, ..Self::unreachable(text) }
-    }
-
     /// The text may quote an image, an archive or a server, so it becomes safe for the terminal.
     pub(crate) fn with_code(text: impl Display, code: impl Into<ExitCode>) -> Self {
         Self::of_lines(escaped(&text.to_string()), code)
@@ -77,16 +70,7 @@ impl Failure {
 
     /// The text is safe for the terminal, or the user wants it as it is.
     pub(crate) fn of_lines(text: String, code: impl Into<ExitCode>) -> Self {
-        Self { text, code: code.into(), is_unanswered: false }
-    }
-
-    /// Adds the API server's address, if the server did not answer.
-    pub(crate) fn with_server(self, server: &str) -> Self {
-        if !self.is_unanswered {
-            return self;
-        }
-        let fix = "see --kubeconfig and --context";
-        Self { text: format!("{} (API server {server}); {fix}", self.text), is_unanswered: false, ..self }
+        Self { text, code: code.into() }
     }
 
     /// Prints why `subcommand` failed, and returns the exit code.

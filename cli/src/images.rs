@@ -11,69 +11,52 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use porch_fn_flags::{CommaList, GoDuration};
+use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{ImageInfo, Options, Owner, Record, Store};
-use porch_fn_sandbox::UNPRIVILEGED;
-use rustix::process::geteuid;
+use porch_fn_images::{ImageInfo, Record, Store};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 pub(crate) use self::client::{client, log_causes};
-use self::flags::ImageStoreFlags;
+use self::flags::RegistryArgs;
 pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
-
-/// Where images are kept, and how registries are reached.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct RegistryArgs {
-    #[command(flatten)]
-    pub(crate) store: ImageStoreFlags,
-    /// Registries that speak plain HTTP: host or host:port, separated by commas
-    #[arg(
-        long,
-        value_name = "HOSTS",
-        env = "PORCH_FN_INSECURE_REGISTRIES",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Sandboxes"
-    )]
-    pub(crate) insecure_registries: CommaList,
-}
+use crate::porch_config::CATALOG;
 
 /// Flags of all commands that name images themselves.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sandboxes")]
 pub(crate) struct StoreArgs {
     #[command(flatten)]
     pub(crate) registries: RegistryArgs,
     /// Prefix for images without a registry
-    #[arg(
-        long,
-        value_name = "PREFIX",
-        default_value = "ghcr.io/kptdev/krm-functions-catalog",
-        help_heading = "Sandboxes"
-    )]
+    #[arg(long, value_name = "PREFIX", default_value = CATALOG)]
     pub(crate) default_image_prefix: String,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(mut_args(|arg| arg.global(true)))]
+pub(crate) struct ImagesArgs {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    args: StoreArgs,
+}
+
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Action {
+enum Action {
     /// List the images of this machine
     List {
         /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
         output: Output,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Pull images, also if they are here: a tag may have moved
     Pull {
         /// The images
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Read images from an archive of docker save, podman save, skopeo or porch-fn images export
     Import {
@@ -83,8 +66,6 @@ pub(crate) enum Action {
         /// Name of the image, instead of the names in the archive
         #[arg(long = "as", value_name = "IMAGE")]
         name: Option<String>,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Write an image to an OCI archive
     Export {
@@ -93,67 +74,56 @@ pub(crate) enum Action {
         /// The archive; - writes to standard output
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Print what is known about an image, as JSON
     Inspect {
         /// The image
         image: String,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Remove images
     Rm {
         /// The images
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
-        #[command(flatten)]
-        args: StoreArgs,
     },
     /// Remove images that are not in use
     Prune {
         /// Keep images that were used in this time
         #[arg(long, value_name = "DURATION", default_value = "0s")]
         unused_for: GoDuration,
-        #[command(flatten)]
-        args: StoreArgs,
     },
 }
 
-pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(ImagesArgs { action, args }: ImagesArgs) -> Result<ExitCode, Failure> {
+    let store = args.registries.open()?;
     match action {
-        Action::List { output, args } => list(&args.open()?, output)?,
-        Action::Pull { images, args } => {
+        Action::List { output } => list(&store, output)?,
+        Action::Pull { images } => {
             log_causes();
-            let (store, client) = (args.open()?, client(&args.registries)?);
+            let client = client(&args.registries)?;
             for image in images {
                 let image = args.image(&image)?;
-                store
-                    .pull(&client, &image, &Terminal::new(&image))
-                    .await
-                    .map_err(|error| of_image(&image, error))?;
+                let pulled = store.pull(&client, &image, &Terminal::new(&image)).await;
+                pulled.map_err(|error| of_image(&image, error))?;
                 show(&format!("{}\n", image.as_str()));
             }
         }
-        Action::Import { file, name, args } => {
-            let store = args.open()?;
+        Action::Import { file, name } => {
             let name = name.map(|name| args.image(&name)).transpose()?;
             for image in store.import(archive(&file)?, name.as_ref()).await? {
                 show(&format!("{}\n", image.as_str()));
             }
         }
-        Action::Export { image, file, args } => {
-            let (store, image) = (args.open()?, args.image(&image)?);
+        Action::Export { image, file } => {
+            let image = args.image(&image)?;
             spawn_blocking(move || export(&store, &image, &file)).await??;
         }
-        Action::Inspect { image, args } => {
-            let (store, image) = (args.open()?, args.image(&image)?);
+        Action::Inspect { image } => {
+            let image = args.image(&image)?;
             let found = store.inspect(&image)?.ok_or_else(|| missing(&image))?;
             show(&format!("{:#}\n", details(found)));
         }
-        Action::Rm { images, args } => {
-            let store = args.open()?;
+        Action::Rm { images } => {
             for image in images {
                 let image = args.image(&image)?;
                 if !store.remove(&image)? {
@@ -162,8 +132,8 @@ pub(crate) async fn run(action: Action) -> Result<ExitCode, Failure> {
                 show(&format!("{}\n", image.as_str()));
             }
         }
-        Action::Prune { unused_for, args } => {
-            let pruned = args.open()?.prune(unused_for.into())?;
+        Action::Prune { unused_for } => {
+            let pruned = store.prune(unused_for.into())?;
             show(&format!("removed {} images, {} MiB\n", pruned.images, pruned.bytes >> 20));
         }
     }
@@ -247,25 +217,9 @@ pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure 
     Failure::new(format!("{}: {error}", image.as_str()))
 }
 
-// === impl RegistryArgs ===
-
-impl RegistryArgs {
-    /// The image store that the flags choose. If this process is root, all files of images belong to
-    /// the user of all sandboxes.
-    pub(crate) fn store_options(&self) -> Result<Options, Failure> {
-        let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
-        let folder = self.store.folder().map_err(Failure::usage)?;
-        Ok(Options { folder, max_bytes: self.store.image_max_size.0, owner })
-    }
-}
-
 // === impl StoreArgs ===
 
 impl StoreArgs {
-    pub(crate) fn open(&self) -> Result<Store, Failure> {
-        Ok(Store::open(self.registries.store_options()?)?)
-    }
-
     pub(crate) fn image(&self, name: &str) -> Result<Image, Failure> {
         Image::parse(name, &self.default_image_prefix)
             .map_err(|error| Failure::usage(format!("{name:?}: {error}")))

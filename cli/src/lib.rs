@@ -4,6 +4,7 @@
 
 mod admin;
 mod bench;
+mod call;
 mod cluster;
 mod commands;
 mod config;

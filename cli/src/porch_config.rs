@@ -18,8 +18,8 @@ use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
 pub(crate) use self::changes::{CATALOG, GROUP};
-use self::changes::{Changes, Function, KIND, VERSION};
-use crate::cluster::{Cluster, ClusterArgs, list, unread};
+use self::changes::{Function, KIND, VERSION};
+use crate::cluster::{Cluster, ClusterArgs};
 use crate::failure::Failure;
 use crate::output::{self, HELP};
 
@@ -78,9 +78,15 @@ const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs has no
 
 pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     let (Action::Generate { place, .. } | Action::Remove { place }) = action;
-    let cluster = place.cluster.connect().await?;
-    let changes = changes(action, &cluster, &place.pod_namespace).await;
-    let changes = changes.map_err(|error| error.with_server(&cluster.server))?;
+    let (cluster, namespace) = (place.cluster.connect().await?, &place.pod_namespace);
+    let changes = match action {
+        Action::Generate { functions, functionconfig_tags, .. } => {
+            require_constraints(&schema(&cluster).await?, *functionconfig_tags)?;
+            let existing = existing(&cluster, namespace).await?;
+            changes::generate(&existing, functions, namespace, &cluster.namespace)?
+        }
+        Action::Remove { .. } => changes::remove(&existing(&cluster, namespace).await?, namespace),
+    };
     if !changes.objects.is_empty() {
         output::show(&yaml(&changes.objects)?);
     }
@@ -88,17 +94,6 @@ pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
         eprintln!("porch-fn porch-config: {note}");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-async fn changes(action: &Action, cluster: &Cluster, namespace: &str) -> Result<Changes, Failure> {
-    Ok(match action {
-        Action::Generate { functions, functionconfig_tags, .. } => {
-            require_constraints(&schema(cluster).await?, *functionconfig_tags)?;
-            let existing = existing(cluster, namespace).await?;
-            changes::generate(&existing, functions, namespace, &cluster.namespace)?
-        }
-        Action::Remove { .. } => changes::remove(&existing(cluster, namespace).await?, namespace),
-    })
 }
 
 /// Fails unless the tag `*` means all tags in the FunctionConfigs of this Porch.
@@ -123,7 +118,7 @@ async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new())?;
     match bounded(cluster.client.request(request)).await {
         Err(error) if error.code() == Some(404) => Err(Failure::new(NO_FUNCTION_CONFIGS)),
-        answer => answer.map_err(unread(|| "the schema of FunctionConfigs".to_owned())),
+        answer => answer.map_err(cluster.unread("the schema of FunctionConfigs")),
     }
 }
 
@@ -131,7 +126,7 @@ async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Fail
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
     let what = format!("the FunctionConfigs of namespace {namespace}");
-    let objects = list(&api, &what, ListParams::default(), MAX_OBJECTS).await?;
+    let objects = cluster.list(&api, &what, ListParams::default(), MAX_OBJECTS).await?;
     Ok(objects.iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
 }
 

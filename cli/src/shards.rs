@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use porch_fn_status_page::Shards;
 
 use crate::admin::{AdminPort, PageArgs};
-use crate::cluster::{ADMIN, CALLED, ROUTERS};
+use crate::cluster::ADMIN;
 use crate::failure::Failure;
 use crate::output::{escaped, table};
 
@@ -14,7 +14,7 @@ use crate::output::{escaped, table};
 const MAX_IMAGES: usize = 40;
 
 pub(crate) async fn run(args: PageArgs) -> Result<ExitCode, Failure> {
-    let reached = args.cluster.reach(args.address, &[ROUTERS, CALLED], &ADMIN).await?;
+    let reached = args.cluster.reach(args.address, &ADMIN).await?;
     let router = AdminPort { kind: "router", address: reached.address.clone() };
     let page = router.page("/shards").await.map_err(|error| reached.explain(error))?;
     args.output.print(&page, tables);

@@ -53,7 +53,10 @@ pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
     let asked = asked.map_err(|problem| {
         Failure::new(format!("{problem}; this is porch-fn in place of {}", engine.name()))
     });
-    Some(asked.and_then(|asked| engine.answer(&asked)).unwrap_or_else(|failure| {
+    let answer = async { engine.answer(asked?).await };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let answered = runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(answer));
+    Some(answered.unwrap_or_else(|failure| {
         eprintln!("{}: {failure}", engine.name());
         ExitCode::from(FAILED)
     }))
@@ -117,8 +120,5 @@ fn link(engine: Engine, dir: &Path) -> Result<(), Failure> {
 }
 
 fn default_folder() -> Result<PathBuf, Failure> {
-    let data = user_folder("XDG_DATA_HOME", ".local/share");
-    let data = data
-        .ok_or_else(|| Failure::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --dir"))?;
-    Ok(data.join("porch-fn/bin"))
+    Ok(user_folder("XDG_DATA_HOME", ".local/share", "--dir")?.join("porch-fn/bin"))
 }

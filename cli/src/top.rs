@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::admin::{AdminPort, PageArgs};
-use crate::cluster::{ADMIN, CALLED, ROUTERS};
+use crate::cluster::ADMIN;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
 
@@ -61,7 +61,7 @@ struct Top {
 
 pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
     let TopArgs { sort_by, limit, once, page: PageArgs { address, output, cluster } } = args;
-    let reached = cluster.reach(address, &[ROUTERS, CALLED], &ADMIN).await?;
+    let reached = cluster.reach(address, &ADMIN).await?;
     let router = AdminPort { kind: "router", address: reached.address.clone() };
     let is_live = output == Output::Table && !once && std::io::stdout().is_terminal();
     if is_live {
@@ -70,25 +70,23 @@ pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
     let mut shown = false;
     loop {
         let page = router.page("/status.json").await.map_err(|error| reached.explain(error));
-        let page = match page {
-            Ok((_, page)) => page,
-            // The router may be back soon. The last table stays.
-            Err(error) if shown => {
-                show(&format!("\x1b[H{error}\x1b[K\n"));
-                sleep(INTERVAL).await;
-                continue;
+        let text = match page {
+            Ok((_, page)) => {
+                let top = Top::of(page, sort_by, usize::from(limit))?;
+                match output {
+                    Output::Json => serde_json::to_string_pretty(&top)? + "\n",
+                    // Overwrites the lines in place, so that the table does not flicker.
+                    Output::Table if is_live => {
+                        format!("\x1b[H{}\x1b[J", top.tables().replace('\n', "\x1b[K\n"))
+                    }
+                    Output::Table => top.tables(),
+                }
             }
+            // The router may be back soon. The last table stays.
+            Err(error) if shown => format!("\x1b[H{error}\x1b[K\n"),
             Err(error) => return Err(error),
         };
-        let top = Top::of(page, sort_by, usize::from(limit))?;
-        match output {
-            Output::Json => show(&format!("{}\n", serde_json::to_string_pretty(&top)?)),
-            // Overwrites the lines in place, so that the table does not flicker.
-            Output::Table if is_live => {
-                show(&format!("\x1b[H{}\x1b[J", top.tables().replace('\n', "\x1b[K\n")));
-            }
-            Output::Table => show(&top.tables()),
-        }
+        show(&text);
         if !is_live {
             return Ok(ExitCode::SUCCESS);
         }

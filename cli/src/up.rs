@@ -18,13 +18,11 @@ use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::ImageCommands;
 use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
-use tokio::task::spawn_blocking;
 use wrapper_server::process::adopt_orphans;
 
-use self::sandboxes::{SandboxOptions, Sandboxes};
+use self::sandboxes::Sandboxes;
 use crate::failure::Failure;
-use crate::images::flags::SandboxFlags;
-use crate::images::{RegistryArgs, client};
+use crate::images::flags::{RegistryArgs, SandboxFlags};
 
 /// First argument when porch-fn starts itself as a local pod's wrapper-server.
 const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -72,10 +70,6 @@ pub(crate) struct UpArgs {
     /// Where other images run
     #[arg(long, value_name = "BACKEND", value_enum, default_value_t = Backend::Sandbox)]
     pod_backend: Backend,
-    #[command(flatten)]
-    registries: RegistryArgs,
-    #[command(flatten)]
-    sandbox: SandboxFlags,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=5))]
     log_level: u8,
@@ -85,6 +79,11 @@ pub(crate) struct UpArgs {
     /// Flags for each runner, such as --pod-ttl=5m; see porch-fn-runner --help
     #[arg(last = true, value_name = "RUNNER FLAGS")]
     runner_flags: Vec<OsString>,
+    // The headings of these flags would be those of all flags after them, too.
+    #[command(flatten)]
+    registries: RegistryArgs,
+    #[command(flatten)]
+    sandbox: SandboxFlags,
 }
 
 /// Where the images run that are not local functions.
@@ -176,17 +175,6 @@ fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCom
     Ok(functions)
 }
 
-/// Opens the image store for sandboxes.
-async fn sandboxes(args: &UpArgs, flags: &runner::Flags) -> Result<Sandboxes, Failure> {
-    let options = SandboxOptions {
-        images: args.registries.store_options()?,
-        client: Arc::new(client(&args.registries)?),
-        ttl: flags.image_metadata_ttl.into(),
-        limits: args.sandbox.limits(),
-    };
-    Ok(spawn_blocking(move || Sandboxes::open(options)).await??)
-}
-
 // === impl Started ===
 
 impl Started {
@@ -197,12 +185,14 @@ impl Started {
         let functions =
             functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
-        let sandboxes =
-            match args.pod_backend {
-                Backend::Sandbox => Some(Arc::new(sandboxes(&args, &runner_flags).await?)
-                    as Arc<dyn runner::pods::local::Sandboxes>),
-                Backend::Local => None,
-            };
+        let sandboxes = match args.pod_backend {
+            Backend::Sandbox => {
+                let ttl = runner_flags.image_metadata_ttl.into();
+                let sandboxes = Sandboxes::open(&args.registries, ttl, args.sandbox.limits())?;
+                Some(Arc::new(sandboxes) as Arc<dyn runner::pods::local::Sandboxes>)
+            }
+            Backend::Local => None,
+        };
         let has_sandboxes = sandboxes.is_some();
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use porch_fn_admin::failures::now_ms;
+use porch_fn_admin::failures::{Failures, now_ms};
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_admin::{Admin, JSON, Page, query_value};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
@@ -38,6 +38,7 @@ use crate::environment::environment;
 use crate::evaluate::Runner;
 use crate::exec::ExecRuntime;
 use crate::exec::queue::Queue;
+use crate::last_errors::LastErrors;
 use crate::metrics::Metrics;
 use crate::pods::Handle;
 use crate::pods::local::LocalCluster;
@@ -142,30 +143,25 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     wiring.tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
-    let (failures, last_errors) = (Arc::default(), Arc::default());
-    let describe = ShardServer::new(Describe {
-        name: flags.name.clone().unwrap_or_else(server_name),
-        started_ms,
-        pods: pods.clone().map(|runtime| (runtime, scope)),
-        allowed_images: Arc::clone(&allowed_images),
-        store,
-        has_exec: exec.is_some(),
-        current,
-        ring,
-        failures: Arc::clone(&failures),
-        last_errors: Arc::clone(&last_errors),
-        metrics: Arc::clone(&wiring.metrics),
-        answers: Semaphore::new(MAX_ANSWERS),
-    });
-    let runner = Runner {
+    let runner = Arc::new(Runner {
         exec,
         pods,
         default_prefix: flags.server.default_image_prefix.clone(),
         allowed_images,
         metrics: wiring.metrics,
-        failures,
-        last_errors,
-    };
+        failures: Failures::default(),
+        last_errors: LastErrors::default(),
+    });
+    let describe = ShardServer::new(Describe {
+        name: flags.name.clone().unwrap_or_else(server_name),
+        started_ms,
+        runner: Arc::clone(&runner),
+        scope,
+        store,
+        current,
+        ring,
+        answers: Semaphore::new(MAX_ANSWERS),
+    });
     let options = Options {
         max_message: flags.server.max_request_body_size,
         default_timeout: flags.server.request_timeout.into(),
@@ -177,7 +173,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         observer: Some(served),
         tracer,
     };
-    let server = Server::new(Arc::new(runner), &health, options);
+    let server = Server::new(runner, &health, options);
     let handler = move |request: http::Request<_>| {
         let (server, mut describe) = (Arc::clone(&server), describe.clone());
         async move {

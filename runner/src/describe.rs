@@ -5,8 +5,8 @@ mod images;
 
 use std::sync::Arc;
 
-use porch_fn_admin::failures::{self, Failures};
-use porch_fn_image::{AllowedImages, Image};
+use porch_fn_admin::failures;
+use porch_fn_image::Image;
 use porch_fn_numbers::Recorded;
 use porch_fn_proto::shard::shard_server::Shard;
 use porch_fn_proto::shard::{
@@ -16,10 +16,8 @@ use porch_fn_proto::shard::{
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tonic::{Request, Response, Status};
 
-use self::images::{Images, image_pod};
-use crate::last_errors::LastErrors;
-use crate::metrics::Metrics;
-use crate::pods::PodRuntime;
+use self::images::report;
+use crate::evaluate::Runner;
 use crate::pods::kubernetes::store::Store;
 use crate::settings::CurrentSettings;
 
@@ -29,29 +27,20 @@ const MAX_RING: usize = 1000;
 pub(crate) const MAX_ANSWERS: usize = 16;
 
 /// The service.
-#[derive(Debug)]
 pub(crate) struct Describe {
     /// The runner's name: that of its pod or host.
     pub(crate) name: String,
     /// When it started, in milliseconds since 1970.
     pub(crate) started_ms: u64,
-    /// The pod runtime's pool, and the scope of its pods.
-    pub(crate) pods: Option<(Arc<PodRuntime>, String)>,
-    /// `--allowed-images`.
-    pub(crate) allowed_images: Arc<AllowedImages>,
+    /// The runtimes, and the calls that failed or waited.
+    pub(crate) runner: Arc<Runner>,
+    /// The scope of the runner's pods.
+    pub(crate) scope: String,
     /// The pods of a cluster. They may announce themselves.
     pub(crate) store: Option<Arc<Store>>,
-    /// Whether the exec runtime is enabled.
-    pub(crate) has_exec: bool,
     pub(crate) current: watch::Receiver<CurrentSettings>,
     /// With `--peers`: the runners on the ring.
     pub(crate) ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
-    /// Recent calls that failed.
-    pub(crate) failures: Arc<Failures>,
-    /// The last error of each image.
-    pub(crate) last_errors: Arc<LastErrors>,
-    /// How long calls waited.
-    pub(crate) metrics: Arc<Metrics>,
     /// One permit for each concurrent answer. A router asks every 2 s while somebody views the
     /// status page.
     pub(crate) answers: Semaphore,
@@ -60,26 +49,26 @@ pub(crate) struct Describe {
 // === impl Describe ===
 
 impl Describe {
-    fn response(&self, Images { images, truncated }: Images) -> DescribeResponse {
+    /// `images` has the images and whether there are more.
+    fn response(&self, images: DescribeResponse) -> DescribeResponse {
         let ring = self.ring.as_ref().map(|ring| Arc::clone(&ring.borrow()));
-        let failures = self.failures.all().into_iter().map(|failure| {
+        let failures = self.runner.failures.all().into_iter().map(|failure| {
             let failures::Failure { at_ms, count, image, code, text, .. } = failure;
             Failure { at_ms, count, image, code, text }
         });
         let exec_hash = || format!("{:012x}", self.current.borrow().exec_hash);
         DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            has_pods: self.pods.is_some(),
-            pods_scope: self.pods.as_ref().map(|(_, scope)| scope.clone()).unwrap_or_default(),
-            exec_hash: if self.has_exec { exec_hash() } else { String::new() },
+            has_pods: self.runner.pods.is_some(),
+            pods_scope: self.scope.clone(),
+            exec_hash: if self.runner.exec.is_some() { exec_hash() } else { String::new() },
             has_peers: ring.is_some(),
             ring: ring.iter().flat_map(|ring| ring.iter()).take(MAX_RING).map(ToString::to_string).collect(),
-            images,
-            truncated,
             failures: failures.collect(),
             name: self.name.clone(),
             started_ms: self.started_ms,
-            queue_waits: self.metrics.queue_waits().iter().filter_map(queue_waits).collect(),
+            queue_waits: self.runner.metrics.queue_waits().iter().filter_map(queue_waits).collect(),
+            ..images
         }
     }
 
@@ -94,9 +83,9 @@ impl Describe {
 impl Shard for Describe {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let _permit = self.permit()?;
-        let images = match &self.pods {
-            Some((runtime, _)) => Images::new(runtime.pool.stats(), runtime.pool.last_starts()),
-            None => Images::default(),
+        let images = match &self.runner.pods {
+            Some(runtime) => report(runtime.pool.stats(), runtime.pool.last_starts()),
+            None => DescribeResponse::default(),
         };
         Ok(Response::new(self.response(images)))
     }
@@ -109,16 +98,13 @@ impl Shard for Describe {
         let image = request.into_inner().image;
         // The router has already added the default prefix.
         let parsed = Image::parse(&image, "").map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let pods = match &self.pods {
-            Some((runtime, _)) => runtime.pool.pods(&image),
-            None => Vec::new(),
-        };
+        let pods = self.runner.pods.as_ref().map(|runtime| runtime.pool.pods(&image));
         let is_repository = parsed.repository() == image;
         let config = if is_repository { String::new() } else { config(&self.current.borrow(), &parsed) };
         Ok(Response::new(DescribeImageResponse {
             name: self.name.clone(),
-            pods: pods.into_iter().map(image_pod).collect(),
-            last_error: self.last_errors.of(&image),
+            pods: pods.unwrap_or_default(),
+            last_error: self.runner.last_errors.of(&image),
             config: config.into(),
         }))
     }
@@ -126,12 +112,10 @@ impl Shard for Describe {
     async fn prepare(&self, request: Request<PrepareRequest>) -> Result<Response<PrepareResponse>, Status> {
         let _permit = self.permit()?;
         let PrepareRequest { image, tag } = request.into_inner();
-        let allowed = self.allowed_images.check(&image, &tag);
+        let allowed = self.runner.allowed_images.check(&image, &tag);
         allowed.map_err(|error| Status::permission_denied(error.to_string()))?;
-        match &self.pods {
-            Some((runtime, _)) if runtime.prepare(&image, &tag).await => {
-                Ok(Response::new(PrepareResponse {}))
-            }
+        match &self.runner.pods {
+            Some(runtime) if runtime.prepare(&image, &tag).await => Ok(Response::new(PrepareResponse {})),
             _ => Err(Status::not_found("the image can have no pods here")),
         }
     }
@@ -176,23 +160,22 @@ mod tests {
     use porch_fn_settings::CacheConfig;
 
     use super::*;
+    use crate::evaluate::tests::runner;
+    use crate::exec::ExecRuntime;
+    use crate::exec::queue::Queue;
     use crate::metrics::tests::metrics;
     use crate::pods::tests::{call, runtime};
     use crate::settings::tests::current;
 
     fn describe() -> Describe {
         Describe {
-            metrics: metrics().0,
             name: "function-runner-0".to_owned(),
             started_ms: 7,
-            pods: None,
-            allowed_images: Arc::default(),
+            runner: Arc::new(runner(None)),
+            scope: String::new(),
             store: None,
-            has_exec: false,
             current: watch::channel(current(CacheConfig::default(), true)).1,
             ring: None,
-            failures: Arc::default(),
-            last_errors: Arc::default(),
             answers: Semaphore::new(1),
         }
     }
@@ -200,13 +183,21 @@ mod tests {
     #[test]
     fn the_response_has_name_ring_failures_and_hash() {
         let ring: Arc<[Arc<str>]> = ["a:1", "b:1"].map(Arc::from).into();
-        let failures = Arc::new(Failures::default());
-        failures.note("f:v1", "", "INTERNAL", "boom\nmore");
-        let full = Describe { has_exec: true, ring: Some(watch::channel(ring).1), failures, ..describe() };
+        let exec = ExecRuntime {
+            current: describe().current,
+            environment: Vec::new(),
+            queue: Queue::new(1, 0),
+            default_prefix: String::new(),
+            max_message: 0,
+            metrics: metrics().0,
+        };
+        let runner = Arc::new(Runner { exec: Some(exec), ..runner(None) });
+        runner.failures.note("f:v1", "", "INTERNAL", "boom\nmore");
+        let full = Describe { runner, ring: Some(watch::channel(ring).1), ..describe() };
         for micros in [2, 2, 5] {
-            full.metrics.waited("f:v1", Duration::from_micros(micros));
+            full.runner.metrics.waited("f:v1", Duration::from_micros(micros));
         }
-        let response = full.response(Images::default());
+        let response = full.response(DescribeResponse::default());
         let failed = Failure {
             at_ms: response.failures[0].at_ms,
             count: 1,
@@ -233,7 +224,7 @@ mod tests {
             ..empty.clone()
         };
         assert_eq!(response, expected);
-        assert_eq!(describe().response(Images::default()), empty);
+        assert_eq!(describe().response(DescribeResponse::default()), empty);
     }
 
     async fn image(describe: &Describe, image: &str) -> Result<DescribeImageResponse, Status> {
@@ -247,8 +238,8 @@ mod tests {
         // This call starts a pod, which then vanishes.
         let parsed = Image::parse("f:v1", "example.com");
         runtime.evaluate("f:v1", parsed, "", &call("f:v1", "", std::time::Duration::from_mins(1))).await;
-        let describe = Describe { pods: Some((Arc::new(runtime), String::new())), ..describe() };
-        describe.last_errors.note("example.com/f:v1", "INTERNAL", "boom\nmore");
+        let describe = Describe { runner: Arc::new(runner(Some(runtime))), ..describe() };
+        describe.runner.last_errors.note("example.com/f:v1", "INTERNAL", "boom\nmore");
         let answer = image(&describe, "example.com/f:v1").await.unwrap();
         assert_eq!(answer.name, "function-runner-0");
         let pods: Vec<_> = answer.pods.iter().map(|pod| (&*pod.name, pod.calls)).collect();
@@ -278,9 +269,9 @@ mod tests {
         let describe = describe();
         for number in 0..60_000_u64 {
             let image = format!("{:0500}", number % 150);
-            describe.metrics.waited(&image, Duration::from_micros(number * number));
+            describe.runner.metrics.waited(&image, Duration::from_micros(number * number));
         }
-        let response = describe.response(Images::default());
+        let response = describe.response(DescribeResponse::default());
         assert_eq!(response.queue_waits.len(), 101);
         assert!(response.encoded_len() < 1 << 20, "{}", response.encoded_len());
     }

@@ -23,19 +23,18 @@ const NO_IMAGE: &str = "the request names no function image";
 
 /// The runner's evaluator. Without a runtime, it answers `NOT_FOUND` to every valid and allowed
 /// call.
-#[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) exec: Option<ExecRuntime>,
-    pub(crate) pods: Option<Arc<PodRuntime>>,
+    pub(crate) pods: Option<PodRuntime>,
     /// The prefix of images without a registry.
     pub(crate) default_prefix: String,
     /// The images that calls may use (`--allowed-images`). Calls of other images are refused.
     pub(crate) allowed_images: Arc<AllowedImages>,
     pub(crate) metrics: Arc<Metrics>,
     /// Recent calls that failed.
-    pub(crate) failures: Arc<Failures>,
+    pub(crate) failures: Failures,
     /// The last error of each image.
-    pub(crate) last_errors: Arc<LastErrors>,
+    pub(crate) last_errors: LastErrors,
 }
 
 // === impl Runner ===
@@ -156,7 +155,7 @@ impl Drop for Counted<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use futures_util::FutureExt;
@@ -165,18 +164,23 @@ mod tests {
     use crate::metrics::tests::metrics;
     use crate::pods::tests::{call, runtime};
 
+    /// A runner with these pods and without the exec runtime.
+    pub(crate) fn runner(pods: Option<PodRuntime>) -> Runner {
+        Runner {
+            exec: None,
+            pods,
+            default_prefix: "example.com".to_owned(),
+            allowed_images: Arc::default(),
+            metrics: metrics().0,
+            failures: Failures::default(),
+            last_errors: LastErrors::default(),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn dropped_calls_are_counted_and_probes_of_routers_are_not() {
         let (metrics, text) = metrics();
-        let runner = Runner {
-            exec: None,
-            pods: Some(Arc::new(runtime(None))),
-            default_prefix: "example.com".to_owned(),
-            allowed_images: Arc::default(),
-            metrics,
-            failures: Arc::default(),
-            last_errors: Arc::default(),
-        };
+        let runner = Runner { metrics, ..runner(Some(runtime(None))) };
         // The pool knows no pods yet, so calls wait.
         let calls = [Duration::from_secs(1), Duration::from_mins(1)].map(|wait| {
             let mut call = Box::pin(runner.evaluate(call("f:v1", "", wait)));

@@ -48,7 +48,7 @@ impl ExecRuntime {
         let path = self.current.borrow().settings.executable(image, parsed, tag)?.value;
         let (waits, waiting) = (self.metrics.waits(Runtime::Exec), call.span.stage(span::QUEUE_WAIT));
         // All spellings of an image share one queue.
-        let Ok(_place) = self.queue.place(parsed.map_or(image, Image::as_str)).await else {
+        let Some(_place) = self.queue.place(parsed.map_or(image, Image::as_str)).await else {
             let text = format!(
                 "{} calls of this function already wait for the exec runtime, which runs {} at once: retry later, or \
                  raise --max-queue-per-function or --max-parallel-executions",

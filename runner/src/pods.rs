@@ -5,6 +5,7 @@ mod commands;
 pub(crate) mod configure;
 mod driver;
 mod error;
+mod executor;
 pub mod kubernetes;
 pub mod local;
 pub(crate) mod moved_tags;
@@ -30,9 +31,8 @@ use tokio::time::Instant;
 
 pub use backend::{Backend, Catalog, PodFacts};
 pub use commands::ImageCommands;
-pub(crate) use driver::{Driver, Handle, PodReport};
+pub(crate) use driver::{Driver, Events, Handle, number};
 pub use error::IMAGE_MISSING;
-pub(crate) use start_errors::LastStart;
 
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};
@@ -42,7 +42,6 @@ use error::{PodError, wrap_failure};
 const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.
-#[derive(Debug)]
 pub(crate) struct PodRuntime {
     pub(crate) pool: Handle,
     pub(crate) catalog: Arc<dyn Catalog>,
@@ -65,19 +64,11 @@ impl PodRuntime {
         tag: &str,
         call: &Call,
     ) -> Option<Reply> {
-        let parsed = match parsed {
-            Ok(parsed) => parsed,
-            Err(error) => return Some(PodError::Image(error).reply(image)),
+        let ran = match self.choose(image, parsed, tag).await {
+            Ok(Some((chosen, shard_key))) => self.run(&chosen, &shard_key, call).await,
+            Ok(None) => return None,
+            Err(error) => Err(error),
         };
-        let chosen = match self.choose(parsed, tag).await {
-            Ok(chosen) => chosen,
-            Err(error) => return Some(error.reply(image)),
-        };
-        if !self.catalog.knows(&chosen) {
-            return None;
-        }
-        let shard_key = ShardKey::from(shard_key(image, tag, &self.default_prefix));
-        let ran = self.run(&ImageKey::from(chosen.as_str()), &shard_key, call).await;
         Some(match ran {
             Ok(reply) => wrap_failure(reply, image),
             Err(error) => error.reply(image),
@@ -87,29 +78,33 @@ impl PodRuntime {
     /// Starts a pod for the calls of `image` that will probably come. Returns whether the image can
     /// have pods.
     pub(crate) async fn prepare(&self, image: &str, tag: &str) -> bool {
-        let Ok(parsed) = Image::parse(image, &self.default_prefix) else { return false };
-        let Ok(chosen) = self.choose(parsed, tag).await else { return false };
-        if !self.catalog.knows(&chosen) {
-            return false;
-        }
-        let shard_key = ShardKey::from(shard_key(image, tag, &self.default_prefix));
-        self.pool.warm_up(ImageKey::from(chosen.as_str()), shard_key);
+        let parsed = Image::parse(image, &self.default_prefix);
+        let Ok(Some((chosen, shard_key))) = self.choose(image, parsed, tag).await else { return false };
+        self.pool.warm_up(chosen, shard_key);
         true
     }
 
-    /// Returns the image to run. As in kpt, a version is a literal tag, and a constraint selects
-    /// the highest tag that it allows. Any other `tag` is ignored, and so is every `tag` if the
-    /// image has a digest.
-    async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
-        if tag.is_empty() || image.digest().is_some() {
-            return Ok(image);
+    /// Returns the image to run and the shard key of the call; `None` if the catalog does not know
+    /// the image. As in kpt, a version is a literal tag, and a constraint selects the highest tag
+    /// that it allows. Any other `tag` is ignored, and so is every `tag` if the image has a digest.
+    async fn choose(
+        &self,
+        image: &str,
+        parsed: Result<Image, ReferenceError>,
+        tag: &str,
+    ) -> Result<Option<(ImageKey, ShardKey)>, PodError> {
+        let mut chosen = parsed.map_err(PodError::Image)?;
+        if tag.is_empty() || chosen.digest().is_some() {
+            // The image is as the caller wrote it.
+        } else if parse_version(tag).is_some() {
+            chosen = chosen.with_tag(tag).map_err(PodError::Image)?;
+        } else if let Some(constraint) = Constraint::parse(tag) {
+            let resolved = self.catalog.resolve(&chosen, &constraint).await;
+            let unresolved = |source| PodError::Unresolved { constraint: tag.to_owned(), source };
+            chosen = resolved.map_err(unresolved)?;
         }
-        if parse_version(tag).is_some() {
-            return image.with_tag(tag).map_err(PodError::Image);
-        }
-        let Some(constraint) = Constraint::parse(tag) else { return Ok(image) };
-        let resolved = self.catalog.resolve(&image, &constraint).await;
-        resolved.map_err(|source| PodError::Unresolved { constraint: tag.to_owned(), source })
+        let shard_key = || ShardKey::from(shard_key(image, tag, &self.default_prefix));
+        Ok(self.catalog.knows(&chosen).then(|| (ImageKey::from(chosen.as_str()), shard_key())))
     }
 
     async fn run(&self, image: &ImageKey, shard_key: &ShardKey, call: &Call) -> Result<Reply, PodError> {

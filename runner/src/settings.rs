@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_pool::Time;
+use porch_fn_runner_config::times::from_timestamp;
 use porch_fn_settings::{CacheConfig, ExecConfig, Flags, FunctionConfigs, Settings};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
@@ -104,9 +105,8 @@ impl Sources {
         let functions = self.functions.borrow_and_update().clone();
         let complete = functions.is_some();
         let functions = functions.unwrap_or_default();
-        let changed = functions.changed.and_then(|at| u64::try_from(at.as_millisecond()).ok());
         // Changes of `--config` do not count, because executables are not part of any pod.
-        let time = self.cache_changed.max(changed.map(Time::from_millis));
+        let time = self.cache_changed.max(functions.changed.and_then(from_timestamp));
         let settings = Settings::new(self.flags.clone(), cache, Arc::clone(&exec), functions, Path::is_file);
         let exec_hash = exec_hash(&exec, &settings);
         self.exec_hash.set(exec_hash.cast_signed());

@@ -1,12 +1,12 @@
-//! The process that builds a sandbox and stays its parent. It is a fresh start of the program with
-//! one thread, since a process with threads cannot create namespaces. It ends the sandbox when its
-//! caller ends.
+//! The process that builds a sandbox and stays its parent. It has one thread, since a process with
+//! threads cannot create namespaces: it is a fresh start of the program, or the copy of a caller that
+//! has one thread, too. It ends the sandbox when its caller ends.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,40 +14,34 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::step;
-use crate::first::FirstOrder;
 use crate::launch::{FIRST, Order, Report, TERMINATE};
 use crate::spec::Network;
-use crate::{SandboxError, handover, root};
+use crate::{SandboxError, exit_code, handover, root};
 
 /// Exit code if there is no sandbox.
-const FAILED: u8 = 125;
-/// Added to the number of the signal that ended a process.
-const SIGNALED: i32 = 128;
+pub(crate) const FAILED: u8 = 125;
 
-/// Builds the sandbox that the caller orders, and waits for its end.
-pub(crate) fn run() -> ExitCode {
-    let Ok(control) = handover::inherited() else { return FAILED.into() };
+/// Builds the sandbox that the caller orders, and waits for its end. Returns its exit code.
+pub(crate) fn run() -> u8 {
+    let Ok(control) = handover::inherited() else { return FAILED };
     let watched = start(&control)
         .and_then(|mut first| watch(&mut first, &control).map_err(step("watch its first process")));
     match watched {
-        Ok(status) => {
-            let code = status.code().unwrap_or_else(|| SIGNALED + status.signal().unwrap_or_default());
-            ExitCode::from(u8::try_from(code).unwrap_or(FAILED))
-        }
+        Ok(status) => exit_code(status.code(), status.signal()),
         Err(error) => {
             Report::failed(&error).send(&control);
-            FAILED.into()
+            FAILED
         }
     }
 }
 
 /// Starts the first process.
 fn start(control: &UnixStream) -> Result<Child, SandboxError> {
-    let (order, stdio) = handover::receive::<Order>(control).map_err(step("receive its order"))?;
+    let (mut order, stdio) = handover::receive::<Order>(control).map_err(step("receive its order"))?;
     std::env::set_current_dir("/").map_err(step("enter the root folder"))?;
     // Modes of new files are exact.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let resolved = root::build(&order.sandbox)?;
+    order.user = root::build(&mut order.sandbox)?;
     let mut more = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     if order.sandbox.network == Network::None {
         more |= CloneFlags::CLONE_NEWNET;
@@ -57,12 +51,15 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut first = Command::new(root::PROGRAM);
         first.arg0("porch-fn").arg(FIRST).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        // Memory that the allocator only reserves would count against a limit of data.
-        first.env_clear().env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
+        first.env_clear();
+        if order.rlimits.data.is_some() {
+            // Memory that the allocator only reserves would count.
+            first.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
+        }
         let child = first.spawn()?;
         let mut descriptors = vec![control.as_fd()];
         descriptors.extend(stdio.iter().map(OwnedFd::as_fd));
-        handover::send(&ours, &FirstOrder { order, resolved }, &descriptors)?;
+        handover::send(&ours, &order, &descriptors)?;
         Ok(child)
     };
     spawn().map_err(step("start its first process"))

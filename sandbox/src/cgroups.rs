@@ -19,9 +19,6 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 /// The period of the limit of CPU, in microseconds: the kernel's default.
 const PERIOD: u64 = 100_000;
 
-/// A file of a cgroup and its content.
-type Setting = (&'static str, String);
-
 /// The cgroup of one sandbox, by controller. Dropping it removes it, after its processes have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Cgroup(Vec<Part>);
@@ -52,10 +49,10 @@ impl Cgroup {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut parts = Vec::new();
-        for (controller, (parent, version)) in parents() {
+        for (controller, parent) in parents() {
             remove_unused(&parent);
             let folder = parent.join(&name);
-            match set_up(&folder, &settings(controller, version, limits)) {
+            match set_up(&folder, &settings(controller, limits)) {
                 Ok(()) => parts.push(Part { controller, folder }),
                 Err(error) => {
                     tracing::debug!(controller, folder = %folder.display(), %error, "no cgroup for a sandbox");
@@ -93,10 +90,7 @@ impl Cgroup {
         };
         let memory = count("memory", &["memory.events", "memory.oom_control"], "oom_kill");
         let pids = count("pids", &["pids.events"], "max");
-        [(memory, Exceeded::Memory), (pids, Exceeded::Pids)]
-            .into_iter()
-            .filter_map(|(is, limit)| is.then_some(limit))
-            .collect()
+        memory.then_some(Exceeded::Memory).into_iter().chain(pids.then_some(Exceeded::Pids)).collect()
     }
 }
 
@@ -129,7 +123,9 @@ fn remove_unused(parent: &Path) {
 /// it: a cgroup that has processes cannot have cgroups with limits, so they move to a cgroup below.
 /// Does nothing elsewhere.
 pub fn take_own() {
-    let Some(own) = own_unified() else { return };
+    let Some(own) = unified(&folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))) else {
+        return;
+    };
     let enable = || fs::write(own.join("cgroup.subtree_control"), "+cpu +memory +pids");
     if enable().is_ok() {
         return;
@@ -147,104 +143,83 @@ pub fn take_own() {
     }
 }
 
-/// The folder of this process's version 2 cgroup. The one that [`take_own`] moved it to stands for
-/// its parent.
-fn own_unified() -> Option<PathBuf> {
-    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let root = mounts(&fs::read_to_string("/proc/self/mountinfo").ok()?).remove("")?;
-    let own = below(&root, path);
-    Some(if own.file_name().is_some_and(|name| name == OWN) { own.parent()?.to_owned() } else { own })
+/// The folder below which a sandbox's cgroup belongs, for each controller that can limit it.
+fn parents() -> Vec<(&'static str, PathBuf)> {
+    let folders = folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    let unified = unified(&folders);
+    let enabled = unified.as_ref().map(|own| read(own.join("cgroup.subtree_control"))).unwrap_or_default();
+    let parent = |controller| {
+        let is_enabled = enabled.split_whitespace().any(|name| name == controller);
+        let version_2 = unified.as_ref().filter(|_| is_enabled);
+        Some((controller, folders.get(controller).or(version_2)?.clone()))
+    };
+    CONTROLLERS.into_iter().filter_map(parent).collect()
 }
 
-/// The folder below which a sandbox's cgroup belongs, and its version, by controller.
-fn parents() -> HashMap<&'static str, (PathBuf, u8)> {
-    let mut parents = version_1(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-    if let Some(own) = own_unified() {
-        let enabled = fs::read_to_string(own.join("cgroup.subtree_control")).unwrap_or_default();
-        for controller in CONTROLLERS {
-            if enabled.split_whitespace().any(|name| name == controller) {
-                parents.entry(controller).or_insert_with(|| (own.clone(), 2));
-            }
-        }
-    }
-    parents
+/// The folder of a process's version 2 cgroup. The one that [`take_own`] moved it to stands for its
+/// parent.
+fn unified(folders: &HashMap<String, PathBuf>) -> Option<PathBuf> {
+    let own = folders.get("")?;
+    Some(if own.file_name().is_some_and(|name| name == OWN) { own.parent()? } else { own }.to_owned())
 }
 
-/// The version 1 cgroups of a process.
-fn version_1(cgroups: &str, mountinfo: &str) -> HashMap<&'static str, (PathBuf, u8)> {
-    let mounts = mounts(mountinfo);
-    let mut found = HashMap::new();
-    for line in cgroups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        for controller in CONTROLLERS {
-            if controllers.split(',').any(|name| name == controller)
-                && let Some(root) = mounts.get(controller)
-            {
-                found.insert(controller, (below(root, path), 1));
-            }
-        }
-    }
-    found
-}
-
-/// Where each controller of version 1 is mounted. The empty name is version 2.
-fn mounts(mountinfo: &str) -> HashMap<&str, PathBuf> {
-    let mut mounts = HashMap::new();
+/// The folders of a process's cgroups, by controller. The empty name is version 2.
+fn folders(cgroups: &str, mountinfo: &str) -> HashMap<String, PathBuf> {
+    let mut mounts: HashMap<&str, &str> = HashMap::new();
     for line in mountinfo.lines() {
         // `36 35 98:0 / /sys/fs/cgroup/cpu rw master:1 - cgroup cgroup rw,cpu`
         let Some((front, back)) = line.split_once(" - ") else { continue };
         let Some(place) = front.split(' ').nth(4) else { continue };
-        let mut back = back.split(' ');
-        match (back.next(), back.nth(1)) {
-            (Some("cgroup2"), _) => {
-                mounts.insert("", place.into());
-            }
-            (Some("cgroup"), Some(options)) => {
-                mounts.extend(options.split(',').map(|controller| (controller, place.into())));
-            }
+        let back: Vec<_> = back.split(' ').collect();
+        match *back {
+            ["cgroup2", ..] => mounts.extend([("", place)]),
+            ["cgroup", _, options] => mounts.extend(options.split(',').map(|name| (name, place))),
             _ => {}
         }
     }
-    mounts
+    // `4:cpu,cpuacct:/job/1`
+    let lines = cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let names = lines.flat_map(|(names, path)| names.split(',').map(move |name| (name, path)));
+    let folder = |(name, path): (&str, &str)| {
+        let below = path.trim_start_matches('/');
+        Some((name.to_owned(), Path::new(mounts.get(name)?).join(below)))
+    };
+    names.filter_map(folder).collect()
 }
 
-fn below(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
-}
-
-fn settings(controller: &str, version: u8, limits: &Limits) -> Vec<Setting> {
-    let quota = limits.cpus.map(|cpus| (cpus * PERIOD as f64) as u64);
-    let memory = limits.memory_bytes.map(|bytes| bytes.to_string());
-    match (controller, version) {
-        ("memory", 1) => memory.into_iter().map(|bytes| ("memory.limit_in_bytes", bytes)).collect(),
-        // Without swap, a function that needs too much ends at once.
-        ("memory", _) => memory
-            .into_iter()
-            .flat_map(|bytes| [("memory.max", bytes), ("memory.swap.max", "0".to_owned())])
-            .collect(),
-        ("pids", _) => vec![("pids.max", limits.pids.to_string())],
-        ("cpu", 1) => quota.map(|quota| ("cpu.cfs_quota_us", quota.to_string())).into_iter().collect(),
-        ("cpu", _) => quota.map(|quota| ("cpu.max", format!("{quota} {PERIOD}"))).into_iter().collect(),
+/// Files and their contents. Each version has its own files.
+fn settings(controller: &str, limits: &Limits) -> Vec<(&'static str, String)> {
+    match (controller, limits.memory_bytes, limits.cpus) {
+        ("memory", Some(bytes), _) => vec![
+            ("memory.limit_in_bytes", bytes.to_string()),
+            ("memory.max", bytes.to_string()),
+            // Without swap, a function that needs too much ends at once.
+            ("memory.swap.max", "0".to_owned()),
+        ],
+        ("cpu", _, Some(cpus)) => {
+            let quota = (cpus * PERIOD as f64) as u64;
+            vec![("cpu.cfs_quota_us", quota.to_string()), ("cpu.max", format!("{quota} {PERIOD}"))]
+        }
+        ("pids", ..) => vec![("pids.max", limits.pids.to_string())],
         _ => Vec::new(),
     }
 }
 
-fn set_up(folder: &Path, settings: &[Setting]) -> io::Result<()> {
+fn set_up(folder: &Path, settings: &[(&str, String)]) -> io::Result<()> {
     match fs::create_dir(folder) {
         // With version 2, the folder is the same for all controllers.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         created => created?,
     }
+    let mut is_set = settings.is_empty();
     for (file, content) in settings {
-        match fs::write(folder.join(file), content) {
-            // A kernel without swap has no such file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && file.contains("swap") => {}
-            written => written?,
+        let at = folder.join(file);
+        if at.exists() {
+            fs::write(at, content)?;
+            is_set = true;
         }
     }
-    Ok(())
+    if is_set { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -256,17 +231,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_has_a_place_for_each_controller() {
+    fn each_controller_has_a_folder() {
         let cgroups = "8:pids:/\n4:memory:/job/1\n1:cpu,cpuacct:/\n0::/user\n";
         let mountinfo = "30 25 0:25 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
                          31 25 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
                          32 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let found = version_1(cgroups, mountinfo);
-        let place = |path: &str| (PathBuf::from(path), 1);
-        assert_eq!(found["memory"], place("/sys/fs/cgroup/memory/job/1"));
-        assert_eq!(found["cpu"], place("/sys/fs/cgroup/cpu,cpuacct/"));
+        let found = folders(cgroups, mountinfo);
+        assert_eq!(found["memory"], Path::new("/sys/fs/cgroup/memory/job/1"));
+        assert_eq!(found["cpu"], Path::new("/sys/fs/cgroup/cpu,cpuacct/"));
         assert!(!found.contains_key("pids"), "pids is not mounted");
-        assert_eq!(mounts(mountinfo)[""], Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!(unified(&found).as_deref(), Some(Path::new("/sys/fs/cgroup/unified/user")));
+        let moved = folders("0::/user/porch-fn\n", mountinfo);
+        assert_eq!(unified(&moved).as_deref(), Some(Path::new("/sys/fs/cgroup/unified/user")));
     }
 
     /// Recorded on a machine with version 2, and on one with version 1.
@@ -280,12 +256,27 @@ mod tests {
     }
 
     #[test]
-    fn limits_become_files() {
+    fn limits_become_the_files_that_the_cgroup_has() {
         let limits = Limits::of_flags(2 << 30, 1024, 0.5, 512 << 20);
-        assert_eq!(settings("cpu", 1, &limits), [("cpu.cfs_quota_us", "50000".to_owned())]);
-        assert_eq!(settings("cpu", 2, &limits), [("cpu.max", "50000 100000".to_owned())]);
-        assert_eq!(settings("memory", 1, &limits), [("memory.limit_in_bytes", (2_u64 << 30).to_string())]);
-        assert_eq!(settings("memory", 2, &limits).len(), 2);
-        assert!(settings("cpu", 2, &Limits { cpus: None, ..limits }).is_empty());
+        let parent = tempfile::tempdir().unwrap();
+        let set = |controller: &str, limits: &Limits, files: &[&str]| {
+            let folder = parent.path().join(format!("{controller}-{}", files.concat()));
+            fs::create_dir(&folder).unwrap();
+            files.iter().for_each(|file| fs::write(folder.join(file), "").unwrap());
+            let done = set_up(&folder, &settings(controller, limits)).map_err(|error| error.kind());
+            done.map(|()| files.iter().map(|file| read(folder.join(file))).collect::<Vec<_>>())
+        };
+        let contents = |texts: &[&str]| Ok(texts.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(set("cpu", &limits, &["cpu.cfs_quota_us"]), contents(&["50000"]));
+        assert_eq!(set("cpu", &limits, &["cpu.max"]), contents(&["50000 100000"]));
+        assert_eq!(set("memory", &limits, &["memory.limit_in_bytes"]), contents(&["2147483648"]));
+        assert_eq!(
+            set("memory", &limits, &["memory.max", "memory.swap.max"]),
+            contents(&["2147483648", "0"])
+        );
+        // A kernel without swap.
+        assert_eq!(set("memory", &limits, &["memory.max"]), contents(&["2147483648"]));
+        assert_eq!(set("pids", &limits, &[]), Err(io::ErrorKind::NotFound));
+        assert_eq!(set("cpu", &Limits { cpus: None, ..limits }, &[]), Ok(Vec::new()));
     }
 }

@@ -9,15 +9,11 @@ use std::process::{Child, Command, ExitCode};
 use rustix::fs::statvfs;
 use rustix::process::{WaitOptions, wait};
 
-use crate::SandboxError;
-use crate::launch::Report;
-use crate::spec::Sandbox;
-use crate::user::User;
+use crate::launch::{Order, Report};
+use crate::{SandboxError, exit_code};
 
 /// The PATH of an image that has none, as in Docker.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Added to the number of the signal that ended the command.
-const SIGNALED: i32 = 128;
 
 /// A command inside the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +27,7 @@ pub struct Inside {
 // === impl Inside ===
 
 impl Inside {
-    pub(crate) fn new(sandbox: &Sandbox, user: &User) -> Self {
+    pub(crate) fn new(Order { sandbox, user, .. }: &Order) -> Self {
         let mut env = sandbox.env.clone();
         for (name, value) in [("PATH", DEFAULT_PATH), ("HOME", &user.home)] {
             if lookup(&env, name).is_none() {
@@ -93,12 +89,11 @@ pub(crate) fn run(inside: &Inside, report: &UnixStream) -> Result<ExitCode, Sand
             Err(error) => return Err(crate::error::step("wait for the command")(error)),
         }
     };
-    let code =
-        status.exit_status().unwrap_or_else(|| SIGNALED + status.terminating_signal().unwrap_or_default());
+    let code = exit_code(status.exit_status(), status.terminating_signal());
     if code != 0 && statvfs("/tmp").is_ok_and(|tmp| tmp.f_bavail == 0 || tmp.f_ffree == 0) {
         Report::TmpIsFull.send(report);
     }
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+    Ok(ExitCode::from(code))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! of the machine come with advice on its settings.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a sandbox cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -115,4 +115,15 @@ pub(crate) fn step<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> Sand
             _ => SandboxError::Step { step, source },
         }
     }
+}
+
+/// What of the image is at fault.
+pub(crate) fn image(what: &'static str, path: &Path) -> impl Fn(io::Error) -> SandboxError + use<> {
+    let path = Path::new("/").join(path);
+    move |source| SandboxError::Image { what, path: path.clone(), source }
+}
+
+/// Nothing can be mounted at this path of the image.
+pub(crate) fn mounting(path: &Path) -> impl Fn(io::Error) -> SandboxError {
+    move |source| SandboxError::Mount { path: path.to_owned(), source }
 }

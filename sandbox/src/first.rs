@@ -24,13 +24,12 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::command::{self, Inside};
-use crate::error::step;
+use crate::error::{image, step};
 use crate::launch::{Order, Report};
 use crate::mounts::path_of;
-use crate::root::{PROGRAM, ROOT, Resolved, folder_of, open, open_device};
+use crate::root::{PROGRAM, ROOT, folder_of, open, open_device};
 use crate::spec::Network;
 use crate::user::User;
 use crate::{SandboxError, handover, mounts, seccomp};
@@ -53,20 +52,6 @@ const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 const NONE: Option<&str> = None;
 const INERT: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 
-/// What the first process gets, besides descriptors.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct FirstOrder {
-    pub(crate) order: Order,
-    pub(crate) resolved: Resolved,
-}
-
-/// The descriptors that the first process gets, besides its standard input and outputs.
-#[derive(Debug)]
-struct Named {
-    report: UnixStream,
-    listener: Option<UnixListener>,
-}
-
 /// What the program's own server gets.
 #[derive(Debug)]
 pub struct Served {
@@ -80,14 +65,12 @@ pub struct Served {
 
 /// Runs the first process. `serve` is the program's own server.
 pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
-    let Ok((FirstOrder { order, resolved }, Named { report, listener })) = receive() else {
-        return ExitCode::FAILURE;
-    };
+    let Ok((order, report, listener)) = receive() else { return ExitCode::FAILURE };
     let failed = |error: &SandboxError| {
         Report::failed(error).send(&report);
         ExitCode::from(error.exit_code())
     };
-    let inside = match enter(&order, &resolved) {
+    let inside = match enter(&order) {
         Err(error) => return failed(&error),
         Ok(inside) => inside,
     };
@@ -101,8 +84,8 @@ pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
     }
 }
 
-/// Receives the order, and closes everything else.
-fn receive() -> io::Result<(FirstOrder, Named)> {
+/// Receives the order, a socket for reports, and the server's socket. Closes everything else.
+fn receive() -> io::Result<(Order, UnixStream, Option<UnixListener>)> {
     let socket = handover::inherited()?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // If the parent ended before, there is no order.
@@ -113,11 +96,11 @@ fn receive() -> io::Result<(FirstOrder, Named)> {
     dup2_stdin(next()?)?;
     dup2_stdout(next()?)?;
     dup2_stderr(next()?)?;
-    Ok((order, Named { report, listener: descriptors.next().map(UnixListener::from) }))
+    Ok((order, report, descriptors.next().map(UnixListener::from)))
 }
 
 /// Enters the sandbox for good.
-fn enter(order: &Order, Resolved { user, folder }: &Resolved) -> Result<Inside, SandboxError> {
+fn enter(order: &Order) -> Result<Inside, SandboxError> {
     let sandbox = &order.sandbox;
     // From now on, nothing can execute it a second time, also not as /proc/self/exe.
     mounts::restrict(Path::new(PROGRAM), MsFlags::MS_NOEXEC).map_err(step("protect its program"))?;
@@ -133,16 +116,12 @@ fn enter(order: &Order, Resolved { user, folder }: &Resolved) -> Result<Inside, 
         enable_loopback().map_err(step("enable its loopback device"))?;
     }
     enter_root().map_err(step("enter the image's root"))?;
-    become_user(user, &proc).map_err(step("become the image's user"))?;
+    become_user(&order.user, &proc).map_err(step("become the image's user"))?;
     order.rlimits.apply().map_err(step("set its limits"))?;
     seccomp::apply(sandbox.network)
         .map_err(|error| step("apply the filter of system calls")(io::Error::other(error)))?;
-    enter_folder(folder).map_err(|source| SandboxError::Image {
-        what: "working directory",
-        path: sandbox.folder.clone(),
-        source,
-    })?;
-    Ok(Inside::new(sandbox, user))
+    enter_folder(&sandbox.folder).map_err(image("working directory", &sandbox.folder))?;
+    Ok(Inside::new(order))
 }
 
 /// Covers what says or changes something about the machine.

@@ -6,7 +6,7 @@
 //! ```text
 //! caller: porch-fn run, porch-fn up      any number of threads
 //!   │ launch.rs    pipes, cgroup (cgroups.rs), and a socket: its end ends the sandbox
-//!   ▼ handover.rs  a fresh start of the program, which gets an order and descriptors by that socket
+//!   ▼ handover.rs  a fresh start of the program (run: a copy), which gets an order and descriptors
 //! build.rs         one thread
 //!   │ root.rs      user, mount and cgroup namespace; overlay of the layers; /tmp, /dev, mounts
 //!   │              PID, IPC, UTS and network namespace
@@ -59,8 +59,14 @@ pub const UNPRIVILEGED: u32 = 65534;
 /// server for sandboxes.
 pub fn run_child(args: &[OsString], serve: &dyn Fn(Served) -> ExitCode) -> Option<ExitCode> {
     match args.get(1)?.to_str()? {
-        launch::BUILD => Some(build::run()),
+        launch::BUILD => Some(build::run().into()),
         launch::FIRST => Some(first::run(serve)),
         _ => None,
     }
+}
+
+/// The exit code of a process as Docker counts it: its own, or 128 and the number of its signal.
+fn exit_code(code: Option<i32>, signal: Option<i32>) -> u8 {
+    let code = code.unwrap_or_else(|| 128 + signal.unwrap_or_default());
+    u8::try_from(code).unwrap_or(u8::MAX)
 }

@@ -11,7 +11,8 @@ use crate::spec::Limits;
 /// The limits that no cgroup enforces.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Rlimits {
-    data: Option<u64>,
+    /// Memory of each process, in bytes.
+    pub(crate) data: Option<u64>,
     pids: Option<u64>,
 }
 
@@ -25,16 +26,16 @@ impl Rlimits {
         }
     }
 
-    /// Applies the limits to this process and its future children. Since Linux 5.14, processes are
-    /// counted in their own user namespace, so this process must be in the sandbox's.
+    /// Applies the limits to this process and its future children. A lower limit that is there already
+    /// stays. Since Linux 5.14, processes are counted in their own user namespace, so this process must
+    /// be in the sandbox's.
     pub(crate) fn apply(self) -> io::Result<()> {
         // A function's core dump would be written nowhere.
-        for (resource, limit) in
-            [(Resource::Data, self.data), (Resource::Nproc, self.pids), (Resource::Core, Some(0))]
-        {
-            if let Some(limit) = limit {
-                lower(resource, limit)?;
-            }
+        let limits = [(Resource::Data, self.data), (Resource::Nproc, self.pids), (Resource::Core, Some(0))];
+        for (resource, limit) in limits.into_iter().filter_map(|(resource, to)| Some((resource, to?))) {
+            let Rlimit { current, maximum } = getrlimit(resource);
+            let lower = |now: Option<u64>| Some(now.map_or(limit, |now| now.min(limit)));
+            setrlimit(resource, Rlimit { current: lower(current), maximum: lower(maximum) })?;
         }
         Ok(())
     }
@@ -55,11 +56,4 @@ pub fn not_enforced(limits: &Limits) -> String {
         "" => String::new(),
         missing => format!("without a cgroup that is delegated to this process, {missing}"),
     }
-}
-
-/// Lowers a limit. A lower limit that is there already stays.
-fn lower(resource: Resource, to: u64) -> io::Result<()> {
-    let Rlimit { current, maximum } = getrlimit(resource);
-    let at_most = |limit: Option<u64>| Some(limit.map_or(to, |limit| limit.min(to)));
-    Ok(setrlimit(resource, Rlimit { current: at_most(current), maximum: at_most(maximum) })?)
 }

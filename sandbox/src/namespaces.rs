@@ -30,8 +30,7 @@ pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
 }
 
-/// Enters a mount namespace, and as an ordinary user a user namespace in which that user is root. No
-/// mount made here is visible outside. This process must have one thread.
+/// [`enter`], with no further namespaces.
 ///
 /// # Errors
 /// The machine does not allow it.
@@ -61,5 +60,7 @@ pub(crate) fn drop_root() -> Result<(), SandboxError> {
     drop().map_err(step("change from root to an ordinary user"))?;
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
         .map_err(step("create its namespaces"))?;
-    map_root(UNPRIVILEGED, UNPRIVILEGED)
+    map_root(UNPRIVILEGED, UNPRIVILEGED)?;
+    // No other process of that user may look into this one, which may be a copy of root's.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("protect its memory"))
 }

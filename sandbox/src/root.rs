@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::CloneFlags;
 use nix::unistd::geteuid;
-use rustix::fs::OFlags;
-use serde::{Deserialize, Serialize};
+use rustix::fs::{CWD, FileType, OFlags, fstat, makedev};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-use crate::error::step;
+use crate::error::{image, mounting, step};
 use crate::inside::{self, canonical};
 use crate::mounts::path_of;
-use crate::spec::{FOLDERS, Sandbox, Source};
+use crate::spec::{FOLDERS, Mount, Sandbox, Source};
 use crate::user::{User, resolve};
 use crate::{SandboxError, UNPRIVILEGED, mounts, namespaces};
 
@@ -33,8 +33,6 @@ pub(crate) const ROOT: &str = "/sys/kernel/root";
 pub(crate) const PROGRAM: &str = "/sys/kernel/program";
 /// What the image lacks.
 const TOP: &str = "/sys/kernel/top";
-/// The sources of the mounts.
-const SOURCES: &str = "/sys/kernel/sources";
 
 /// The devices of a sandbox, with their numbers.
 /// <https://docs.kernel.org/admin-guide/devices.html>
@@ -52,47 +50,27 @@ const LINKS: [(&str, &str); 5] = [
 const NONE: Option<&str> = None;
 const PROTECTED: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
 
-/// What the image's own words mean in its root.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Resolved {
-    /// The image's user.
-    pub(crate) user: User,
-    /// The working directory, without links.
-    pub(crate) folder: PathBuf,
+/// A mount of the sandbox, with its source.
+struct Opened<'a> {
+    mount: &'a Mount,
+    /// What it shows: the source, with all that is mounted in it. `None`: an empty folder in memory.
+    tree: Option<OwnedFd>,
+    is_folder: bool,
 }
 
-/// Builds everything but `/proc`, which only a process of the sandbox can mount.
-pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
+/// Builds everything but `/proc`, which only a process of the sandbox can mount. Resolves the working
+/// directory, and returns the image's user.
+pub(crate) fn build(sandbox: &mut Sandbox) -> Result<User, SandboxError> {
     let is_root = geteuid().is_root();
     namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
     mount(Some("tmpfs"), PLACE, Some("tmpfs"), PROTECTED, Some("mode=755")).map_err(step("mount a tmpfs"))?;
-    for folder in [ROOT, TOP, SOURCES] {
+    for folder in [ROOT, TOP] {
         fs::create_dir(folder).map_err(step("create its folders"))?;
     }
     bind_program().map_err(step("mount its program"))?;
-    // Opened with the rights of the caller.
-    for (number, mount) in sandbox.mounts.iter().enumerate() {
-        if let Source::Path(source) = &mount.source {
-            let problem = |error: SandboxError| SandboxError::Mount {
-                path: mount.target.clone(),
-                source: io::Error::other(error),
-            };
-            let opened = open(source).map_err(problem)?;
-            let place = format!("{SOURCES}/{number}");
-            let is_folder = opened.metadata().is_ok_and(|metadata| metadata.is_dir());
-            let bind = || -> io::Result<()> {
-                if is_folder {
-                    fs::create_dir(&place)?;
-                } else {
-                    drop(File::create(&place)?);
-                }
-                mounts::bind(&opened, &place)?;
-                mounts::restrict(Path::new(&place), PROTECTED | read_only(mount.is_writable))
-            };
-            bind().map_err(|source| SandboxError::Mount { path: mount.target.clone(), source })?;
-        }
-    }
-    mount_image(sandbox, is_root)?;
+    // With the rights of the caller.
+    let mounts = sandbox.mounts.iter().map(Opened::new).collect::<Result<Vec<_>, _>>()?;
+    mount_image(sandbox, &mounts, is_root)?;
     if is_root {
         namespaces::drop_root()?;
     }
@@ -105,33 +83,53 @@ pub(crate) fn build(sandbox: &Sandbox) -> Result<Resolved, SandboxError> {
         &inside::read_small(&root, "etc/group"),
     )?;
     let tmp = folder_of(&root, "tmp")?;
-    mount_tmpfs(&tmp, &sandbox.limits.tmpfs_options()).map_err(step("mount its /tmp"))?;
+    let tmpfs = sandbox.limits.tmpfs_options();
+    mount_tmpfs(&tmp, &tmpfs).map_err(step("mount its /tmp"))?;
     mount_devices(&root).map_err(step("mount its /dev"))?;
-    for (number, mount) in sandbox.mounts.iter().enumerate() {
-        let problem = |source| SandboxError::Mount { path: mount.target.clone(), source };
-        let place = format!("{SOURCES}/{number}");
-        let is_folder = !Path::new(&place).is_file();
-        let target = target_of(&root, &mount.target, is_folder).map_err(problem)?;
-        let done = match &mount.source {
-            Source::Path(_) => open(Path::new(&place)).map(|source| mounts::bind(&source, &path_of(&target))),
-            Source::Tmpfs => Ok(mount_tmpfs(&target, &sandbox.limits.tmpfs_options()).and_then(|()| {
-                let mounted = target_of(&root, &mount.target, true)?;
-                mounts::restrict(Path::new(&path_of(&mounted)), PROTECTED | read_only(mount.is_writable))
-            })),
-        };
-        done?.map_err(problem)?;
+    for opened in &mounts {
+        opened.attach(&root, &tmpfs).map_err(mounting(&opened.mount.target))?;
     }
-    let problem =
-        |source| SandboxError::Image { what: "working directory", path: sandbox.folder.clone(), source };
-    let folder = canonical(&root, &sandbox.folder).map_err(problem)?;
+    let problem = image("working directory", &sandbox.folder);
+    let folder = canonical(&root, &sandbox.folder).map_err(&problem)?;
     if folder.starts_with("tmp") {
         target_of(&root, &folder, true).map_err(problem)?;
     }
-    Ok(Resolved { user, folder: Path::new("/").join(folder) })
+    sandbox.folder = Path::new("/").join(folder);
+    Ok(user)
 }
 
-fn read_only(is_writable: bool) -> MsFlags {
-    if is_writable { MsFlags::empty() } else { MsFlags::MS_RDONLY }
+// === impl Opened ===
+
+impl<'a> Opened<'a> {
+    fn new(mount: &'a Mount) -> Result<Self, SandboxError> {
+        let Source::Path(source) = &mount.source else {
+            return Ok(Self { mount, tree: None, is_folder: true });
+        };
+        let whole = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE;
+        let open = || -> io::Result<Self> {
+            let tree = open_tree(CWD, source, whole | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+            let is_folder = FileType::from_raw_mode(fstat(&tree)?.st_mode) == FileType::Directory;
+            Ok(Self { mount, tree: Some(tree), is_folder })
+        };
+        open()
+            .map_err(|error| SandboxError::Open { path: source.clone(), source: error })
+            .map_err(io::Error::other)
+            .map_err(mounting(&mount.target))
+    }
+
+    fn attach(&self, root: &File, tmpfs: &str) -> io::Result<()> {
+        let find = || target_of(root, &self.mount.target, self.is_folder);
+        let at = find()?;
+        match &self.tree {
+            Some(tree) => {
+                let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+                move_mount(tree, "", at, "", empty)?;
+            }
+            None => mount_tmpfs(&at, tmpfs)?,
+        }
+        let read_only = if self.mount.is_writable { MsFlags::empty() } else { MsFlags::MS_RDONLY };
+        mounts::restrict(Path::new(&path_of(&find()?)), PROTECTED | read_only)
+    }
 }
 
 /// Mounts this program where nobody can write it, also not through `/proc/PID/exe`. It is a copy
@@ -153,12 +151,10 @@ fn bind_program() -> io::Result<()> {
 }
 
 /// Mounts the image's layers, and above them what the image lacks.
-fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
+fn mount_image(sandbox: &Sandbox, mounts: &[Opened<'_>], is_root: bool) -> Result<(), SandboxError> {
     let is_stacked = stack(&sandbox.layers)?;
     let own = FOLDERS.iter().map(|folder| ("folder", Path::new(folder), true));
-    let targets = sandbox.mounts.iter().enumerate().map(|(number, mount)| {
-        ("path", &*mount.target, !Path::new(&format!("{SOURCES}/{number}")).is_file())
-    });
+    let targets = mounts.iter().map(|it| ("path", &*it.mount.target, it.is_folder));
     let wanted = own.chain(targets).chain([("working directory", &*sandbox.folder, true)]);
     let root = open(Path::new(ROOT))?;
     let mut is_complete = true;
@@ -180,7 +176,7 @@ fn mount_image(sandbox: &Sandbox, is_root: bool) -> Result<(), SandboxError> {
                 |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
             if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
-        add().map_err(|source| SandboxError::Image { what, path: Path::new("/").join(path), source })?;
+        add().map_err(image(what, path))?;
     }
     if is_complete {
         return Ok(());
@@ -222,7 +218,7 @@ pub(crate) fn folder_of(root: &File, name: &str) -> Result<OwnedFd, SandboxError
         }
         inside::open(root, &path, OFlags::PATH | OFlags::DIRECTORY)
     };
-    open().map_err(|source| SandboxError::Image { what: "folder", path: Path::new("/").join(name), source })
+    open().map_err(image("folder", Path::new(name)))
 }
 
 /// Opens the target of a mount. Below a writable mount, such as /tmp, it may have to be created.
@@ -267,10 +263,9 @@ pub(crate) fn open_device(name: &str, major: u32, minor: u32) -> io::Result<File
     let path = format!("/dev/{name}");
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
-    let stat = rustix::fs::fstat(&file)?;
-    let is_device =
-        rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::CharacterDevice;
-    if is_device && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (major, minor) {
+    let stat = fstat(&file)?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if is_device && stat.st_rdev == makedev(major, minor) {
         Ok(file)
     } else {
         Err(io::Error::other(format!("{path} of this machine is not the device {major}:{minor}")))

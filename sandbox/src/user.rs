@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::SandboxError;
 
 /// The user of a sandbox's processes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,

@@ -8,25 +8,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hdrhistogram::Histogram;
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Charge, Reply, START_TRAILER, code_name, format_timeout};
-use porch_fn_grpc_client::conn::{self, Connection};
-use porch_fn_grpc_client::unary::{self, CallError};
+use porch_fn_grpc::{Reply, START_TRAILER, code_name};
+use porch_fn_grpc_client::conn::Connection;
+use porch_fn_grpc_client::unary::CallError;
 use porch_fn_proto::{Chunks, encode_request, frame};
+use serde::Serialize;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::BenchArgs;
 use super::schedule::{Bound, planned};
+use crate::call::{call, connection};
 use crate::failure::Failure;
 
-const CONNECTION: conn::Options = conn::Options {
-    connect_timeout: Duration::from_secs(5),
-    ping: None,
-    user_timeout: Duration::from_secs(30),
-    keepalive: None,
-};
 /// Largest answer in bytes.
 const MAX_ANSWER: usize = 256 * 1024 * 1024;
 /// Calls before the measurement, for each call at once.
@@ -55,6 +49,17 @@ pub(super) struct Load {
     request: Chunks,
 }
 
+/// The first call of an image.
+#[derive(Debug, Serialize)]
+pub(super) struct FirstCall {
+    pub(super) address: String,
+    pub(super) image: String,
+    pub(super) code: &'static str,
+    pub(super) seconds: f64,
+    /// How long each phase of the pod's start took; empty if the runner has not reported it.
+    pub(super) start: String,
+}
+
 // === impl Measured ===
 
 impl Measured {
@@ -79,26 +84,15 @@ impl Measured {
     }
 }
 
-/// The first call of an image.
-#[derive(Debug)]
-pub(super) struct FirstCall {
-    pub(super) code: &'static str,
-    pub(super) took: Duration,
-    /// How long each phase of the pod's start took; empty if the runner has not reported it.
-    pub(super) start: String,
-}
-
 // === impl Load ===
 
 impl Load {
     pub(super) fn new(address: &str, args: &BenchArgs, list: Bytes) -> Result<Self, Failure> {
-        let connection = || Connection::new(address, CONNECTION, None).map(Arc::new);
-        let connections = std::iter::repeat_with(connection).take(args.connections.get());
-        let connections = connections.collect::<Result<_, _>>();
+        let connections = (0..args.connections.get()).map(|_| connection(address).map(Arc::new));
         let image = args.image.first().map_or("", String::as_str);
         Ok(Self {
             address: address.to_owned(),
-            connections: connections.map_err(|error| Failure::usage(format!("--address: {error}")))?,
+            connections: connections.collect::<Result<_, _>>()?,
             concurrency: args.concurrency.get(),
             timeout: args.timeout.into(),
             request: frame(encode_request(list.clone().into(), image, "")),
@@ -112,9 +106,8 @@ impl Load {
     /// When the function fails, or cannot be reached.
     pub(super) async fn warm_up(&self) -> Result<(), Failure> {
         let connection = &self.connections[0];
-        if let Err(error) = call(connection, &self.request, self.timeout).await {
-            return Err(Failure::unreachable(format!("cannot call {}: {error}", self.address)));
-        }
+        let called = call(connection, &self.request, self.timeout, MAX_ANSWER).await;
+        called.map_err(|error| self.unreachable(&error))?;
         let calls = (self.concurrency * WARM_UP).max(self.connections.len()) as u64;
         let bound = Bound::new(calls.try_into().ok(), Duration::ZERO, self.timeout);
         let warmed = self.run(bound, None).await?;
@@ -149,8 +142,8 @@ impl Load {
                         return measured;
                     }
                     wait_until(start).await;
-                    let code = call(&connection, &request, limit).await.unwrap_or("UNREACHABLE");
-                    measured.add(code, start.elapsed());
+                    let reply = call(&connection, &request, limit, MAX_ANSWER).await;
+                    measured.add(reply.map_or("UNREACHABLE", |reply| code(reply.as_ref())), start.elapsed());
                 }
             });
         }
@@ -169,12 +162,20 @@ impl Load {
     pub(super) async fn call_once(&self, image: &str) -> Result<FirstCall, Failure> {
         let request = frame(encode_request(self.list.clone().into(), image, ""));
         let began = Instant::now();
-        let reply = ask(&self.connections[0], &request, self.timeout).await;
-        let reply =
-            reply.map_err(|error| Failure::unreachable(format!("cannot call {}: {error}", self.address)))?;
+        let reply = call(&self.connections[0], &request, self.timeout, MAX_ANSWER).await;
+        let reply = reply.map_err(|error| self.unreachable(&error))?;
         let start = reply.as_ref().and_then(|reply| reply.status_headers().get(START_TRAILER)?.to_str().ok());
-        let start = start.unwrap_or_default().to_owned();
-        Ok(FirstCall { code: code(reply.as_ref()), took: began.elapsed(), start })
+        Ok(FirstCall {
+            address: self.address.clone(),
+            image: image.to_owned(),
+            code: code(reply.as_ref()),
+            seconds: began.elapsed().as_secs_f64(),
+            start: start.unwrap_or_default().to_owned(),
+        })
+    }
+
+    fn unreachable(&self, error: &CallError) -> Failure {
+        Failure::unreachable(format!("cannot call {}: {error}", self.address))
     }
 }
 
@@ -189,24 +190,7 @@ async fn wait_until(start: Instant) {
     }
 }
 
-async fn call(connection: &Connection, request: &Chunks, limit: Duration) -> Result<&'static str, CallError> {
-    ask(connection, request, limit).await.map(|reply| code(reply.as_ref()))
-}
-
+/// The gRPC code. `None`: there is no answer at the deadline.
 fn code(reply: Option<&Reply>) -> &'static str {
     reply.map_or("DEADLINE_EXCEEDED", |reply| code_name(reply.code()))
-}
-
-/// Returns `None` at the deadline.
-async fn ask(connection: &Connection, request: &Chunks, limit: Duration) -> Result<Option<Reply>, CallError> {
-    let headers = || {
-        let mut headers = HeaderMap::with_capacity(4);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-        format_timeout(&mut headers, limit);
-        headers
-    };
-    let free = Charge::default();
-    let answer = unary::call(connection, headers, request, MAX_ANSWER, &free);
-    timeout(limit, answer).await.ok().transpose()
 }

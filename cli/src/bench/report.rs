@@ -17,7 +17,7 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), 
 #[derive(Debug)]
 pub(super) struct Report {
     targets: Vec<Target>,
-    cold: Vec<Cold>,
+    pub(super) cold: Vec<FirstCall>,
     /// Name and peak memory in bytes of each process.
     pub(super) processes: Vec<(String, u64)>,
 }
@@ -35,17 +35,6 @@ struct Target {
 struct Round {
     calls_per_second: f64,
     p50_ms: f64,
-}
-
-/// The first call of an image.
-#[derive(Debug, Serialize)]
-struct Cold {
-    address: String,
-    image: String,
-    code: &'static str,
-    seconds: f64,
-    /// The phases of the pod's start.
-    start: String,
 }
 
 /// The second address's figure divided by the first's: the median of all rounds, and the range.
@@ -82,12 +71,6 @@ impl Report {
         address.used.iter_mut().zip(used).for_each(|(sum, used)| *sum += *used);
     }
 
-    pub(super) fn add_cold(&mut self, index: usize, image: &str, call: FirstCall) {
-        let FirstCall { code, took, start } = call;
-        let address = self.targets[index].address.clone();
-        self.cold.push(Cold { address, image: image.to_owned(), code, seconds: took.as_secs_f64(), start });
-    }
-
     pub(super) fn has_failures(&self) -> bool {
         let codes = self.targets.iter().flat_map(|address| address.all.codes.keys().copied());
         codes.chain(self.cold.iter().map(|cold| cold.code)).any(|code| code != "OK")
@@ -105,16 +88,10 @@ impl Report {
 
     pub(super) fn to_text(&self) -> String {
         if !self.cold.is_empty() {
-            let rows = self.cold.iter().map(|cold| {
-                let seconds = format!("{:.3} s", cold.seconds);
-                vec![
-                    cold.address.clone(),
-                    cold.image.clone(),
-                    cold.code.to_owned(),
-                    seconds,
-                    cold.start.clone(),
-                ]
-            });
+            let row = |FirstCall { address, image, code, seconds, start }: &FirstCall| {
+                [address, image, *code, &format!("{seconds:.3} s"), start].map(str::to_owned).to_vec()
+            };
+            let rows = self.cold.iter().map(row);
             return table(&["ADDRESS", "IMAGE", "CODE", "FIRST CALL", "START OF THE POD"], rows.collect());
         }
         let mut columns = vec!["ADDRESS", "CALLS", "FAILED", "CALLS/S"];
@@ -259,8 +236,13 @@ mod tests {
         assert!(report.has_failures() && report.ratios().is_none());
         assert!(report.to_text().contains("a: 1 calls ended with INTERNAL"), "{}", report.to_text());
         let mut report = Report::new(&["a".to_owned()]);
-        let start = "create=0.010s, serve=0.600s".to_owned();
-        report.add_cold(0, "f:v1", FirstCall { code: "OK", took: Duration::from_millis(700), start });
+        report.cold.push(FirstCall {
+            address: "a".to_owned(),
+            image: "f:v1".to_owned(),
+            code: "OK",
+            seconds: 0.7,
+            start: "create=0.010s, serve=0.600s".to_owned(),
+        });
         let row = "a         f:v1    OK     0.700 s      create=0.010s, serve=0.600s";
         assert!(report.to_text().contains(row), "{}", report.to_text());
     }

@@ -16,12 +16,10 @@ impl Process {
     /// When there is no such process, or no `/proc`.
     pub(super) fn find(pid: u32) -> Result<Self, Failure> {
         let process = Self(pid);
-        match process.read("stat") {
-            Some(_) => Ok(process),
-            None => {
-                Err(Failure::usage(format!("--pid {pid}: there is no /proc/{pid}/stat: check the number")))
-            }
-        }
+        let missing =
+            || Failure::usage(format!("--pid {pid}: there is no /proc/{pid}/stat: check the number"));
+        process.read("stat").ok_or_else(missing)?;
+        Ok(process)
     }
 
     /// The name of its program.

@@ -10,7 +10,7 @@ pub(super) mod tests;
 
 use super::facts::Facts;
 use super::finding::{Finding, Level, Report};
-use super::installation::Installed;
+use super::installation::Server;
 use super::rights;
 
 type Check = (&'static str, fn(&Facts, &mut Report));
@@ -44,10 +44,13 @@ const LIVE: [&str; 5] = ["discovery", "reachability", "ring", "executables", "co
 
 /// Runs the checks and returns all findings.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut report = Report::default();
-    report.start("programs");
-    programs(facts, &mut report);
-    let checks = match report.findings.first().map(|finding| finding.level) {
+    let findings_of = |(name, check): &Check| {
+        let mut report = Report::new(name);
+        check(facts, &mut report);
+        report.findings
+    };
+    let mut findings = findings_of(&("programs", programs));
+    let checks = match findings.first().map(|finding| finding.level) {
         None => CHECKS,
         // No pod answers, so doctor does not know whether the program is Porch's runner or ours.
         // Only the readiness check applies to both. Its finding may explain the missing answers: a
@@ -55,11 +58,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };
-    for (name, check) in checks {
-        report.start(name);
-        check(facts, &mut report);
-    }
-    report.findings
+    findings.extend(checks.iter().flat_map(findings_of));
+    findings
 }
 
 /// Returns whether the finding may be a temporary effect of a change.
@@ -115,8 +115,8 @@ fn runners(facts: &Facts, report: &mut Report) {
     }
 }
 
-fn replicas<F>(facts: &Facts, installed: &Installed<F>, recommended: i32, report: &mut Report) {
-    let (namespace, workload) = (&facts.namespace, &installed.workload);
+fn replicas(facts: &Facts, server: &Server, recommended: i32, report: &mut Report) {
+    let (namespace, workload) = (&facts.namespace, &server.workload);
     let (deployment, ready, replicas) = (&workload.name, workload.ready, workload.replicas);
     if replicas == 0 {
         let fix = format!("kubectl -n {namespace} scale deployment {deployment} --replicas={recommended}");

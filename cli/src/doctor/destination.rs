@@ -71,8 +71,7 @@ pub(super) fn behind<'a>(facts: &'a Facts, service: &str) -> Destination<'a> {
 
 /// Returns the Deployment that Porch should call.
 pub(super) fn ours(facts: &Facts) -> Option<&Workload> {
-    let router = facts.installed.router.as_ref().map(|router| &router.workload);
-    router.or_else(|| facts.installed.runner.as_ref().map(|runner| &runner.workload))
+    facts.installed.router.as_ref().or(facts.installed.runner.as_ref()).map(|server| &server.workload)
 }
 
 /// Returns the Service that Porch should call according to our manifests.
@@ -106,8 +105,9 @@ pub(super) fn has_port(service: &ServiceSpec, number: i32) -> bool {
 /// Service be headless and single-stack.
 pub(super) fn by_dns(facts: &Facts) -> bool {
     let namespace = &facts.namespace;
-    let runners = facts.router_flags().map(|flags| flags.runners.clone());
-    let peers = facts.runner_flags().and_then(|flags| Target::parse(&flags.peers, 9445).ok());
+    let runners = facts.installed.router_flags.as_ref().map(|flags| flags.runners.clone());
+    let peers =
+        facts.installed.runner_flags.as_ref().and_then(|flags| Target::parse(&flags.peers, 9445).ok());
     [runners, peers].iter().flatten().any(|target| {
         matches!(target, Target::Dns { .. })
             && place(namespace, target).starts_with(&format!("{SHARDS}.{namespace}:"))

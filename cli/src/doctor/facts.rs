@@ -76,18 +76,10 @@ pub(super) fn answers<T>(asked: &[Asked<T>]) -> impl Iterator<Item = (&str, &Ans
 // === impl Facts ===
 
 impl Facts {
-    pub(super) fn router_flags(&self) -> Option<&porch_fn_router::Flags> {
-        self.installed.router.as_ref()?.flags.as_ref().ok()
-    }
-
-    pub(super) fn runner_flags(&self) -> Option<&porch_fn_runner_config::Flags> {
-        self.installed.runner.as_ref()?.flags.as_ref().ok()
-    }
-
     /// Returns whether the runner is Porch's own. `None`: unknown, because some pods did not
     /// answer.
     pub(super) fn is_original(&self) -> Option<bool> {
-        if !self.installed.runner.as_ref().is_some_and(|runner| runner.may_be_original) {
+        if !self.installed.may_be_original {
             return Some(false);
         }
         let asked = self.runners.iter().take(MAX_ASKED);

@@ -41,27 +41,23 @@ impl Finding {
     }
 }
 
-/// The findings of all checks, in the order of the checks.
-#[derive(Debug, Default)]
+/// The findings of one check.
+#[derive(Debug)]
 pub(super) struct Report {
-    pub(super) findings: Vec<Finding>,
     check: &'static str,
-    /// Number of findings before the current check.
-    before: usize,
+    pub(super) findings: Vec<Finding>,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// Begins a check.
-    pub(super) fn start(&mut self, check: &'static str) {
-        self.check = check;
-        self.before = self.findings.len();
+    pub(super) fn new(check: &'static str) -> Self {
+        Self { check, findings: Vec::new() }
     }
 
-    /// Returns whether this check has reported nothing yet.
+    /// Returns whether the check has reported nothing yet.
     pub(super) fn is_empty(&self) -> bool {
-        self.findings.len() == self.before
+        self.findings.is_empty()
     }
 
     pub(super) fn add(&mut self, level: Level, text: impl Into<String>, fix: impl Into<String>) {

@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplate, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use porch_fn_kubernetes::{RequestError, bounded};
-use porch_fn_runner_config::{BASE_POD_TEMPLATE, check_template};
+use porch_fn_runner_config::{BASE_POD_TEMPLATE, Flags, check_template};
 use porch_fn_telemetry::Causes;
 
 use super::facts::{Answer, Asked, Facts, MAX_ASKED, TemplateSource};
-use super::installation::{Installation, Installed, installation};
+use super::installation::{Installation, Server, installation};
 use super::porch::FUNCTIONS;
 use super::rights::{Right, needed};
 use super::running::running;
@@ -29,31 +29,23 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     let services: Vec<Service> = cluster.all("Services", ListParams::default()).await?;
     let installed = installation(&deployments);
 
-    let flags = installed.runner.as_ref().and_then(|runner| runner.flags.as_ref().ok());
+    let flags = installed.runner_flags.as_ref();
     let functions = flags.map_or(FUNCTIONS, |flags| flags.pod_namespace.as_str()).to_owned();
     let pods = cluster.with_namespace(&functions).all("pods", ListParams::default()).await;
     let mut servers = Vec::new();
     for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
         servers.extend(running(cluster, server, &functions).await);
     }
+    let status = async |router: &AdminPort| Ok(router.page("/status.json").await?.1);
+    let routers = ask(cluster, installed.router.as_ref(), status).await?;
+    // Finds out which runners are ours. Our `/config` page answers 400 to a request without an
+    // image. Porch's runner has no such page.
+    let is_ours = async |runner: &AdminPort| Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST);
+    let runners = ask(cluster, installed.runner.as_ref(), is_ours).await?;
     let named = |service: Service| (service.name_any(), service.spec.unwrap_or_default());
     Ok(Facts {
-        routers: ask(
-            cluster,
-            installed.router.as_ref(),
-            |flags| flags.server.admin_port,
-            async |router| Ok(router.page("/status.json").await?.1),
-        )
-        .await?,
-        // Finds out which runners are ours. Our `/config` page answers 400 to a request without an
-        // image. Porch's runner has no such page.
-        runners: ask(
-            cluster,
-            installed.runner.as_ref(),
-            |flags| flags.server.admin_port,
-            async |runner| Ok(runner.get("/config").await?.0 == StatusCode::BAD_REQUEST),
-        )
-        .await?,
+        routers,
+        runners,
         function_pods: pods.map_err(|error| error.to_string()),
         servers,
         rights: rights(cluster, &installed).await,
@@ -66,24 +58,22 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
 }
 
 /// Sends `question` to each pod of routers or runners, and requests its metrics.
-async fn ask<F, T>(
+async fn ask<T>(
     cluster: &Cluster,
-    installed: Option<&Installed<F>>,
-    admin_port: impl Fn(&F) -> u16,
+    server: Option<&Server>,
     question: impl AsyncFn(&AdminPort) -> Result<T, Failure>,
 ) -> Result<Vec<Asked<T>>, Failure> {
-    let Some(installed) = installed else { return Ok(Vec::new()) };
-    let mut pods = cluster.pods(&installed.workload.selector).await?;
+    let Some(Server { workload, flags, .. }) = server else { return Ok(Vec::new()) };
+    let mut pods = cluster.pods(&workload.selector).await?;
     pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
     pods.sort_by_key(ResourceExt::name_any);
-    let known_port = installed.flags.as_ref().ok().map(admin_port);
     let question = &question;
     let asked = pods.iter().enumerate().map(|(index, pod)| async move {
         let answer = async {
             if index >= MAX_ASKED {
                 return Err(format!("doctor queries only {MAX_ASKED} pods"));
             }
-            let port = known_port.unwrap_or_else(|| ADMIN.of(None, pod));
+            let port = flags.as_ref().map_or_else(|_| ADMIN.of(None, pod), |flags| flags.admin_port);
             let forward = cluster.forward_to(pod, port).await.map_err(|error| error.to_string())?;
             let admin = AdminPort { kind: "router or runner", address: forward.address.to_string() };
             let failed = |error: Failure| forward.last_error().unwrap_or_else(|| error.to_string());
@@ -113,11 +103,7 @@ async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right
     stream::iter(asked).buffered(MAX_CONCURRENT_REQUESTS).try_collect().await
 }
 
-async fn template(
-    cluster: &Cluster,
-    flags: Option<&porch_fn_runner_config::Flags>,
-    functions: &str,
-) -> TemplateSource {
+async fn template(cluster: &Cluster, flags: Option<&Flags>, functions: &str) -> TemplateSource {
     let Some(flags) = flags else { return TemplateSource::BuiltIn };
     let name = &flags.function_pod_template;
     if name.is_empty() {

@@ -4,6 +4,9 @@
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
+use porch_fn_flags::ServerFlags;
+use porch_fn_router::Flags as RouterFlags;
+use porch_fn_runner_config::Flags as RunnerFlags;
 use porch_fn_settings::quantity;
 
 use super::porch::{Caller, Evaluator, callers, evaluator};
@@ -20,27 +23,30 @@ const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
 const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
 
-/// Routers or runners of ours, with their flags.
+/// Routers or runners of ours.
 #[derive(Debug)]
-pub(super) struct Installed<F> {
+pub(super) struct Server {
     pub(super) workload: Workload,
-    /// Whether this may be Porch's own function runner. Our runner may replace it under the same
-    /// names, so the names do not decide.
-    pub(super) may_be_original: bool,
     /// The container's image.
     pub(super) image: String,
     /// The container's memory limit in bytes.
     pub(super) memory: Option<u64>,
-    /// The flags, or the error if the program refuses to start with them.
-    pub(super) flags: Result<F, String>,
+    /// The flags that routers and runners have in common, or the error if the program refuses to
+    /// start with its flags.
+    pub(super) flags: Result<ServerFlags, String>,
 }
 
 /// Everything that doctor recognises in a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Installation {
-    pub(super) router: Option<Installed<porch_fn_router::Flags>>,
+    pub(super) router: Option<Server>,
+    pub(super) router_flags: Option<RouterFlags>,
     /// The runners behind the routers, or the only runner if there are no routers.
-    pub(super) runner: Option<Installed<porch_fn_runner_config::Flags>>,
+    pub(super) runner: Option<Server>,
+    pub(super) runner_flags: Option<RunnerFlags>,
+    /// Whether `runner` may be Porch's own function runner. Our runner may replace it under the same
+    /// names, so the names do not decide.
+    pub(super) may_be_original: bool,
     /// Other Deployments that may be Porch's own function runner. After Porch 1.6, Porch's runner
     /// starts no function pods: it only runs executables.
     pub(super) originals: Vec<Workload>,
@@ -69,8 +75,14 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     let mut originals = Vec::new();
     for workload in &workloads {
         match recognised(workload) {
-            Some((ProgramKind::Router, program)) => found.router = Some(installed(workload, &program, false)),
-            Some((ProgramKind::Runner, program)) => found.runner = Some(installed(workload, &program, false)),
+            Some((ProgramKind::Router, program)) => {
+                (found.router, found.router_flags) =
+                    server(workload, &program, |flags: &RouterFlags| &flags.server);
+            }
+            Some((ProgramKind::Runner, program)) => {
+                (found.runner, found.runner_flags) =
+                    server(workload, &program, |flags: &RunnerFlags| &flags.server);
+            }
             Some((ProgramKind::Original, program)) => originals.push((workload, program)),
             None => {
                 let callers: Vec<_> = workload.programs().flat_map(|one| callers(workload, &one)).collect();
@@ -89,8 +101,12 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     originals.sort_by_key(|(workload, _)| workload.pods == 0);
     let mut originals = originals.into_iter();
     // Our runner replaces Porch's runner only in an installation without routers.
-    if found.router.is_none() && found.runner.is_none() {
-        found.runner = originals.next().map(|(workload, program)| installed(workload, &program, true));
+    if found.router.is_none()
+        && found.runner.is_none()
+        && let Some((workload, program)) = originals.next()
+    {
+        (found.runner, found.runner_flags) = server(workload, &program, |flags: &RunnerFlags| &flags.server);
+        found.may_be_original = true;
     }
     found.originals = originals.map(|(workload, _)| workload.clone()).collect();
     found.workloads = workloads;
@@ -125,13 +141,19 @@ fn recognised(workload: &Workload) -> Option<(ProgramKind, Program<'_>)> {
     candidates.min_by_key(|(doubt, _)| *doubt).map(|(_, found)| found)
 }
 
-fn installed<F: Parser>(workload: &Workload, program: &Program<'_>, may_be_original: bool) -> Installed<F> {
+/// Returns a server and all its flags. `common` returns those of every server.
+fn server<F: Parser>(
+    workload: &Workload,
+    program: &Program<'_>,
+    common: fn(&F) -> &ServerFlags,
+) -> (Option<Server>, Option<F>) {
     let limits = program.container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
-    Installed {
+    let flags = program.parse(&workload.namespace);
+    let server = Server {
         workload: workload.clone(),
-        may_be_original,
         image: program.container.image.clone().unwrap_or_default(),
         memory: limits.and_then(|limits| quantity(&limits.get("memory")?.0)).map(|bytes| bytes as u64),
-        flags: program.parse(&workload.namespace),
-    }
+        flags: flags.as_ref().map(|flags| common(flags).clone()).map_err(String::clone),
+    };
+    (Some(server), flags.ok())
 }

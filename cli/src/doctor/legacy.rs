@@ -20,7 +20,7 @@ use super::installation::evaluator_of;
 use super::porch::Evaluator;
 use super::running::{Running, processes, running, why_in_use};
 use super::workload::Workload;
-use crate::cluster::{Cluster, list};
+use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::report_if_slow;
@@ -157,7 +157,8 @@ async fn find(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
     require_our_runner(facts)?;
     let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let deployments = list(&api, "the Deployments of all namespaces", ListParams::default(), MAX_DEPLOYMENTS);
+    let deployments =
+        cluster.list(&api, "the Deployments of all namespaces", ListParams::default(), MAX_DEPLOYMENTS);
     let deployments = deployments.await.map_err(|error| {
         format!(
             "{error}; this needs a ClusterRole that may list deployments of group apps. {MAY_RUN_ELSEWHERE}"

@@ -39,15 +39,12 @@ pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
         let of_verb = |verb: &&_| right(home, account, namespace, (group, resource, verb), name);
         rights.extend(verbs.iter().map(of_verb));
     };
-    if let Some(router) = &installed.router
-        && let Ok(flags) = &router.flags
+    if let (Some(router), Some(flags)) = (&installed.router, &installed.router_flags)
         && let Target::Kubernetes { namespace, .. } = &flags.runners
     {
         add(&router.workload.account, namespace, SLICES, "");
     }
-    if let Some(runner) = &installed.runner
-        && let Ok(flags) = &runner.flags
-    {
+    if let (Some(runner), Some(flags)) = (&installed.runner, &installed.runner_flags) {
         let (account, functions) = (&runner.workload.account, &flags.pod_namespace);
         let needs_services = flags.pod_connect != PodConnect::PodIp;
         let of_pods = RUNNERS.iter().filter(|_| flags.has_function_pods());
@@ -167,11 +164,11 @@ mod tests {
         assert_eq!(attributes.resource.as_deref(), Some("functionconfigs"));
         assert_eq!(attributes.subresource.as_deref(), Some("status"));
         let granted = Right { granted: true, ..missing.clone() };
-        let mut report = Report::default();
-        check(&Ok(vec![granted.clone()]), &mut report);
-        report.start("");
-        check(&Ok(vec![missing, granted]), &mut report);
-        let texts: Vec<_> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
+        let texts = [vec![granted.clone()], vec![missing, granted]].map(|rights| {
+            let mut report = Report::new("rights");
+            check(&Ok(rights), &mut report);
+            report.findings.into_iter().map(|finding| finding.text).collect::<String>()
+        });
         let missing =
             "ServiceAccount runner may not patch functionconfigs/status.config.porch.kpt.dev in functions";
         assert_eq!(texts, ["all 1 granted", missing]);

@@ -1,31 +1,18 @@
 //! The gRPC call to a router or runner.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Charge, FUNCTIONS_TRAILER, Reply, format_timeout, message_of};
-use porch_fn_grpc_client::conn::{self, Connection};
-use porch_fn_grpc_client::unary::{self, CallError};
+use porch_fn_grpc::{FUNCTIONS_TRAILER, Reply, message_of};
+use porch_fn_grpc_client::unary::CallError;
 use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
 use prost::Message;
-use tokio::time::timeout;
 use tonic::Code;
 
 use super::EvalArgs;
 use crate::admin::AdminPort;
-use crate::cluster::{CALLED, GRPC, ROUTERS};
+use crate::call::{self, connection};
+use crate::cluster::GRPC;
 use crate::failure::Failure;
 use crate::progress::report_if_slow;
-
-/// Connection options for a single call, without pings.
-const CONNECTION: conn::Options = conn::Options {
-    connect_timeout: Duration::from_secs(5),
-    ping: None,
-    user_timeout: Duration::from_secs(30),
-    keepalive: None,
-};
 
 /// The status of a call that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,32 +24,23 @@ pub(super) struct Status {
     pub(super) functions: String,
 }
 
+type Answer = Result<EvaluateFunctionResponse, Status>;
+
 /// Calls the function with the ResourceList `list`. A status other than OK is the inner error.
 ///
 /// # Errors
 ///
 /// When there is no answer.
-pub(super) async fn call(
-    args: &EvalArgs,
-    list: Bytes,
-) -> Result<Result<EvaluateFunctionResponse, Status>, Failure> {
-    let reached = args.cluster.reach(args.address.clone(), &[ROUTERS, CALLED], &GRPC).await?;
-    let connection = Connection::new(reached.address.as_str(), CONNECTION, None);
-    let connection = connection.map_err(|error| Failure::usage(format!("--address: {error}")))?;
-    let limit = Duration::from(args.timeout);
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(TE, HeaderValue::from_static("trailers"));
-    format_timeout(&mut headers, limit);
+pub(super) async fn call(args: &EvalArgs, list: Bytes) -> Result<Answer, Failure> {
+    let reached = args.cluster.reach(args.address.clone(), &GRPC).await?;
+    let connection = connection(&reached.address)?;
     let request = frame(encode_request(list.into(), &args.image, args.tag.as_deref().unwrap_or_default()));
-    let free = Charge::default();
-    let called = unary::call(&connection, || headers.clone(), &request, args.max_request_body_size, &free);
+    let called = call::call(&connection, &request, args.timeout.into(), args.max_request_body_size);
     let what = format!("waiting for {} (the first call starts its pod)", args.image);
-    let answer = report_if_slow(&what, timeout(limit, called)).await;
-    let error = match answer {
-        Ok(Ok(reply)) => return answer_of(&reply),
-        Err(_) => return Err(Failure::unreachable("no answer in time; see --timeout")),
-        Ok(Err(error)) => error,
+    let error = match report_if_slow(&what, called).await {
+        Ok(Some(reply)) => return answer_of(&reply),
+        Ok(None) => return Err(Failure::unreachable("no answer in time; see --timeout")),
+        Err(error) => error,
     };
     Err(match error {
         CallError::TooLarge { .. } => {
@@ -86,7 +64,7 @@ async fn is_http_port(address: &str) -> bool {
     AdminPort { kind: "router", address: address.to_owned() }.get("/healthz").await.is_ok()
 }
 
-fn answer_of(reply: &Reply) -> Result<Result<EvaluateFunctionResponse, Status>, Failure> {
+fn answer_of(reply: &Reply) -> Result<Answer, Failure> {
     let code = reply.code();
     if code != Code::Ok {
         let trailers = reply.status_headers();

@@ -7,15 +7,16 @@ use porch_fn_registry::{
     Client, Credentials, Mirrors, Options, Platform, UserCredentials, plain_registries, roots,
 };
 
-use super::RegistryArgs;
+use super::flags::RegistryArgs;
 use crate::failure::Failure;
 
 const WARNINGS: u8 = 1;
 
 pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
-    let mirrors = args.store.mirrors.registry_mirror.iter().map(String::as_str);
+    let mirrors = args.mirrors.registry_mirror.iter().map(String::as_str);
     let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
-    let plain = plain_registries(&args.insecure_registries, &mirrors).map_err(Failure::usage)?;
+    let plain = args.insecure_registries.as_deref().unwrap_or_default();
+    let plain = plain_registries(plain, &mirrors).map_err(Failure::usage)?;
     let roots = roots(None, plain).map_err(Failure::new)?;
     Ok(Client::new(Options {
         platform: Platform::default(),

@@ -3,32 +3,33 @@
 use std::env;
 use std::path::{PathBuf, absolute};
 
-use porch_fn_flags::Size;
+use porch_fn_flags::{CommaList, Size};
+use porch_fn_images::{Options, Owner, Store};
 use porch_fn_runner_config::MirrorFlags;
-use porch_fn_sandbox::Limits;
+use porch_fn_sandbox::{Limits, UNPRIVILEGED};
+use rustix::process::geteuid;
 
-/// Where images are kept, and where they come from.
+use crate::failure::Failure;
+
+/// Where images are kept, and how registries are reached.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct ImageStoreFlags {
+#[command(next_help_heading = "Sandboxes")]
+pub(crate) struct RegistryArgs {
     /// Folder for function images: pulled, unpacked, and shared by all processes of this user.
     ///
     /// Default: porch-fn/images in the user's folder for caches, ~/.cache
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "PORCH_FN_IMAGE_DIR",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Sandboxes"
-    )]
-    pub(crate) image_dir: String,
+    #[arg(long, value_name = "DIR", env = "PORCH_FN_IMAGE_DIR")]
+    image_dir: Option<String>,
     /// Largest size of all function images in that folder. A pull removes the images that were
     /// unused for longest
-    #[arg(long, value_name = "SIZE", default_value = "20Gi", help_heading = "Sandboxes")]
-    pub(crate) image_max_size: Size,
+    #[arg(long, value_name = "SIZE", default_value = "20Gi")]
+    image_max_size: Size,
     /// Mirrors of registries.
     #[command(flatten)]
-    pub(crate) mirrors: MirrorFlags,
+    pub(super) mirrors: MirrorFlags,
+    /// Registries that speak plain HTTP: host or host:port, separated by commas
+    #[arg(long, value_name = "HOSTS", env = "PORCH_FN_INSECURE_REGISTRIES")]
+    pub(super) insecure_registries: Option<CommaList>,
 }
 
 /// Limits of a sandbox: their defaults, and what flags accept. The defaults are enough for the
@@ -86,37 +87,40 @@ pub(crate) mod limits {
 
 /// The limits of each sandbox of `up`.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sandboxes")]
 #[allow(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(crate) struct SandboxFlags {
     /// Memory of a sandbox's processes and of its /tmp; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory)]
     pub(crate) sandbox_memory: Size,
     /// Number of a sandbox's processes and threads
-    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids)]
     pub(crate) sandbox_pids: u64,
     /// Processors for a sandbox, such as 1.5; 0: no limit
-    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus)]
     pub(crate) sandbox_cpus: f64,
     /// Size of a sandbox's /tmp
-    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size, help_heading = "Sandboxes")]
+    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size)]
     pub(crate) sandbox_tmp_size: Size,
 }
 
-// === impl ImageStoreFlags ===
+// === impl RegistryArgs ===
 
-impl ImageStoreFlags {
-    /// The folder of `--image-dir`, or its default.
-    ///
-    /// # Errors
-    /// There is no default, because the environment has no home directory.
-    pub(crate) fn folder(&self) -> Result<PathBuf, String> {
-        if !self.image_dir.is_empty() {
+impl RegistryArgs {
+    /// Opens the image store. If this process is root, all files of images belong to the user of all
+    /// sandboxes.
+    pub(crate) fn open(&self) -> Result<Store, Failure> {
+        let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
+        let folder = match self.image_dir.as_deref() {
+            None | Some("") => {
+                user_folder("XDG_CACHE_HOME", ".cache", "--image-dir")?.join("porch-fn/images")
+            }
             // Other processes open it, too, and not in this one's folder.
-            return absolute(&self.image_dir).map_err(|error| format!("--image-dir: {error}"));
-        }
-        let cache = user_folder("XDG_CACHE_HOME", ".cache")
-            .ok_or("neither XDG_CACHE_HOME nor HOME is set: name a folder for images with --image-dir")?;
-        Ok(cache.join("porch-fn/images"))
+            Some(folder) => {
+                absolute(folder).map_err(|error| Failure::usage(format!("--image-dir: {error}")))?
+            }
+        };
+        Ok(Store::open(Options { folder, max_bytes: self.image_max_size.0, owner })?)
     }
 }
 
@@ -130,10 +134,15 @@ impl SandboxFlags {
 }
 
 /// A folder of the user by the XDG base directory specification: the one that the variable names,
-/// or this one in the home directory. `None`: neither variable has an absolute path.
-pub(crate) fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
+/// or this one in the home directory.
+///
+/// # Errors
+/// Neither variable has an absolute path. `flag` then names a folder.
+pub(crate) fn user_folder(variable: &str, in_home: &str, flag: &str) -> Result<PathBuf, Failure> {
     let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)))
+    let found = folder(variable).or_else(|| Some(folder("HOME")?.join(in_home)));
+    let text = format!("neither {variable} nor HOME is set: name a folder with {flag}");
+    found.ok_or_else(|| Failure::usage(text))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Shows how far a pull is, on a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use porch_fn_image::Image;
 use porch_fn_images::Progress;
 use tokio::time::Instant;
@@ -14,8 +14,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// One line on standard error. Nothing, if that is not a terminal.
 pub(crate) struct Terminal {
     image: String,
-    shows: bool,
-    state: Mutex<State>,
+    state: Option<Mutex<State>>,
 }
 
 #[derive(Default)]
@@ -31,15 +30,13 @@ struct State {
 
 impl Terminal {
     pub(crate) fn new(image: &Image) -> Self {
-        let shows = io::stderr().is_terminal();
-        Self { image: image.as_str().to_owned(), shows, state: Mutex::default() }
+        let state = io::stderr().is_terminal().then(Mutex::default);
+        Self { image: image.as_str().to_owned(), state }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        if !self.shows {
-            return;
-        }
-        let Ok(mut state) = self.state.lock() else { return };
+        let Some(state) = &self.state else { return };
+        let mut state = state.lock();
         change(&mut state);
         if state.shown.is_some_and(|shown| shown.elapsed() < EVERY) {
             return;
@@ -73,7 +70,7 @@ impl Progress for Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if self.state.get_mut().is_ok_and(|state| state.shown.is_some()) {
+        if self.state.as_mut().is_some_and(|state| state.get_mut().shown.is_some()) {
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
     }

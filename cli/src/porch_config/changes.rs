@@ -1,6 +1,7 @@
 //! Computes the FunctionConfigs that make Porch send functions to the routers, and restores the
 //! earlier FunctionConfigs. Pure functions without I/O.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use porch_fn_image::Image;
@@ -67,7 +68,7 @@ pub(super) fn generate(
     };
     // Several functions may share one object. The object collects the changes for all of them.
     let mut objects = existing.to_vec();
-    let (mut changed, mut replaced) = (Vec::new(), Vec::new());
+    let (mut changed, mut replaced) = (BTreeSet::new(), Vec::new());
     for (index, function) in functions.iter().enumerate() {
         // A function may be listed twice: two objects have the same image, or the user repeats it.
         if functions[..index].contains(function) {
@@ -107,9 +108,7 @@ pub(super) fn generate(
                 replaced.push(name_of(&object).to_owned());
             }
             objects[at] = object;
-            if !changed.contains(&at) {
-                changed.push(at);
-            }
+            changed.insert(at);
         }
     }
     changes.objects = changed.into_iter().map(|at| objects[at].take()).collect();

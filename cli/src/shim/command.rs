@@ -3,8 +3,10 @@
 //! kpt: `pkg/fn/runtime/container.go` and `container_utils.go`, `commands/fn/doc/cmdfndoc.go`, and
 //! the scripts of its end-to-end tests. kustomize: `kyaml/fn/runtime/container/container.go`.
 
+use std::ffi::OsString;
+
 use crate::mounts::parse_engines;
-use crate::one_shot::{NetworkArg, Pull, Run};
+use crate::one_shot::{Run, RunFlags};
 
 /// What an engine is asked. Images are as the caller writes them.
 #[derive(Debug, PartialEq)]
@@ -12,7 +14,7 @@ pub(crate) enum Asked {
     /// `version`. `short`: only the client's number.
     Version { short: bool },
     /// `run`.
-    Run(Box<Run>),
+    Run(Run),
     /// Something about this image.
     Image(Verb, String),
 }
@@ -32,13 +34,36 @@ pub(crate) enum Verb {
     Tag(String),
 }
 
+/// `run`. Without `--network`, an engine would have a network of its own, which no function gets.
+#[derive(Debug, clap::Parser)]
+#[command(name = "run", disable_help_flag = true)]
+#[command(mut_arg("mount", |mount| mount.value_parser(parse_engines)))]
+#[command(mut_arg("network", |network| network.alias("net")), mut_arg("user", |user| user.short('u')))]
+struct RunLine {
+    #[command(flatten)]
+    flags: RunFlags,
+    #[arg(long, default_value_t = true)]
+    rm: bool,
+    #[arg(short, long, default_value_t = true)]
+    interactive: bool,
+    /// All three are attached anyway.
+    #[arg(short, long)]
+    attach: Vec<String>,
+    /// Always so.
+    #[arg(long, value_parser = ["no-new-privileges", "no-new-privileges=true", "no-new-privileges:true"])]
+    security_opt: Vec<String>,
+    /// The image, and the function's arguments.
+    #[arg(required = true, trailing_var_arg = true)]
+    image: Vec<String>,
+}
+
 const ANSWERED: &str = "only `version`, `version --format {{.Client.Version}}`, `run`, `pull IMAGE`, \
                         `tag IMAGE NAME`, `image inspect IMAGE`, `image rm IMAGE` and \
                         `image ls --filter reference=REPOSITORY --format {{.Tag}}` are answered";
 
 pub(crate) fn parse(words: &[&str]) -> Result<Asked, String> {
-    if let ["run", rest @ ..] = words {
-        return run(rest).map(|run| Asked::Run(Box::new(run)));
+    if let ["run", ..] = words {
+        return run(words).map(Asked::Run);
     }
     let is_repository = |name: &str| name.rsplit('/').next().is_some_and(|last| !last.contains([':', '@']));
     let (verb, image) = match *words {
@@ -64,71 +89,13 @@ pub(crate) fn parse(words: &[&str]) -> Result<Asked, String> {
 }
 
 fn run(words: &[&str]) -> Result<Run, String> {
-    let mut run = Run {
-        image: String::new(),
-        args: Vec::new(),
-        // An engine's own default would be a network of its own, which no function gets.
-        network: NetworkArg::None,
-        user: None,
-        pull: Pull::Missing,
-        mount: Vec::new(),
-        env: Vec::new(),
-    };
-    let mut words = words.iter().copied();
-    while let Some(word) = words.next() {
-        if !word.starts_with('-') {
-            word.clone_into(&mut run.image);
-            run.args = words.map(str::to_owned).collect();
-            return Ok(run);
-        }
-        let (flag, joined) = match word.split_once('=') {
-            Some((flag, value)) => (flag, Some(value)),
-            None => (word, None),
-        };
-        let mut value = || joined.or_else(|| words.next()).ok_or_else(|| format!("{flag} needs a value"));
-        match flag {
-            "--rm" | "-i" | "--interactive" => match joined {
-                // Always so.
-                None | Some("true") => {}
-                Some(_) => return Err(format!("`{word}` is not answered: only `{flag}` is")),
-            },
-            // All three are attached anyway.
-            "-a" | "--attach" => {
-                value()?;
-            }
-            "--network" | "--net" => {
-                run.network = match value()? {
-                    "none" => NetworkArg::None,
-                    "host" => NetworkArg::Host,
-                    other => {
-                        return Err(format!("the network {other:?} does not exist: only none and host do"));
-                    }
-                }
-            }
-            "-u" | "--user" => run.user = Some(value()?.to_owned()),
-            "--security-opt" => match value()? {
-                // Always so.
-                "no-new-privileges" | "no-new-privileges=true" | "no-new-privileges:true" => {}
-                other => return Err(format!("--security-opt {other} is not answered")),
-            },
-            "--pull" => {
-                run.pull = match value()? {
-                    "always" => Pull::Always,
-                    "missing" => Pull::Missing,
-                    "never" => Pull::Never,
-                    other => {
-                        return Err(format!("--pull {other} is not answered: always, missing and never are"));
-                    }
-                }
-            }
-            "--mount" => {
-                run.mount.push(parse_engines(value()?).map_err(|problem| format!("--mount {problem}"))?);
-            }
-            "-e" | "--env" => run.env.push(value()?.to_owned()),
-            other => return Err(format!("`run {other}` is not answered")),
-        }
+    let line = porch_fn_flags::parse(words.iter().map(OsString::from));
+    let RunLine { flags, rm, interactive, mut image, .. } = line.map_err(|error| error.to_string())?;
+    if !(rm && interactive) {
+        return Err("`run` is always with --rm and --interactive".to_owned());
     }
-    Err("`run` names no image".to_owned())
+    let args = image.split_off(1);
+    Ok(Run { image: image.concat(), args, flags })
 }
 
 #[cfg(test)]
@@ -136,6 +103,7 @@ mod tests {
     use porch_fn_sandbox::{Mount, Source};
 
     use super::*;
+    use crate::one_shot::{NetworkArg, Pull};
 
     /// Splits at spaces, but for those of a template.
     fn asked(line: &str) -> Result<Asked, String> {
@@ -148,7 +116,7 @@ mod tests {
 
     fn run_of(line: &str) -> Run {
         match asked(line) {
-            Ok(Asked::Run(run)) => *run,
+            Ok(Asked::Run(run)) => run,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -160,22 +128,19 @@ mod tests {
                                  --security-opt=no-new-privileges";
         let mount = |source, target: &str, is_writable| Mount { source, target: target.into(), is_writable };
         let data = |target, is_writable| mount(Source::Path("/data".into()), target, is_writable);
-        let of = |image: &str| Run {
-            image: image.to_owned(),
-            args: Vec::new(),
-            network: NetworkArg::None,
-            user: Some("nobody".to_owned()),
-            pull: Pull::Missing,
-            mount: Vec::new(),
-            env: Vec::new(),
+        let of = |flags| Run { image: "a.b/f:v1".to_owned(), args: Vec::new(), flags };
+        let nobody = || RunFlags { user: Some("nobody".to_owned()), ..RunFlags::default() };
+        let with = |mounts: Vec<Mount>| of(RunFlags { mount: mounts, ..nobody() });
+        let kustomize = || RunFlags {
+            network: NetworkArg::Host,
+            user: Some("1000:1000".to_owned()),
+            ..RunFlags::default()
         };
-        let with = |mounts: Vec<Mount>| Run { mount: mounts, ..of("a.b/f:v1") };
-        let kustomize =
-            || Run { network: NetworkArg::Host, user: Some("1000:1000".to_owned()), ..of("a.b/f:v1") };
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         for (line, expected) in [
-            (format!("{KPT} missing a.b/f:v1"), of("a.b/f:v1")),
-            (format!("{KPT} never a.b/f"), Run { pull: Pull::Never, ..of("a.b/f") }),
-            (format!("{KPT} always a.b/f:v1"), Run { pull: Pull::Always, ..of("a.b/f:v1") }),
+            (format!("{KPT} missing a.b/f:v1"), of(nobody())),
+            (format!("{KPT} never a.b/f:v1"), of(RunFlags { pull: Pull::Never, ..nobody() })),
+            (format!("{KPT} always a.b/f:v1"), of(RunFlags { pull: Pull::Always, ..nobody() })),
             (
                 format!("{KPT} missing --mount type=bind,source=/data,target=/in,readonly a.b/f:v1"),
                 with(vec![data("/in", false)]),
@@ -193,20 +158,21 @@ mod tests {
             ),
             (
                 format!("{KPT} missing -e A=1 -e B= -e C a.b/f:v1"),
-                Run { env: ["A=1", "B=", "C"].map(str::to_owned).to_vec(), ..of("a.b/f:v1") },
+                of(RunFlags { env: words(&["A=1", "B=", "C"]), ..nobody() }),
             ),
             (
                 "run --rm -i a.b/f:v1 --help".to_owned(),
-                Run { user: None, args: vec!["--help".to_owned()], ..of("a.b/f:v1") },
+                Run { args: words(&["--help"]), ..of(RunFlags::default()) },
             ),
-            ("run --rm=true --interactive=true a.b/f:v1".to_owned(), Run { user: None, ..of("a.b/f:v1") }),
+            ("run --rm=true --interactive=true a.b/f:v1".to_owned(), of(RunFlags::default())),
+            ("run --net=host -u 1000:1000 a.b/f:v1".to_owned(), of(kustomize())),
             (
-                format!("{KUSTOMIZE} a.b/f:v1 arg --rm=x"),
-                Run { args: vec!["arg".to_owned(), "--rm=x".to_owned()], ..kustomize() },
+                format!("{KUSTOMIZE} a.b/f:v1 arg --rm=x -e --user y -- -z"),
+                Run { args: words(&["arg", "--rm=x", "-e", "--user", "y", "--", "-z"]), ..of(kustomize()) },
             ),
             (
                 format!("{KUSTOMIZE} -e LOG_TO_STDERR=true -e B a.b/f:v1"),
-                Run { env: vec!["LOG_TO_STDERR=true".to_owned(), "B".to_owned()], ..kustomize() },
+                of(RunFlags { env: words(&["LOG_TO_STDERR=true", "B"]), ..kustomize() }),
             ),
         ] {
             assert_eq!(run_of(&line), expected, "{line}");
@@ -242,17 +208,16 @@ mod tests {
             ("image ls --filter dangling=true --format {{ .Tag }}", "is not answered"),
             ("pull", "\"pull\" is not answered"),
             ("image rm a b", "is not answered"),
-            ("run --rm", "names no image"),
-            ("run --rm=false image", "`--rm=false` is not answered: only `--rm` is"),
-            ("run -i=x image", "`-i=x` is not answered: only `-i` is"),
-            ("run --privileged image", "--privileged"),
-            ("run --network bridge image", "\"bridge\""),
+            ("run --rm", "run: the following required arguments were not provided: <IMAGE>"),
+            ("run --rm=false image", "--rm and --interactive"),
+            ("run -i=x image", "'--interactive[=<true|false>]'"),
+            ("run --privileged image", "unexpected argument '--privileged'"),
+            ("run --memory 1g image", "unexpected argument '--memory'"),
+            ("run -it image", "-it"),
+            ("run --network bridge image", "'bridge'"),
             ("run --security-opt seccomp=unconfined image", "seccomp=unconfined"),
-            ("run --pull", "--pull needs a value"),
-            (
-                "run --mount type=,source=/a,target=/b image",
-                "--mount \"type=,source=/a,target=/b\": type is required",
-            ),
+            ("run --pull", "a value is required for '--pull"),
+            ("run --mount type=,source=/a,target=/b image", "type is required"),
             ("run --mount type=volume,source=v,target=/v image", "only the types bind and tmpfs exist"),
             ("run --mount type=bind,source=rel,target=/r image", "the source is not an absolute path"),
             ("run --mount type=bind,source=/a,target=,readonly image", "the target is not an absolute path"),

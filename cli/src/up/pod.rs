@@ -13,12 +13,14 @@ use futures_util::future::BoxFuture;
 use porch_fn_images::Stored;
 use porch_fn_pool::{ImageContent, Reason};
 use porch_fn_runner::pods::local::{GRACE, SandboxPod};
-use porch_fn_sandbox::{Exceeded, Launch, Pipes, Running, Sandbox, SandboxError, Server};
+use porch_fn_sandbox::{Launch, Pipes, Running, Sandbox, SandboxError, Server};
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::Receiver;
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use wrapper_server::go_exit_text;
+
+use crate::one_shot::reached;
 
 /// How long a pod may take to end its functions and itself after its calls have ended.
 const LAST_GRACE: Duration = Duration::from_secs(2);
@@ -46,7 +48,7 @@ impl SandboxPod for Pod {
 
     fn run<'a>(
         self: Box<Self>,
-        stopped: &'a mut oneshot::Receiver<Infallible>,
+        stopped: &'a mut Receiver<Infallible>,
         listening: &'a (dyn Fn(PathBuf) + Sync),
     ) -> BoxFuture<'a, Option<Reason>> {
         async move {
@@ -74,8 +76,8 @@ async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<
     let listen = |error| SandboxError::Open { path: socket.clone(), source: error };
     let listener = UnixListener::bind(socket).map_err(listen)?;
     let spawn = |source| SandboxError::Step { step: "start its process", source };
-    let (launch, command, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
-    let child = Command::from(command).spawn().map_err(spawn)?;
+    let (launch, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
+    let child = Command::from(launch.command().map_err(spawn)?).spawn().map_err(spawn)?;
     let Pipes { stdin, stdout, stderr } = pipes;
     // Its log is part of ours.
     tokio::spawn(copy(stdout.into(), tokio::io::sink()));
@@ -90,11 +92,7 @@ async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<
 }
 
 /// Waits for the end of the pod, or ends it.
-async fn watch(
-    mut child: Child,
-    running: Running,
-    stopped: &mut oneshot::Receiver<Infallible>,
-) -> Option<Reason> {
+async fn watch(mut child: Child, running: Running, stopped: &mut Receiver<Infallible>) -> Option<Reason> {
     let mut reported = Vec::new();
     let mut look = interval(LIMITS_EVERY);
     loop {
@@ -104,10 +102,10 @@ async fn watch(
                 Err(error) => format!("the runner cannot wait for its process: {error}"),
             })),
             Err(_) = &mut *stopped => break,
-            _ = look.tick() => for exceeded in running.exceeded() {
-                if !reported.contains(&exceeded) {
-                    tracing::warn!(limit = flag(exceeded), "a function reached a limit of its sandbox");
-                    reported.push(exceeded);
+            _ = look.tick() => for (_, flag) in running.exceeded().into_iter().map(reached) {
+                if !reported.contains(&flag) {
+                    tracing::warn!(limit = format!("--sandbox-{flag}"), "a function reached a limit of its sandbox");
+                    reported.push(flag);
                 }
             }
         }
@@ -122,19 +120,11 @@ async fn watch(
 }
 
 fn ended_text(status: ExitStatus, running: &Running) -> String {
-    let advice = match &*running.exceeded() {
-        [] => "run the image by hand with porch-fn run to see why".to_owned(),
-        [exceeded, ..] => format!("it reached {}: raise that limit", flag(*exceeded)),
+    let advice = match running.exceeded().into_iter().map(reached).next() {
+        None => "run the image by hand with porch-fn run to see why".to_owned(),
+        Some((what, flag)) => format!("{what}: raise --sandbox-{flag}"),
     };
     format!("its process ended ({}); {advice}", go_exit_text(status))
-}
-
-fn flag(exceeded: Exceeded) -> &'static str {
-    match exceeded {
-        Exceeded::Memory => "--sandbox-memory",
-        Exceeded::Pids => "--sandbox-pids",
-        Exceeded::Tmp => "--sandbox-tmp-size",
-    }
 }
 
 /// Copies a pipe to its end.

@@ -18,12 +18,16 @@ use porch_fn_pool::{ImageContent, ImageKey, Reason, Time};
 use porch_fn_registry::{Client, Images, Limiter, RegistryError, ResolveError};
 use porch_fn_runner::pods::IMAGE_MISSING;
 use porch_fn_runner::pods::local::{SandboxPod, Sandboxes as SandboxesOfRunner};
-use porch_fn_sandbox::{Inside, Limits, Network, Sandbox, Served};
+use porch_fn_sandbox::{Inside, Limits, Served};
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 use tokio::time::Instant;
 use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod::Pod;
+use crate::failure::Failure;
+use crate::images::client;
+use crate::images::flags::RegistryArgs;
+use crate::one_shot::{NOTHING_TO_RUN, RunFlags};
 
 /// Images whose content has changed and whose pods were not replaced yet. A receiver that is
 /// further behind replaces all outdated pods.
@@ -32,27 +36,16 @@ const MAX_CHANGES: usize = 1024;
 /// tag until the image gets its next pod.
 const MAX_CONTENTS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// How sandboxes are made.
-#[derive(Debug, Clone)]
-pub(super) struct SandboxOptions {
-    /// `--image-dir` and `--image-max-size`.
-    pub(super) images: porch_fn_images::Options,
-    /// Access to registries.
-    pub(super) client: Arc<Client>,
-    /// How long the digest of a tag counts (`--image-metadata-ttl`).
-    pub(super) ttl: Duration,
-    /// Limits of each sandbox.
-    pub(super) limits: Limits,
-}
-
 /// The sandboxes of one process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Sandboxes(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    options: SandboxOptions,
+    /// Limits of each sandbox.
+    limits: Limits,
     store: Store,
+    client: Arc<Client>,
     registries: Images,
     /// The wrapper-servers' sockets.
     sockets: RunFolder,
@@ -61,7 +54,7 @@ struct Inner {
     contents: Mutex<LruCache<ImageKey, ImageContent>>,
     changes: broadcast::Sender<ImageKey>,
     /// One pull per image at a time.
-    pulls: Mutex<HashMap<ImageKey, Arc<AsyncMutex<()>>>>,
+    pulls: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
     places: Limiter,
 }
 
@@ -114,22 +107,24 @@ impl SandboxesOfRunner for Sandboxes {
 }
 
 impl Sandboxes {
-    /// Opens the image store. Blocks.
+    /// Opens the image store. The digest of a tag counts for `ttl`.
     ///
     /// # Errors
-    /// The store cannot be used.
-    pub(super) fn open(options: SandboxOptions) -> Result<Self, StoreError> {
-        let store = Store::open(options.images.clone())?;
+    /// The flags are wrong, or the store cannot be used.
+    pub(super) fn open(args: &RegistryArgs, ttl: Duration, limits: Limits) -> Result<Self, Failure> {
+        let store = args.open()?;
+        let client = Arc::new(client(args)?);
         porch_fn_sandbox::take_own_cgroup();
-        let missing = porch_fn_sandbox::not_enforced(&options.limits);
+        let missing = porch_fn_sandbox::not_enforced(&limits);
         if !missing.is_empty() {
             tracing::warn!("{missing}");
         }
         Ok(Self(Arc::new(Inner {
+            limits,
             sockets: store.run_folder()?,
-            registries: Images::new(Arc::clone(&options.client) as Arc<_>, options.ttl),
+            registries: Images::new(Arc::clone(&client) as Arc<_>, ttl),
             store,
-            options,
+            client,
             next_socket: AtomicU64::new(0),
             contents: Mutex::new(LruCache::new(MAX_CONTENTS)),
             changes: broadcast::channel(MAX_CHANGES).0,
@@ -150,28 +145,13 @@ impl Sandboxes {
             Some(stored) => stored,
             None => {
                 pulling();
-                self.pull(image, &parsed, None).await.map_err(missing)?
+                self.pull(&parsed, None).await.map_err(missing)?
             }
         };
         let content = self.content_of(image, &parsed, &stored);
-        let run = &stored.image.run;
-        let command = run.command(&[]);
-        if command.is_empty() {
-            return Err(missing(
-                "the image has neither ENTRYPOINT nor CMD, so there is nothing to run: add one to it",
-            ));
-        }
         let name = self.0.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
-        let sandbox = Sandbox {
-            layers: stored.stack(),
-            user: run.user.clone(),
-            command,
-            env: run.env.clone(),
-            folder: run.folder.clone().into(),
-            network: Network::None,
-            mounts: Vec::new(),
-            limits: self.0.options.limits,
-        };
+        let sandbox = RunFlags::default().sandbox(&stored, &[], self.0.limits);
+        let sandbox = sandbox.ok_or_else(|| missing(NOTHING_TO_RUN))?;
         Ok(Pod { sandbox, wrapper, socket: self.0.sockets.short_path(&name), content, stored })
     }
 
@@ -189,7 +169,7 @@ impl Sandboxes {
         if known.digest.as_str() == &*found.digest {
             return;
         }
-        match self.pull(&image, &parsed, Some(known.digest.as_str())).await {
+        match self.pull(&parsed, Some(known.digest.as_str())).await {
             Ok(stored) => {
                 self.content_of(&image, &parsed, &stored);
                 // Fails only if no runner follows the changes.
@@ -220,13 +200,8 @@ impl Sandboxes {
     }
 
     /// Pulls the image, unless it is here with another digest than `outdated`.
-    async fn pull(
-        &self,
-        key: &ImageKey,
-        image: &Image,
-        outdated: Option<&str>,
-    ) -> Result<Stored, StoreError> {
-        let turn = Arc::clone(self.0.pulls.lock().entry(key.clone()).or_default());
+    async fn pull(&self, image: &Image, outdated: Option<&str>) -> Result<Stored, StoreError> {
+        let turn = Arc::clone(self.0.pulls.lock().entry(image.to_string()).or_default());
         let pulled = {
             let _turn = turn.lock().await;
             self.pull_in_turn(image, outdated).await
@@ -243,21 +218,16 @@ impl Sandboxes {
         {
             return Ok(stored);
         }
-        self.pull_now(image).await?;
-        let missing = || StoreError::Missing(self.0.store.folder().to_owned());
-        self.find(image).await?.ok_or_else(missing)
-    }
-
-    async fn pull_now(&self, image: &Image) -> Result<(), StoreError> {
         // Callers choose the registries, and some hang.
         let place = self.0.places.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let began = Instant::now();
         tracing::info!(%image, "pulling an image");
-        let pulled = self.0.store.pull(&self.0.options.client, image, &()).await;
+        let pulled = self.0.store.pull(&self.0.client, image, &()).await;
         place.finish(!matches!(pulled, Err(StoreError::Registry(RegistryError::Unreachable))));
         pulled?;
         tracing::info!(%image, took = ?began.elapsed(), "pulled an image");
-        Ok(())
+        let missing = || StoreError::Missing(self.0.store.folder().to_owned());
+        self.find(image).await?.ok_or_else(missing)
     }
 }
 

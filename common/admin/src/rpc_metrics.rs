@@ -9,7 +9,6 @@ use std::time::Duration;
 use porch_fn_grpc::{Observe, Reply};
 use porch_fn_grpc_client::unary::CallError;
 use porch_fn_proto::{Chunks, PREFIX_LEN};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
@@ -23,19 +22,10 @@ use crate::metrics::ByCode;
 const BUCKETS: [f64; 15] =
     [0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[allow(clippy::struct_field_names, reason = "the labels' names are OpenTelemetry's")]
-struct Labels {
-    rpc_system: &'static str,
-    rpc_service: &'static str,
-    rpc_method: &'static str,
-    rpc_grpc_status_code: i32,
-}
-
 /// Histograms by status code.
 #[derive(Debug)]
 struct Histograms {
-    family: Family<Labels, Histogram>,
+    family: Family<[(&'static str, String); 4], Histogram>,
     by_code: ByCode<Histogram>,
 }
 
@@ -59,12 +49,12 @@ impl Histograms {
 
     fn observe(&self, code: Code, value: f64) {
         let histogram = self.by_code.get_or_create(code, || {
-            self.family.get_or_create_owned(&Labels {
-                rpc_system: "grpc",
-                rpc_service: "evaluator.FunctionEvaluator",
-                rpc_method: "EvaluateFunction",
-                rpc_grpc_status_code: code.into(),
-            })
+            self.family.get_or_create_owned(&[
+                ("rpc_system", "grpc".to_owned()),
+                ("rpc_service", "evaluator.FunctionEvaluator".to_owned()),
+                ("rpc_method", "EvaluateFunction".to_owned()),
+                ("rpc_grpc_status_code", i32::from(code).to_string()),
+            ])
         });
         histogram.observe(value);
     }

@@ -139,12 +139,10 @@ impl Watcher {
     async fn missing(&self) -> Option<Arc<str>> {
         let Self { namespace, name, .. } = self;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-        let service = bounded(services.get_opt(name)).await.ok()?;
-        let hint = || {
-            format!(
-                "there is no Service {name:?} in namespace {namespace:?}; create it or correct the target"
-            )
-        };
-        service.is_none().then(|| hint().into())
+        let None = bounded(services.get_opt(name)).await.ok()? else { return None };
+        let hint = format!(
+            "there is no Service {name:?} in namespace {namespace:?}; create it or correct the target"
+        );
+        Some(hint.into())
     }
 }

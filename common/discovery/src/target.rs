@@ -161,9 +161,7 @@ impl HostPort {
             return Ok(Self { host: address.to_string(), port: default_port });
         }
         let (host, port) = match text.split_once(':') {
-            Some((_, port)) if port.contains(':') => {
-                return Err(wrong(BRACKETS));
-            }
+            Some((_, port)) if port.contains(':') => return Err(wrong(BRACKETS)),
             Some((host, port)) => (host, parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?),
             None => (text, default_port),
         };

@@ -17,7 +17,8 @@ use super::values::{QUOTE_LIMIT, one_line, quote};
 /// Rewrites `args` (without the program's name) for `command`, which must have been built.
 ///
 /// Known flags become `--name` or `--name=value`. Positional arguments, unknown flags and
-/// everything after `--` stay, so that clap checks them. An unknown flag of several letters gets
+/// everything after `--` or in a place for another program's arguments stay, so that clap checks
+/// them. An unknown flag of several letters gets
 /// two dashes, since clap would read `-abc` as three one-letter flags. With `ignored`, positional
 /// arguments and unknown flags before `--` are recorded there instead. Fails for an argument with
 /// dashes that cannot be a flag, such as `--=x`.
@@ -27,17 +28,18 @@ pub(super) fn normalise(
     mut ignored: Option<&mut Ignored>,
 ) -> Result<Vec<OsString>, String> {
     let mut command = command;
+    let mut places = command.get_positionals();
     let mut args = args.into_iter();
     let mut out = Vec::new();
     while let Some(arg) = args.next() {
-        if arg == "--" {
-            out.push(arg);
-            out.extend(args);
-            break;
-        }
         let Some((name, value)) = split_flag(&arg)? else {
             if let Some(subcommand) = command.find_subcommand(&arg) {
                 command = subcommand;
+                places = command.get_positionals();
+            } else if arg == "--" || places.next().is_some_and(Arg::is_trailing_var_arg_set) {
+                out.push(arg);
+                out.extend(args);
+                break;
             } else if let Some(ignored) = &mut ignored {
                 ignored.words += 1;
                 continue;
@@ -56,11 +58,8 @@ pub(super) fn normalise(
             }
             continue;
         };
-        let value = match value {
-            Some(value) => Some(value.to_owned()),
-            None if takes_value(flag) => args.next(),
-            None => None,
-        };
+        let next = || if takes_value(flag) { args.next() } else { None };
+        let value = value.map(OsStr::to_owned).or_else(next);
         if let Some(value) = value {
             spelled.push("=");
             spelled.push(value);
@@ -71,11 +70,11 @@ pub(super) fn normalise(
 }
 
 /// Splits `-name`, `--name`, `-name=value` and `--name=value` into name and value. `None`: it is a
-/// positional argument, such as `-`.
+/// positional argument, such as `-`, or `--`.
 fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, String> {
     let bytes = arg.as_bytes();
     let Some(body) = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")) else { return Ok(None) };
-    if bytes == b"-" {
+    if matches!(bytes, b"-" | b"--") {
         return Ok(None);
     }
     if matches!(body.first(), None | Some(b'-' | b'=')) {

@@ -58,6 +58,13 @@ enum Tool {
         #[arg(last = true)]
         pairs: Vec<String>,
     },
+    Run {
+        #[arg(short, long)]
+        env: Vec<String>,
+        image: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     #[command(hide = true)]
     Wrapper(Wrapper),
 }
@@ -177,6 +184,28 @@ fn commands_have_their_own_flags_and_arguments_after_two_dashes_are_unchanged() 
     };
     assert_eq!((wrapper.port, wrapper.entrypoint), (1, rest.map(OsString::from).to_vec()));
     assert!(error::<Wrapper>(&[]).contains("were not provided: <ENTRYPOINT>...; usage: "));
+}
+
+#[test]
+fn arguments_of_another_program_are_unchanged() {
+    for (words, args) in [
+        (
+            &["run", "-e", "A=1", "f:v1", "-env", "B", "sh", "-e", "x", "--", "-y"][..],
+            &["sh", "-e", "x", "--", "-y"][..],
+        ),
+        (&["run", "-env=A=1", "f:v1", "--env", "B", "cat"], &["cat"]),
+    ] {
+        let Ok(Tool::Run { env, image, args: found }) = parse(argv(words)) else { panic!("{words:?}") };
+        assert_eq!(
+            (image.as_str(), env, found),
+            (
+                "f:v1",
+                vec!["A=1".to_owned(), "B".to_owned()],
+                args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>()
+            ),
+            "{words:?}"
+        );
+    }
 }
 
 #[test]

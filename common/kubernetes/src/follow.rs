@@ -2,7 +2,8 @@
 //!
 //! A [`Follower`] reports its first error and ends. The caller creates another one, which lists
 //! again, so no change is lost. kube's watcher resumes after an error without a new report that its
-//! list of objects is complete. The garbage collection of pods needs that report.
+//! list of objects is complete. The garbage collection of pods needs that report. It also opens the
+//! next watch at once when a watch ends, and sets no timeout for its requests.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! The numbers of one image or runner, in slots of 10 s.
 
+use std::iter::repeat_n;
 use std::time::Duration;
 
 use crate::Recorded;
@@ -18,10 +19,11 @@ const MINUTE: usize = 7;
 pub struct Series {
     calls: u64,
     failed: u64,
-    /// The number of the newest slot with a call. Slot `n` is in place `n % SLOTS`.
+    /// The number of the newest slot with a call.
     newest: u64,
     /// When the last call ended.
     last: Duration,
+    /// The slots' calls and failed calls, newest first.
     slots: [[u32; 2]; SLOTS],
     durations: Box<[[u32; BUCKETS]; MINUTE]>,
 }
@@ -41,10 +43,10 @@ impl Series {
         self.last = self.last.max(now);
         self.calls += 1;
         self.failed += u64::from(failed);
-        let [calls, failures] = &mut self.slots[place::<SLOTS>(self.newest)];
+        let [calls, failures] = &mut self.slots[0];
         *calls = calls.saturating_add(1);
         *failures = failures.saturating_add(failed.into());
-        let count = &mut self.durations[place::<MINUTE>(self.newest)][bucket(took)];
+        let count = &mut self.durations[0][bucket(took)];
         *count = count.saturating_add(1);
     }
 
@@ -53,7 +55,9 @@ impl Series {
         let at = slot(now).max(self.newest);
         let into_slot = if at == slot(now) { now.as_millis() % SLOT.as_millis() } else { 0 };
         let left = SLOT.as_millis().saturating_sub(into_slot) as u64;
-        let ten_minutes: Vec<_> = (0..SLOTS).rev().map(|age| self.slot(at, age)).collect();
+        let idle = self.idle(at);
+        let begun = self.slots.iter().take(SLOTS - idle).rev().map(|slot| slot.map(u64::from));
+        let ten_minutes: Vec<_> = begun.chain(repeat_n([0; 2], idle)).collect();
         let mut minute = [0; 2];
         for (age, calls) in ten_minutes.iter().rev().take(MINUTE).enumerate() {
             // Only a part of the oldest slot is in the last 60 s.
@@ -61,11 +65,9 @@ impl Series {
             crate::add(&mut minute, calls.map(|calls| (calls * part + 5000) / 10_000));
         }
         let mut sums = [0_u64; BUCKETS];
-        for age in 0..MINUTE as u64 {
-            if let Some(counts) = self.age(at, age).map(|slot| &self.durations[place::<MINUTE>(slot)]) {
-                for (sum, count) in sums.iter_mut().zip(counts) {
-                    *sum += u64::from(*count);
-                }
+        for counts in self.durations.iter().take(MINUTE.saturating_sub(idle)) {
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += u64::from(*count);
             }
         }
         let durations = Counts::of(&sums);
@@ -76,12 +78,9 @@ impl Series {
     /// How often the image was used: its calls in the last ten minutes, then the time of its last
     /// call.
     pub(crate) fn use_at(&self, now: Duration) -> (u64, Duration) {
-        let at = slot(now).max(self.newest);
-        let all: u64 = self.slots.iter().map(|[calls, _]| u64::from(*calls)).sum();
-        // The places of slots that have not begun for this series have calls of older slots.
-        let begun = (at - self.newest).min(SLOTS as u64);
-        let older: u64 = (0..begun).map(|age| u64::from(self.slots[place::<SLOTS>(at - age)][0])).sum();
-        (all - older, self.last)
+        let calls = |slots: &[[u32; 2]]| slots.iter().map(|[calls, _]| u64::from(*calls)).sum::<u64>();
+        let too_old = &self.slots[SLOTS - self.idle(slot(now))..];
+        (calls(&self.slots) - calls(too_old), self.last)
     }
 
     /// Moves all calls of `other` into this series, and leaves `other` empty.
@@ -104,32 +103,21 @@ impl Series {
         if at <= self.newest {
             return;
         }
-        let first = self.newest + 1;
-        for begun in first.max(at.saturating_sub(SLOTS as u64 - 1))..=at {
-            self.slots[place::<SLOTS>(begun)] = [0; 2];
-        }
-        for begun in first.max(at.saturating_sub(MINUTE as u64 - 1))..=at {
-            self.durations[place::<MINUTE>(begun)] = [0; BUCKETS];
-        }
+        let idle = self.idle(at);
+        self.slots.rotate_right(idle);
+        self.slots[..idle].fill([0; 2]);
+        let idle = idle.min(MINUTE);
+        self.durations.rotate_right(idle);
+        self.durations[..idle].fill([0; BUCKETS]);
         self.newest = at;
     }
 
-    /// The calls of the slot that is `age` slots older than `at`.
-    fn slot(&self, at: u64, age: usize) -> [u64; 2] {
-        let found = self.age(at, age as u64).map(|slot| self.slots[place::<SLOTS>(slot)]);
-        found.unwrap_or_default().map(u64::from)
-    }
-
-    /// The number of the slot that is `age` slots older than `at`, if calls may be in it.
-    fn age(&self, at: u64, age: u64) -> Option<u64> {
-        at.checked_sub(age).filter(|slot| *slot <= self.newest)
+    /// How many of the last [`SLOTS`] slots up to `at` have not begun for this series.
+    fn idle(&self, at: u64) -> usize {
+        at.saturating_sub(self.newest).min(SLOTS as u64) as usize
     }
 }
 
 fn slot(now: Duration) -> u64 {
     now.as_secs() / SLOT.as_secs()
-}
-
-fn place<const N: usize>(slot: u64) -> usize {
-    (slot % N as u64) as usize
 }

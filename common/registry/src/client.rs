@@ -117,14 +117,14 @@ impl Client {
         self.run(what, image, lookup(image.clone())).await
     }
 
-    /// Fetches the manifest for the platform, and the digest of the reference.
+    /// Fetches the manifest for the platform, and the digest of the image configuration in it.
     async fn fetch_platform(
         &self,
         session: &mut Session<'_>,
         image: &Image,
-    ) -> Result<(Fetched, Arc<str>), RegistryError> {
+    ) -> Result<(Manifest, String), RegistryError> {
         let mut fetched = fetch_manifest(session, reference(image)).await?;
-        let digest = Arc::clone(&fetched.digest);
+        let resolved = Arc::clone(&fetched.digest);
         // An index may contain one nested index, but no deeper nesting is read.
         for _ in 0..2 {
             if let Document::Index(entries) = &fetched.document {
@@ -132,20 +132,21 @@ impl Client {
                 fetched = fetch_manifest(session, entry).await?;
             }
         }
-        Ok((fetched, digest))
+        let Fetched { document, digest, bytes } = fetched;
+        match document {
+            Document::Manifest(config) => Ok((Manifest { resolved, digest, bytes }, config)),
+            Document::Index(_) => Err(RegistryError::malformed(MANIFEST, "its indexes are nested too deep")),
+        }
     }
 
     async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
         let mut session = Session::new(self, image).await?;
-        let (fetched, digest) = self.fetch_platform(&mut session, image).await?;
-        let Document::Manifest(config) = fetched.document else {
-            return Err(RegistryError::malformed(MANIFEST, NESTED));
-        };
+        let (manifest, config) = self.fetch_platform(&mut session, image).await?;
         let path = format!("blobs/{}", digest::known(&config, CONFIG)?);
         let response = session.send(get(&path, "*/*", CONFIG)).await?;
         let body = read_body(response, CONFIG, MAX_CONFIG).await?;
         digest::check(&body, &config, CONFIG)?;
-        Ok(Metadata { digest, command: command(&body)?, since: SystemTime::now() })
+        Ok(Metadata { digest: manifest.resolved, command: command(&body)?, since: SystemTime::now() })
     }
 
     async fn fetch_digest(&self, image: &Image) -> Result<Arc<str>, RegistryError> {
@@ -207,8 +208,6 @@ impl Registry for Client {
         self.by_mirror("tags", image, move |image| async move { self.fetch_tags(&image).await }).boxed()
     }
 }
-
-const NESTED: &str = "its indexes are nested too deep";
 
 /// A manifest or index.
 struct Fetched {

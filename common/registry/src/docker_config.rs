@@ -207,10 +207,8 @@ fn canonical_host(host: &str) -> String {
 
 /// Whether the repository equals the path or is below it.
 fn path_holds(path: &str, repository: &str) -> bool {
-    match repository.strip_prefix(path) {
-        Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('/'),
-        None => false,
-    }
+    let is_end = |rest: &str| path.is_empty() || rest.is_empty() || rest.starts_with('/');
+    repository.strip_prefix(path).is_some_and(is_end)
 }
 
 /// Matches like the kubelet: a `*` stands for any part of one label, and never for a dot or a port.

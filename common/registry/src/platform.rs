@@ -25,9 +25,8 @@ impl Platform {
         };
         let parts: Vec<&str> = text.split('/').collect();
         match parts[..] {
-            [os, architecture] if parts.iter().all(is_word) => Ok(Self::new(os, architecture, "")),
-            [os, architecture, variant] if parts.iter().all(is_word) => {
-                Ok(Self::new(os, architecture, variant))
+            [os, architecture, ref rest @ ..] if rest.len() < 2 && parts.iter().all(is_word) => {
+                Ok(Self::new(os, architecture, &rest.concat()))
             }
             _ => Err(format!(
                 "--platform {:?} is not a platform: write os/architecture[/variant] with Go's names, such as \

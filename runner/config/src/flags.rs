@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Arg, Parser, ValueEnum};
 use porch_fn_flags::{CommaList, GoDuration, ServerFlags};
 use porch_fn_settings::TagSemantics;
 
@@ -19,6 +19,7 @@ const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-runner", version = porch_fn_version::VERSION)]
 #[command(mut_arg("drain_delay", |flag| flag.default_value("1s")))]
+#[command(mut_args(hide_empty_default))]
 // The runner has one listener: its certificate comes from `--listen-tls-*` or from `--tls-*`.
 #[command(mut_arg("listen_tls_cert", |flag| flag.conflicts_with_all(["tls_cert", "tls_key", "tls_client_ca"])))]
 pub struct Flags {
@@ -29,13 +30,7 @@ pub struct Flags {
     #[arg(skip)]
     pub name: Option<String>,
     /// Runtimes to disable: exec, pod
-    #[arg(
-        long,
-        value_name = "RUNTIMES",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Runtimes"
-    )]
+    #[arg(long, value_name = "RUNTIMES", default_value = "", help_heading = "Runtimes")]
     pub disable_runtimes: CommaList,
 
     /// Most calls of one function that wait for a pod or for the exec runtime; more calls are
@@ -58,13 +53,7 @@ pub struct Flags {
     pub max_parallel_executions: usize,
     /// Environment variables that functions get in addition to PATH, HOME, TMPDIR, TZ and those for
     /// proxies and certificates
-    #[arg(
-        long,
-        value_name = "NAMES",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Exec runtime"
-    )]
+    #[arg(long, value_name = "NAMES", default_value = "", help_heading = "Exec runtime")]
     pub exec_env: CommaList,
 
     /// Where pods run
@@ -145,13 +134,7 @@ pub struct Flags {
     #[arg(long, value_name = "MEANING", value_enum, default_value_t = FunctionConfigTags::Auto, help_heading = "Kubernetes")]
     pub functionconfig_tags: FunctionConfigTags,
     /// ConfigMap with the pod and Service templates, in the runner's own namespace
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Kubernetes"
-    )]
+    #[arg(long, value_name = "NAME", default_value = "", help_heading = "Kubernetes")]
     pub function_pod_template: String,
     /// PodTemplate in the function namespace that pods are made from, if it exists.
     ///
@@ -177,7 +160,6 @@ pub struct Flags {
         value_name = "IMAGE",
         env = "WRAPPER_SERVER_IMAGE",
         default_value = "",
-        hide_default_value = true,
         help_heading = "Kubernetes"
     )]
     pub wrapper_server_image: String,
@@ -194,22 +176,10 @@ pub struct Flags {
     /// Platform to run of a multi-platform image, as os/architecture[/variant].
     ///
     /// Default: the runner's own
-    #[arg(
-        long,
-        value_name = "PLATFORM",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Kubernetes"
-    )]
+    #[arg(long, value_name = "PLATFORM", default_value = "", help_heading = "Kubernetes")]
     pub platform: String,
     /// Registries that use plain HTTP, as host or host:port
-    #[arg(
-        long,
-        value_name = "HOSTS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Kubernetes"
-    )]
+    #[arg(long, value_name = "HOSTS", default_value = "", help_heading = "Kubernetes")]
     pub insecure_registries: CommaList,
     /// How the runner reaches pods
     #[arg(long, value_name = "WAY", value_enum, default_value_t = PodConnect::Service, help_heading = "Kubernetes")]
@@ -225,7 +195,6 @@ pub struct Flags {
         value_name = "NAMESPACE",
         env = "POD_NAMESPACE",
         default_value = "",
-        hide_default_value = true,
         help_heading = "Kubernetes"
     )]
     pub namespace: String,
@@ -233,25 +202,12 @@ pub struct Flags {
     ///
     /// For kubernetes:/// see --kubeconfig. Only the runner that owns a function replaces and
     /// deletes its pods. A runner without --peers owns all functions
-    #[arg(
-        long,
-        value_name = "TARGET",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Runners"
-    )]
+    #[arg(long, value_name = "TARGET", default_value = "", help_heading = "Runners")]
     pub peers: String,
     /// This runner's own address among --peers.
     ///
     /// The port may be left out
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        env = "POD_IP",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Runners"
-    )]
+    #[arg(long, value_name = "ADDRESS", env = "POD_IP", default_value = "", help_heading = "Runners")]
     pub shard_address: String,
 
     /// Use the credentials of --registry-auth-secret-path, and give them to function pods
@@ -279,6 +235,11 @@ pub struct Flags {
     /// Mirrors of registries.
     #[command(flatten)]
     pub mirrors: MirrorFlags,
+}
+
+/// The help shows no default that is the empty text.
+fn hide_empty_default(flag: Arg) -> Arg {
+    if flag.get_default_values() == [""] { flag.hide_default_value(true) } else { flag }
 }
 
 /// Mirrors, for runners and for the command line.

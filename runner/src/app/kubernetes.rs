@@ -9,11 +9,11 @@ use porch_fn_kubernetes::connect;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::pods::{Owned, PodParts, desired, events};
+use super::pods::{Owned, PodParts, desired, events, own_address};
 use super::{AppError, Wiring};
 use crate::clock::now_ahead;
 use crate::pods::kubernetes::announce::Announcements;
-use crate::pods::kubernetes::backend::{KubernetesBackend, Shared};
+use crate::pods::kubernetes::backend::KubernetesBackend;
 use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
 use crate::pods::kubernetes::client::Cluster;
 use crate::pods::kubernetes::pull_secret::PullSecret;
@@ -102,32 +102,27 @@ impl Wiring<'_> {
         let events = events();
         let by_service = connect_pods != Connect::PodIp;
         let store = Arc::new(Store::new(connect_pods, announcements, Arc::clone(&images), events.0.clone()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(KubernetesBackend {
             cluster: Cluster::new(client, &flags.pod_namespace),
             store: Arc::clone(&store),
             blueprint,
-            images: Arc::clone(&images),
             pull_secret: secret_written,
             refused: Mutex::default(),
         });
         let (sender, synced) = watch::channel(false);
         let tasks = &mut self.tasks;
-        tasks
-            .keep(tracing::info_span!("watch", resource = "pods"), follow::pods(Arc::clone(&shared), sender));
+        let watch_pods = follow::pods(Arc::clone(&shared), sender);
+        tasks.keep(tracing::info_span!("watch", resource = "pods"), watch_pods);
         if by_service {
-            tasks.keep(
-                tracing::info_span!("watch", resource = "services"),
-                follow::services(Arc::clone(&shared)),
-            );
+            let watch_services = follow::services(Arc::clone(&shared));
+            tasks.keep(tracing::info_span!("watch", resource = "services"), watch_services);
         }
         let (pods, source, ttl) = (Arc::clone(&store), Arc::clone(&images), flags.image_metadata_ttl.into());
         let revalidate = move |image| Arc::clone(&source).revalidate(image);
         let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
         tasks.keep(tracing::info_span!("tags"), moved);
-        let held = Arc::clone(&shared);
-        tasks.keep(tracing::info_span!("idle connections"), async move { held.store.follow_idle().await });
-        let held = Arc::clone(&shared);
-        tasks.keep(tracing::info_span!("ending"), async move { held.look_after_ending().await });
+        tasks.keep(tracing::info_span!("idle connections"), Arc::clone(&store).follow_idle());
+        tasks.keep(tracing::info_span!("ending"), Arc::clone(&shared).look_after_ending());
 
         let image_changes = images.registries.changes();
         let blueprints = Blueprints {
@@ -140,7 +135,7 @@ impl Wiring<'_> {
         };
         let desired = desired(flags, blueprints, images, owned);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
-        let parts = self.runtime(desired, KubernetesBackend::new(shared), ahead, events, sources, scope);
+        let parts = self.runtime(desired, shared, ahead, events, sources, scope);
         Ok(PodParts { synced: Some(synced), store: Some(store), ..parts })
     }
 }
@@ -179,27 +174,16 @@ fn connect_pods(flags: &Flags) -> Result<Connect, String> {
 }
 
 /// With `--pod-announce`: the address at which pods reach this runner.
-fn announcements(flags: &Flags) -> Result<Option<Announcements>, String> {
+fn announcements(flags: &Flags) -> Result<Option<Announcements>, AppError> {
     if !flags.pod_announce {
         return Ok(None);
     }
-    let server = &flags.server;
-    let has_tls = server.tls_cert.is_some() || server.listen_tls_cert.is_some();
-    if has_tls {
-        return Err(
-            "--pod-announce needs a listener without TLS, because function pods have no certificate: \
-                    remove --pod-announce, --tls-* or --listen-tls-*"
-                .to_owned(),
-        );
+    if flags.server.tls_cert.is_some() || flags.server.listen_tls_cert.is_some() {
+        let text = "--pod-announce needs a listener without TLS, because function pods have no certificate: \
+                    remove --pod-announce, --tls-* or --listen-tls-*";
+        return Err(AppError::Usage(text.to_owned()));
     }
-    if flags.shard_address.is_empty() {
-        return Err(
-            "--pod-announce needs --shard-address, this runner's own address (POD_IP in a pod)".to_owned()
-        );
-    }
-    let own = HostPort::parse(&flags.shard_address, server.port);
-    let own = own.map_err(|error| format!("--shard-address: {error}"))?;
-    Ok(Some(Announcements::new(own.to_string())))
+    Ok(Some(Announcements::new(own_address(flags, "pod-announce")?)))
 }
 
 fn non_empty(text: &str) -> Option<String> {

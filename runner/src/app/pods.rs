@@ -17,8 +17,8 @@ use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{LocalBackend, LocalCluster, LocalImages, LocalOptions};
-use crate::pods::{Backend, Catalog, Driver, ImageCommands, PodRuntime, moved_tags};
+use crate::pods::local::{LocalCluster, LocalImages, LocalOptions};
+use crate::pods::{Backend, Catalog, Driver, Events, ImageCommands, PodRuntime, moved_tags};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
 
@@ -29,7 +29,7 @@ const LOCAL_SKEW: Duration = Duration::from_secs(1);
 pub(super) struct PodParts {
     /// The runtime's settings, including FunctionConfigs.
     pub(super) current: watch::Receiver<CurrentSettings>,
-    pub(super) runtime: Option<Arc<PodRuntime>>,
+    pub(super) runtime: Option<PodRuntime>,
     /// Identifies the set of pods: runners with the same scope see the same pods.
     pub(super) scope: String,
     /// Becomes true when the runtime knows the existing pods; `None` if it knows them from the
@@ -39,8 +39,6 @@ pub(super) struct PodParts {
     pub(super) store: Option<Arc<Store>>,
 }
 
-/// The two ends of the channel to a pool.
-pub(super) type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
 /// Which images this runner owns.
 pub(super) type Owned = watch::Receiver<OwnedShards>;
 /// The runners on the hash ring.
@@ -59,18 +57,12 @@ impl Wiring<'_> {
         }
         let target = Target::parse(&flags.peers, flags.server.port);
         let target = target.map_err(|error| AppError::of_flag("peers", error))?;
-        if flags.shard_address.is_empty() {
-            let text =
-                "--peers needs --shard-address, this runner's own address among them (POD_IP in a pod)";
-            return Err(AppError::Usage(text.to_owned()));
-        }
-        let own = HostPort::parse(&flags.shard_address, flags.server.port);
-        let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
+        let own = own_address(flags, "peers")?;
         let kubeconfig = flags.server.kubeconfig.as_deref();
         let watched = porch_fn_discovery::watch(target, kubeconfig, "porch-fn-runner").await;
         let (discover, snapshots) = watched.map_err(|error| AppError::of_flag("peers", error))?;
         self.tasks.keep(tracing::info_span!("peers"), discover);
-        let ownership = Ownership::new(own.to_string(), Arc::clone(&self.metrics));
+        let ownership = Ownership::new(own, Arc::clone(&self.metrics));
         let (owned, ring) = (ownership.owned.subscribe(), ownership.ring.subscribe());
         self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, drain));
         Ok((owned, Some(ring)))
@@ -104,10 +96,8 @@ impl Wiring<'_> {
     fn local_cluster(&mut self) -> Result<LocalCluster, AppError> {
         let flags = self.flags;
         let prefix = &flags.server.default_image_prefix;
-        let file = flags
-            .local_functions
-            .as_ref()
-            .ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
+        let file = flags.local_functions.as_ref();
+        let file = file.ok_or("--pod-backend=local needs --local-functions FILE".to_owned())?;
         let functions = ImageCommands::local(file, prefix)?;
         Ok(LocalCluster::new(LocalOptions {
             wrapper: vec![flags.wrapper_server.clone().into_os_string()],
@@ -122,7 +112,7 @@ impl Wiring<'_> {
 
     fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
         let events = events();
-        let backend = LocalBackend::attach(cluster.clone(), events.0.clone());
+        cluster.subscribe(events.0.clone());
         let catalog = Arc::new(LocalImages::new(cluster));
         if let Some(sandboxes) = cluster.sandboxes().cloned() {
             let (pods, ttl) = (cluster.clone(), self.flags.image_metadata_ttl.into());
@@ -132,7 +122,14 @@ impl Wiring<'_> {
         }
         let mut desired = desired(self.flags, LocalImages::new(cluster), catalog, owned);
         desired.base.skew = LOCAL_SKEW;
-        self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())
+        self.runtime(
+            desired,
+            Arc::new(cluster.clone()),
+            SignedDuration::ZERO,
+            events,
+            sources,
+            cluster.scope(),
+        )
     }
 
     /// Creates the runtime for the pods of `backend`. Starts the tasks that run the pool and keep
@@ -140,9 +137,9 @@ impl Wiring<'_> {
     pub(super) fn runtime(
         &mut self,
         mut desired: Desired<impl Origins>,
-        backend: impl Backend,
+        backend: Arc<dyn Backend>,
         clock_ahead: SignedDuration,
-        (events, received): Events,
+        events: Events,
         sources: Sources,
         scope: String,
     ) -> PodParts {
@@ -153,9 +150,10 @@ impl Wiring<'_> {
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
         let config = desired.config(&current.borrow(), &Resolved::default());
-        let (driver, pool) = Driver::new(config, backend, clock_ahead, received, Arc::clone(&self.metrics));
+        let sender = events.0.clone();
+        let (driver, pool) = Driver::new(config, backend, clock_ahead, events, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool"), driver.run());
-        let follow = desired.follow(current.clone(), resolved, events);
+        let follow = desired.follow(current.clone(), resolved, sender);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
         let runtime = PodRuntime {
             pool,
@@ -165,7 +163,7 @@ impl Wiring<'_> {
             max_retries: flags.max_grpc_retries,
             metrics: Arc::clone(&self.metrics),
         };
-        PodParts { current, runtime: Some(Arc::new(runtime)), scope, synced: None, store: None }
+        PodParts { current, runtime: Some(runtime), scope, synced: None, store: None }
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {
@@ -173,6 +171,16 @@ impl Wiring<'_> {
         self.tasks.keep(tracing::info_span!("settings"), follow);
         current
     }
+}
+
+/// The address of this runner, in the form that routers use. `--needed_by` needs it.
+pub(super) fn own_address(flags: &Flags, needed_by: &str) -> Result<String, AppError> {
+    if flags.shard_address.is_empty() {
+        let text = "needs --shard-address, this runner's own address (POD_IP in a pod)";
+        return Err(AppError::Usage(format!("--{needed_by} {text}")));
+    }
+    let own = HostPort::parse(&flags.shard_address, flags.server.port);
+    own.map(|own| own.to_string()).map_err(|error| AppError::of_flag("shard-address", error))
 }
 
 /// Creates the pool's event channel. Its first event reports to the pool that this runner owns no

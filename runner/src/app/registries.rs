@@ -24,15 +24,6 @@ impl Wiring<'_> {
             Some(path) => ImageCommands::metadata(path, &flags.server.default_image_prefix)?,
             None => ImageCommands::default(),
         };
-        let (client, credentials) = self.registry_client()?;
-        let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
-        let images = Images::new(Arc::new(client), ttl);
-        Ok((Arc::new(ImageSource { file, registries: images }), credentials))
-    }
-
-    /// Creates the client of registries, and the credentials that it sends.
-    pub(super) fn registry_client(&mut self) -> Result<(Client, CredentialFile), AppError> {
-        let flags = self.flags;
         let (private, private_tls) = (flags.enable_private_registries, flags.enable_private_registries_tls);
         let platform = match flags.platform.as_str() {
             "" => Platform::default(),
@@ -70,7 +61,9 @@ impl Wiring<'_> {
             mirrors,
             report: Arc::new(move |what, has_answered, took| metrics.lookup(what, has_answered, took)),
         });
-        Ok((client, credentials))
+        let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
+        let registries = Images::new(Arc::new(client), ttl);
+        Ok((Arc::new(ImageSource { file, registries }), credentials))
     }
 }
 

@@ -23,10 +23,6 @@ pub(crate) struct Queue {
 /// waits for a place. The others wait for the lock.
 type Line = Arc<AsyncMutex<()>>;
 
-/// The image's line is full: `max_waiting` calls already wait.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
-
 impl Queue {
     /// A queue with `parallel` places. Up to `max_waiting` calls of each image may wait.
     pub(crate) fn new(parallel: usize, max_waiting: usize) -> Self {
@@ -34,23 +30,24 @@ impl Queue {
         Self { places, parallel, max_waiting, lines: Mutex::default() }
     }
 
-    /// Waits for a place. Dropping the future cancels the wait; dropping the place releases it.
-    pub(super) async fn place(&self, image: &str) -> Result<SemaphorePermit<'_>, Full> {
+    /// Waits for a place. Returns `None` if `max_waiting` calls of the image already wait. Dropping
+    /// the future cancels the wait; dropping the place releases it.
+    pub(super) async fn place(&self, image: &str) -> Option<SemaphorePermit<'_>> {
         if let Ok(place) = self.places.try_acquire() {
-            return Ok(place);
+            return Some(place);
         }
         let line = self.enter(image)?;
         let _first = line.lock().await;
         // The semaphore is never closed.
-        self.places.acquire().await.map_err(|_| Full)
+        self.places.acquire().await.ok()
     }
 
-    fn enter(&self, image: &str) -> Result<Line, Full> {
+    fn enter(&self, image: &str) -> Option<Line> {
         let mut lines = self.lines.lock();
         // The map holds one reference to each line, and each waiting call another one.
         lines.retain(|_, line| Arc::strong_count(line) > 1);
         let line = lines.entry(image.to_owned()).or_default();
-        if Arc::strong_count(line) > self.max_waiting { Err(Full) } else { Ok(Arc::clone(line)) }
+        (Arc::strong_count(line) <= self.max_waiting).then(|| Arc::clone(line))
     }
 }
 
@@ -62,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    type Place<'a> = Pin<Box<dyn Future<Output = Result<SemaphorePermit<'a>, Full>> + 'a>>;
+    type Place<'a> = Pin<Box<dyn Future<Output = Option<SemaphorePermit<'a>>> + 'a>>;
 
     /// The calls of a test, each with its image and its number.
     struct Calls<'a> {
@@ -80,8 +77,8 @@ mod tests {
         fn enter(&mut self, image: &'static str, number: usize) -> bool {
             let mut place: Place<'a> = Box::pin(self.queue.place(image));
             match place.as_mut().now_or_never() {
-                Some(Ok(place)) => self.running.push((image, number, place)),
-                Some(Err(Full)) => return false,
+                Some(Some(place)) => self.running.push((image, number, place)),
+                Some(None) => return false,
                 None => self.waiting.push((image, number, place)),
             }
             true
@@ -125,6 +122,6 @@ mod tests {
         assert_eq!(order, [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]);
         let _only = queue.enter("d").unwrap();
         assert_eq!(queue.lines.lock().len(), 1, "a line without calls is removed");
-        assert!(Queue::new(usize::MAX, 0).place("a").now_or_never().unwrap().is_ok());
+        assert!(Queue::new(usize::MAX, 0).place("a").now_or_never().unwrap().is_some());
     }
 }

@@ -1,26 +1,35 @@
 //! The interface between the pool and the place of its pods: a machine or a cluster.
 //!
-//! A backend executes actions in the background and sends events on its channel. Pods may appear,
-//! change and vanish without an action. Several runners may act on the same pods: the backend
-//! resolves conflicts, and the pool accepts the result.
+//! A backend executes actions, and sends events on the pool's channel when pods appear, change and
+//! vanish, which also happens without an action. Several runners may act on the same pods: the
+//! backend resolves conflicts, and the pool accepts the result.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{Action, Time, Uid};
+use porch_fn_pool::{Action, Event, Time, Uid};
 use porch_fn_registry::ResolveError;
+use tonic::async_trait;
 
 /// Runs pods on a machine or in a cluster.
-pub trait Backend: Send + 'static {
-    /// Starts to execute an action on a pod, and does not wait for its end. The driver
-    /// (`driver.rs`) itself executes the actions on calls, `Grant` and `Reject`.
-    fn act(&self, action: Action);
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Creates, deletes, pushes or probes a pod. Returns what the pool learns from it.
+    async fn execute(&self, action: Action) -> Option<Event>;
 
-    /// Returns the connection to a pod's wrapper; `None` if the pod is gone or has no address.
+    /// Closes the connection to a pod.
+    fn disconnect(&self, uid: &Uid);
+
+    /// Returns the connection to a pod's wrapper for a call; `None` if the pod is gone or has no
+    /// address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
+
+    /// Returns the connection for a health check.
+    fn locate(&self, uid: &Uid) -> Option<Arc<Connection>> {
+        self.connection(uid)
+    }
 
     /// Returns the pod as people know it; `None` if the pod is gone.
     fn facts(&self, uid: &Uid) -> Option<PodFacts>;
@@ -39,6 +48,7 @@ pub struct PodFacts {
 
 /// Knows which images can have pods, and which image a tag constraint selects. The runner queries
 /// the catalog for every function call.
+#[async_trait]
 pub trait Catalog: Debug + Send + Sync + 'static {
     /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`.
     fn knows(&self, image: &Image) -> bool;
@@ -53,9 +63,5 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ResolveError`], if no tag matches or the tags cannot be read.
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>>;
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError>;
 }

@@ -11,6 +11,7 @@ pub(crate) mod ranges;
 mod tests;
 
 use std::collections::HashSet;
+use std::future::pending;
 use std::sync::Arc;
 
 use porch_fn_image::Image;
@@ -18,6 +19,7 @@ use porch_fn_pool::{
     Config, Event, ImageKey, ImageSettings, Limits, Lookup, OwnedShards, PodRecipe, ShardKey,
 };
 use porch_fn_settings::{Resolved, Settings};
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{mpsc, watch};
 
 use super::backend::Catalog;
@@ -33,6 +35,15 @@ pub(crate) trait Origins: Send + 'static {
     /// new recipe. Returns `None` if all recipes may have changed. Then call
     /// [`origins`](Self::origins) again.
     fn changed(&mut self) -> impl Future<Output = Option<ImageKey>> + Send;
+}
+
+/// Waits for the next image. Returns `None` if images were missed.
+pub(crate) async fn next_image<T: Clone>(changes: &mut broadcast::Receiver<T>) -> Option<T> {
+    match changes.recv().await {
+        Ok(image) => Some(image),
+        Err(RecvError::Lagged(_)) => None,
+        Err(RecvError::Closed) => pending().await,
+    }
 }
 
 /// Returns the recipe of an image's pods.

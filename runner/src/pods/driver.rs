@@ -5,7 +5,6 @@
 //! terms, such as push.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +13,24 @@ use jiff::SignedDuration;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, Pool, RequestId, ShardKey, Time,
-    Uid, Verdict,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, PodStats, Pool, RequestId,
+    ShardKey, Time, Uid, Verdict,
 };
 use porch_fn_proto::Chunks;
+use porch_fn_proto::shard::{ImagePod, ImagePods};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::Span;
 
 use crate::clock::now_ahead;
 use crate::metrics::Metrics;
-use crate::pods::backend::Backend;
+use crate::pods::backend::{Backend, PodFacts};
 use crate::pods::error::PodError;
-use crate::pods::start_errors::LastStart;
+use crate::pods::executor::Executor;
 use crate::pods::starts::{Phases, Starts};
 
-/// One pod, for reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodReport {
-    pub(crate) name: String,
-    pub(crate) state: PodState,
-    /// Time since its creation; zero if that is not known.
-    pub(crate) age: Duration,
-    /// This runner's calls that run in the pod.
-    pub(crate) calls: usize,
-}
+/// The two ends of the channel to a pool.
+pub(crate) type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
 
 type Answer = oneshot::Sender<Result<Granted, PodError>>;
 
@@ -60,7 +52,6 @@ struct Shared {
 
 /// A call's request for a pod, waiting or granted. A lease dropped without [`finish`](Self::finish)
 /// reports to the pool that the caller disconnected or that the call missed its deadline.
-#[derive(Debug)]
 pub(crate) struct Lease {
     id: RequestId,
     pool: Handle,
@@ -120,13 +111,13 @@ impl Handle {
     }
 
     /// Returns the last start of each image's pods in the last hour.
-    pub(crate) fn last_starts(&self) -> HashMap<ImageKey, LastStart> {
-        self.with(|state| state.starts.last(state.clock.now())).unwrap_or_default()
+    pub(crate) fn last_starts(&self) -> HashMap<ImageKey, ImagePods> {
+        self.with(|state| state.starts.errors.all(state.clock.now())).unwrap_or_default()
     }
 
     /// Returns the pods of an image, at most [`MAX_PODS`]. `image` is its canonical reference, or
     /// the shard key of the pods.
-    pub(crate) fn pods(&self, image: &str) -> Vec<PodReport> {
+    pub(crate) fn pods(&self, image: &str) -> Vec<ImagePod> {
         self.with(|state| state.pods(image)).unwrap_or_default()
     }
 
@@ -139,12 +130,6 @@ impl Handle {
             self.0.earlier.notify_one();
         }
         Some(result)
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Handle").finish_non_exhaustive()
     }
 }
 
@@ -192,7 +177,7 @@ pub(crate) struct Driver {
 /// The pool, and what its actions act on.
 struct State {
     pool: Pool,
-    backend: Box<dyn Backend>,
+    executor: Executor,
     last_id: u64,
     waiting: HashMap<RequestId, (ImageKey, Answer)>,
     /// When the task plans to wake, if nothing happens.
@@ -211,15 +196,15 @@ impl Driver {
     /// follow the API server's clock, which is `clock_ahead` of this machine's clock.
     pub(crate) fn new(
         config: Config,
-        backend: impl Backend,
+        backend: Arc<dyn Backend>,
         clock_ahead: SignedDuration,
-        events: mpsc::UnboundedReceiver<Event>,
+        (sender, events): Events,
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
         let state = State {
             clock: Clock { origin: Instant::now(), origin_time: now_ahead(clock_ahead) },
             pool: Pool::new(config),
-            backend: Box::new(backend),
+            executor: Executor::new(backend, sender),
             last_id: 0,
             waiting: HashMap::new(),
             wakes_at: None,
@@ -284,26 +269,13 @@ impl State {
     }
 
     fn wakes_too_late(&self) -> bool {
-        match (self.pool.next_timer(), self.wakes_at) {
-            (Some(next), Some(planned)) => next < planned,
-            (next, None) => next.is_some(),
-            (None, Some(_)) => false,
-        }
+        let is_earlier = |next| self.wakes_at.is_none_or(|planned| next < planned);
+        self.pool.next_timer().is_some_and(is_earlier)
     }
 
-    fn pods(&self, image: &str) -> Vec<PodReport> {
-        let now = self.clock.now();
-        let pods = self.pool.pods(image, MAX_PODS).into_iter().map(|pod| {
-            let facts = self.backend.facts(&pod.uid);
-            let created = facts.as_ref().and_then(|facts| facts.created);
-            PodReport {
-                name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
-                state: pod.state,
-                age: created.map_or(Duration::ZERO, |created| now.since(created)),
-                calls: pod.calls,
-            }
-        });
-        pods.collect()
+    fn pods(&self, image: &str) -> Vec<ImagePod> {
+        let (pods, now) = (self.pool.pods(image, MAX_PODS), self.clock.now());
+        pods.iter().map(|pod| image_pod(pod, self.executor.backend.facts(&pod.uid), now)).collect()
     }
 
     fn step(&mut self, event: Event) {
@@ -313,7 +285,7 @@ impl State {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let now = self.clock.now();
-            let backend = &self.backend;
+            let backend = &self.executor.backend;
             let started = self.starts.event(&event, now, &|uid| backend.facts(uid));
             for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
@@ -350,7 +322,7 @@ impl State {
                     DeleteReason::Surplus => "delete surplus",
                     DeleteReason::Evicted => "delete evicted",
                 });
-                let backend = &self.backend;
+                let backend = &self.executor.backend;
                 self.starts.delete(uid, *reason, self.clock.now(), &|uid| backend.facts(uid));
             }
             Action::Push { .. } => self.metrics.pool_action("push"),
@@ -363,21 +335,42 @@ impl State {
             }
             Action::Check { .. } | Action::Probe { .. } => {}
         }
-        self.backend.act(action);
+        self.executor.act(action);
         None
     }
 
     fn grant(&mut self, id: RequestId, uid: &Uid, started: Option<&Phases>) -> Option<Event> {
         // If there is no entry, the caller has cancelled, and the pool gets its `Cancel`.
         let (image, answer) = self.waiting.remove(&id)?;
-        let Some(connection) = self.backend.connection(uid) else {
+        let Some(connection) = self.executor.backend.connection(uid) else {
             let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };
-        self.starts.grant(&image);
+        self.starts.errors.record_served(&image);
         let _ = answer.send(Ok((connection, started.cloned())));
         None
     }
+}
+
+/// One pod, for reports.
+pub(super) fn image_pod(pod: &PodStats, facts: Option<PodFacts>, now: Time) -> ImagePod {
+    let created = facts.as_ref().and_then(|facts| facts.created);
+    let state = match pod.state {
+        PodState::Ready => "ready",
+        PodState::Starting => "starting",
+        PodState::Terminating => "terminating",
+    };
+    ImagePod {
+        name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
+        state: state.to_owned(),
+        age_ms: created.map_or(0, |created| now.as_millis().saturating_sub(created.as_millis())),
+        calls: number(pod.calls),
+    }
+}
+
+/// A count, for reports.
+pub(crate) fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The pool's wall clock. It advances with tokio's clock: tests can pause it, and a jump of the

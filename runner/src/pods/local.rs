@@ -6,13 +6,11 @@
 //! and every attached runner receives all pod events. It is not a model of Kubernetes; tests of
 //! Kubernetes behaviour run on Kubernetes.
 
-mod backend;
 mod cluster;
 mod images;
 mod process;
 mod sandboxes;
 
-pub use backend::LocalBackend;
 pub use cluster::LocalCluster;
 pub(crate) use images::LocalImages;
 pub use process::{GRACE, LocalOptions};

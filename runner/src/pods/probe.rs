@@ -1,21 +1,15 @@
 //! Probes the wrapper-servers of pods for their health. The kubelet probes only once a second,
 //! which is too slow.
 
-use std::collections::HashMap;
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, Channel, Connection, Sender};
-use porch_fn_lifecycle::tasks::pass_on_panic;
-use porch_fn_pool::{PodName, Uid};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use tracing::Instrument;
 
 /// How often a starting pod is probed.
 pub(super) const INTERVAL: Duration = Duration::from_millis(15);
@@ -38,31 +32,6 @@ pub(super) const CONNECTION: conn::Options = conn::Options {
     user_timeout: Duration::from_secs(10),
     keepalive: Some((Duration::from_secs(5), Duration::from_secs(3))),
 };
-
-/// The running probes: each pod has a set of one task. Dropping a set ends its task.
-#[derive(Debug, Default)]
-pub(super) struct Probes(Mutex<HashMap<Uid, JoinSet<()>>>);
-
-impl Probes {
-    /// Runs `probe` for the pod, and ends an earlier probe of the pod.
-    pub(super) fn start(&self, uid: Uid, name: &PodName, probe: impl Future<Output = ()> + Send + 'static) {
-        let span = tracing::info_span!("probe", image = %name.image, slot = name.slot);
-        let mut running = self.0.lock();
-        running.retain(|_, probe| {
-            probe.try_join_next().into_iter().for_each(pass_on_panic);
-            !probe.is_empty()
-        });
-        let mut task = JoinSet::new();
-        task.spawn(probe.instrument(span));
-        running.insert(uid, task);
-    }
-
-    /// Ends the pod's probe.
-    pub(super) fn stop(&self, uid: &Uid) {
-        let probe = self.0.lock().remove(uid);
-        probe.and_then(|mut probe| probe.try_join_next()).into_iter().for_each(pass_on_panic);
-    }
-}
 
 /// Probes the pod repeatedly until it serves. `locate` returns `None` if the pod has no address or
 /// does not exist; the probe then waits until the caller stops it.

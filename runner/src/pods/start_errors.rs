@@ -9,6 +9,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use porch_fn_pool::{ImageKey, Time};
+use porch_fn_proto::shard::{ImagePods, StartError};
 use porch_fn_text::cut;
 
 /// How long a failure and a success are kept. An image that nobody calls again, such as one with a
@@ -28,15 +29,6 @@ pub(super) struct StartErrors {
     /// The images whose failure is only that of a waiting call.
     rejected: HashSet<ImageKey>,
     successes: HashMap<ImageKey, Time>,
-}
-
-/// What a runner reports about the starts of one image's pods.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LastStart {
-    /// When the last start failed, and why. `None` if a later start succeeded.
-    pub(crate) error: Option<(Time, String)>,
-    /// When a pod last became ready for the first time.
-    pub(crate) succeeded: Option<Time>,
 }
 
 impl StartErrors {
@@ -77,16 +69,18 @@ impl StartErrors {
         self.failures.get(image).is_some_and(|(at, _)| now.since(*at) < KEPT)
     }
 
-    /// The last start of each image in the last hour.
-    pub(super) fn all(&mut self, now: Time) -> HashMap<ImageKey, LastStart> {
+    /// The last start of each image in the last hour, for reports: its error, if no later start
+    /// succeeded, and when a pod last became ready for the first time.
+    pub(super) fn all(&mut self, now: Time) -> HashMap<ImageKey, ImagePods> {
         self.failures.retain(|_, (at, _)| now.since(*at) < KEPT);
         self.successes.retain(|_, at| now.since(*at) < KEPT);
-        let mut all: HashMap<ImageKey, LastStart> = HashMap::new();
-        for (image, failure) in &self.failures {
-            all.entry(image.clone()).or_default().error = Some(failure.clone());
+        let mut all: HashMap<ImageKey, ImagePods> = HashMap::new();
+        for (image, (at, text)) in &self.failures {
+            let error = StartError { at_ms: at.as_millis(), text: text.clone() };
+            all.entry(image.clone()).or_default().start_error = Some(error);
         }
         for (image, at) in &self.successes {
-            all.entry(image.clone()).or_default().succeeded = Some(*at);
+            all.entry(image.clone()).or_default().started_at_ms = at.as_millis();
         }
         all
     }
@@ -115,17 +109,20 @@ mod tests {
     #[test]
     fn a_failure_stays_until_a_pod_is_ready_or_an_hour_has_passed() {
         let mut errors = StartErrors::default();
-        let failed = |seconds, text: &str| Some((at(seconds), text.to_owned()));
+        let last = |failed: Option<(u64, &str)>, succeeded: u64| {
+            let error = |(at, text): (u64, &str)| StartError { at_ms: at * 1000, text: text.to_owned() };
+            let (start_error, started_at_ms) = (failed.map(error), succeeded * 1000);
+            ImagePods { start_error, started_at_ms, ..ImagePods::default() }
+        };
         errors.record_success(&image("f"), at(1));
         errors.record_failure(&image("f"), "first", at(2));
         errors.record_failure(&image("f"), "second", at(3));
         errors.record_failure(&image("g"), "other", at(4));
         let all = errors.all(at(5));
-        let expected = LastStart { error: failed(3, "second"), succeeded: Some(at(1)) };
-        assert_eq!(all[&image("f")], expected);
-        assert_eq!(all[&image("g")], LastStart { error: failed(4, "other"), succeeded: None });
+        assert_eq!(all[&image("f")], last(Some((3, "second")), 1));
+        assert_eq!(all[&image("g")], last(Some((4, "other")), 0));
         errors.record_success(&image("f"), at(6));
-        assert_eq!(errors.all(at(7))[&image("f")], LastStart { error: None, succeeded: Some(at(6)) });
+        assert_eq!(errors.all(at(7))[&image("f")], last(None, 6));
         assert_eq!(errors.all(at(3603)).len(), 2);
         let late = errors.all(at(3604));
         assert_eq!(late.keys().collect::<Vec<_>>(), [&image("f")], "the failure of g is an hour old");

@@ -12,7 +12,7 @@ use porch_fn_pool::{
 };
 
 use super::backend::PodFacts;
-use super::start_errors::{LastStart, StartErrors};
+use super::start_errors::StartErrors;
 use crate::metrics::Metrics;
 
 const NO_ANSWER: &str =
@@ -34,7 +34,8 @@ pub(super) struct Starts {
     /// When the creation of each pod was requested.
     requested: HashMap<PodName, Time>,
     created: HashMap<Uid, Start>,
-    errors: StartErrors,
+    /// The last start of each image.
+    pub(super) errors: StartErrors,
 }
 
 #[derive(Debug)]
@@ -56,11 +57,6 @@ impl Starts {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         let (requested, created) = (HashMap::new(), HashMap::new());
         Self { metrics, requested, created, errors: StartErrors::default() }
-    }
-
-    /// The last start of each image in the last hour.
-    pub(super) fn last(&mut self, now: Time) -> HashMap<ImageKey, LastStart> {
-        self.errors.all(now)
     }
 
     /// Records the action to create a pod.
@@ -88,11 +84,6 @@ impl Starts {
         if is_start && !self.errors.has_failed(image, now) {
             self.errors.record_rejection(image, &error.to_string(), now);
         }
-    }
-
-    /// Records that a call was granted a pod.
-    pub(super) fn grant(&mut self, image: &ImageKey) {
-        self.errors.record_served(image);
     }
 
     /// Records an event of the pool. Returns the phases of a start that it ends.
@@ -353,14 +344,14 @@ mod tests {
             (vec![ok()], Some(DeleteReason::Surplus), None),
         ] {
             let (mut starts, _) = run(&events, delete);
-            let last = starts.last(SECOND).remove(&name().image).unwrap_or_default();
-            let error = last.error.as_ref().map(|(at, text)| (at.as_millis() / 1000, &**text));
+            let last = starts.errors.all(SECOND).remove(&name().image).unwrap_or_default();
+            let error = last.start_error.as_ref().map(|error| (error.at_ms / 1000, &*error.text));
             assert_eq!(error, expected, "{events:?}");
             let is_ready = events.iter().any(|event| matches!(event, Event::Ready(_)));
-            assert_eq!(last.succeeded.is_some(), is_ready, "{events:?}");
+            assert_eq!(last.started_at_ms != 0, is_ready, "{events:?}");
         }
         let (mut starts, _) = run(&[ok(), seen(Phase::Running)], Some(DeleteReason::Failed));
-        let text = starts.last(SECOND).remove(&name().image).unwrap().error.unwrap().1;
+        let text = starts.errors.all(SECOND).remove(&name().image).unwrap().start_error.unwrap().text;
         assert!(text.starts_with("pod f-v1-0: the pod ran but was not ready in time"), "{text}");
     }
 
@@ -369,11 +360,11 @@ mod tests {
         let image = name().image;
         let (mut starts, _) = run(&[], None);
         starts.reject(&image, &Rejection::DeadlineExceeded { waiting: None }, SECOND);
-        assert_eq!(starts.last(SECOND).len(), 0, "the call's deadline was too short");
+        assert_eq!(starts.errors.all(SECOND).len(), 0, "the call's deadline was too short");
         let error = Rejection::NotReady { timeout: std::time::Duration::from_mins(1), waiting: None };
         starts.reject(&image, &error, SECOND);
         starts.reject(&image, &Rejection::PodFailed { reason: unschedulable() }, SECOND);
-        let expected = Some((SECOND, error.to_string()));
-        assert_eq!(starts.last(SECOND).remove(&image).unwrap().error, expected);
+        let last = starts.errors.all(SECOND).remove(&image).unwrap().start_error.unwrap();
+        assert_eq!((last.at_ms, last.text), (SECOND.as_millis(), error.to_string()));
     }
 }

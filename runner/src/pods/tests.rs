@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use jiff::SignedDuration;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, Uid};
+use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, PodState, PodStats, Time, Uid};
+use porch_fn_proto::shard::ImagePod;
 use porch_fn_proto::{Chunks, encode_request};
 use porch_fn_registry::ResolveError;
 use porch_fn_telemetry::span::Span;
@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::Code;
 
+use super::driver::image_pod;
 use super::probe::CONNECTION;
 use super::*;
 use crate::metrics::tests::metrics;
@@ -23,19 +24,15 @@ use crate::metrics::tests::metrics;
 #[derive(Debug)]
 pub(crate) struct AllImages;
 
+#[tonic::async_trait]
 impl Catalog for AllImages {
     fn knows(&self, _: &Image) -> bool {
         true
     }
 
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         let highest = constraint.highest(["v1.9.0", "v1.10.0", "v2.0.0-rc.1"]);
-        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch);
-        std::future::ready(resolved).boxed()
+        highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
     }
 }
 
@@ -45,9 +42,10 @@ struct ReadyPods {
     address: Option<String>,
 }
 
+#[tonic::async_trait]
 impl Backend for ReadyPods {
-    fn act(&self, action: Action) {
-        let event = match action {
+    async fn execute(&self, action: Action) -> Option<Event> {
+        match action {
             Action::Create { name, shard_key, recipe, reclaim_after } => {
                 let uid = Uid::from("pod");
                 let pod = Pod {
@@ -60,13 +58,14 @@ impl Backend for ReadyPods {
                     ..Pod::default()
                 };
                 self.events.send(Event::Seen(pod)).unwrap();
-                Event::Created { name, result: Creation::Ok(uid) }
+                Some(Event::Created { name, result: Creation::Ok(uid) })
             }
-            Action::Probe { uid, on: true, .. } => Event::Ready(uid),
-            _ => return,
-        };
-        self.events.send(event).unwrap();
+            Action::Probe { uid, .. } => Some(Event::Ready(uid)),
+            _ => None,
+        }
     }
+
+    fn disconnect(&self, _: &Uid) {}
 
     fn connection(&self, _: &Uid) -> Option<Arc<Connection>> {
         Some(Arc::new(Connection::new(self.address.clone()?, CONNECTION, None).unwrap()))
@@ -81,8 +80,9 @@ impl Backend for ReadyPods {
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let backend = ReadyPods { events, address };
-    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, receiver, metrics().0);
+    let backend = Arc::new(ReadyPods { events: events.clone(), address });
+    let events = (events, receiver);
+    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, events, metrics().0);
     tokio::spawn(driver.run());
     PodRuntime {
         pool,
@@ -145,9 +145,9 @@ async fn a_call_with_a_warm_pod_waits_for_no_other_task() {
 
 #[tokio::test]
 async fn calls_that_wait_end_with_the_driver() {
-    let (_events, receiver) = mpsc::unbounded_channel();
-    let backend = ReadyPods { events: mpsc::unbounded_channel().0, address: None };
-    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, receiver, metrics().0);
+    let events = mpsc::unbounded_channel();
+    let backend = Arc::new(ReadyPods { events: events.0.clone(), address: None });
+    let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, events, metrics().0);
     let acquire = || {
         let running = (Chunks::default(), Instant::now());
         pool.acquire("f:v1".into(), "f:v1".into(), Instant::now() + Duration::from_mins(1), running)
@@ -156,7 +156,7 @@ async fn calls_that_wait_end_with_the_driver() {
     assert!(waiting.as_mut().now_or_never().is_none());
     drop(driver);
     for call in [waiting.await, acquire().await] {
-        assert!(matches!(call, Err(PodError::Stopped)), "{call:?}");
+        assert_eq!(call.err(), Some(PodError::Stopped));
     }
 }
 
@@ -214,9 +214,29 @@ async fn the_tag_field_selects_the_tag() {
         (&digest, "~1.9", Some(&digest)),
         ("f", ">=3", None),
     ] {
-        let parsed = Image::parse(image, "example.com").unwrap();
+        let parsed = Image::parse(image, "example.com");
         let expected = chosen.map(|chosen| Image::parse(chosen, "example.com").unwrap());
-        assert_eq!(runtime.choose(parsed, tag).await.ok(), expected, "{image} {tag}");
+        let found = runtime.choose(image, parsed, tag).await.ok().flatten().map(|(image, _)| image);
+        assert_eq!(
+            found.as_ref().map(ImageKey::as_str),
+            expected.as_ref().map(Image::as_str),
+            "{image} {tag}"
+        );
     }
     assert_eq!(answer(runtime, ">=3").await.0.code(), Code::NotFound);
+}
+
+#[test]
+fn a_reported_pod_has_its_state_and_age() {
+    for (state, expected) in
+        [(PodState::Ready, "ready"), (PodState::Starting, "starting"), (PodState::Terminating, "terminating")]
+    {
+        let pod = PodStats { uid: Uid::from("pod"), state, calls: 3 };
+        let facts =
+            PodFacts { name: "f-v1-0".to_owned(), created: Some(Time::from_millis(500)), cause: None };
+        let expected =
+            ImagePod { name: "f-v1-0".to_owned(), state: expected.to_owned(), age_ms: 2000, calls: 3 };
+        assert_eq!(image_pod(&pod, Some(facts), Time::from_millis(2500)), expected);
+        assert_eq!(image_pod(&pod, None, Time::default()).name, "pod");
+    }
 }

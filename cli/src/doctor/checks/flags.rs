@@ -10,30 +10,16 @@ use porch_fn_grpc::inflight_limit;
 use super::super::destination::{Destination, destination, ours, place};
 use super::super::facts::Facts;
 use super::super::finding::{Level, Report};
-use super::super::installation::Installed;
-use super::super::workload::Workload;
+use super::super::installation::Server;
 
 /// Memory that a program needs in addition to its messages, in bytes.
 const BASE_MEMORY: u64 = 64 * 1024 * 1024;
 
-/// The Deployment of routers or runners, and the flags that both have.
-struct Common<'a> {
-    workload: &'a Workload,
-    /// The container's memory limit in bytes.
-    memory: Option<u64>,
-    flags: &'a ServerFlags,
-}
-
-/// Returns the routers, then the runners. Skips a Deployment with invalid flags.
-fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
-    fn common<F>(installed: Option<&Installed<F>>, flags: fn(&F) -> &ServerFlags) -> Option<Common<'_>> {
-        let installed = installed?;
-        let flags = flags(installed.flags.as_ref().ok()?);
-        Some(Common { workload: &installed.workload, memory: installed.memory, flags })
-    }
-    let router = common(facts.installed.router.as_ref(), |flags| &flags.server);
-    let runner = common(facts.installed.runner.as_ref(), |flags| &flags.server);
-    router.into_iter().chain(runner)
+/// Returns the routers, then the runners, with the flags that both have. Skips a Deployment with
+/// invalid flags.
+fn servers(facts: &Facts) -> impl Iterator<Item = (&Server, &ServerFlags)> {
+    let servers = facts.installed.router.iter().chain(&facts.installed.runner);
+    servers.filter_map(|server| Some((server, server.flags.as_ref().ok()?)))
 }
 
 /// Checks that the maximum message size is the same on every hop.
@@ -44,7 +30,8 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     hops.dedup();
     let callers = hops.len();
     hops.extend(
-        programs(facts).map(|one| (one.workload.name.as_str(), one.flags.max_request_body_size as u64)),
+        servers(facts)
+            .map(|(server, flags)| (server.workload.name.as_str(), flags.max_request_body_size as u64)),
     );
     let Some(largest) = hops.iter().map(|(_, size)| *size).max() else { return };
     if hops.iter().all(|&(_, size)| size == largest) {
@@ -77,13 +64,13 @@ fn shown(bytes: u64) -> String {
 /// Checks that the memory limit is large enough for --max-inflight-bytes of requests, and for the
 /// same number of bytes of responses.
 pub(super) fn memory(facts: &Facts, report: &mut Report) {
-    for one in programs(facts) {
-        let inflight = inflight_limit(one.flags.max_inflight_bytes, one.flags.max_request_body_size);
-        let (Some(limit), Ok(inflight)) = (one.memory, inflight) else { continue };
+    for (Server { workload, memory, .. }, flags) in servers(facts) {
+        let inflight = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size);
+        let (&Some(limit), Ok(inflight)) = (memory, inflight) else { continue };
         let messages = (inflight as u64).saturating_mul(2);
         let needed = messages.saturating_add(BASE_MEMORY);
         if limit < needed {
-            let (name, limit, held) = (&one.workload.name, shown(limit), shown(messages));
+            let (name, limit, held) = (&workload.name, shown(limit), shown(messages));
             report.warning(
                 format!("Deployment {name} has a memory limit of {limit}, but may hold {held} of messages"),
                 format!("raise the limit to {} or more, or lower --max-inflight-bytes", shown(needed)),
@@ -94,9 +81,9 @@ pub(super) fn memory(facts: &Facts, report: &mut Report) {
 
 /// Checks that SIGKILL does not interrupt calls while a program drains.
 pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
-    for one in programs(facts) {
-        let (name, grace) = (&one.workload.name, one.workload.grace);
-        let (delay, timeout) = (one.flags.drain_delay, one.flags.drain_timeout);
+    for (server, flags) in servers(facts) {
+        let (name, grace) = (&server.workload.name, server.workload.grace);
+        let (delay, timeout) = (flags.drain_delay, flags.drain_timeout);
         let drain = Duration::from(delay).saturating_add(timeout.into()).as_secs();
         if drain > u64::try_from(grace).unwrap_or_default() {
             report.warning(
@@ -112,22 +99,15 @@ pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
 
 /// Checks that programs start with their flags, and that the flags agree.
 pub(super) fn flags(facts: &Facts, report: &mut Report) {
-    let installed = &facts.installed;
-    let router = installed.router.iter().map(|one| (&one.workload.name, one.flags.as_ref().err()));
-    let runner = installed.runner.iter().map(|one| (&one.workload.name, one.flags.as_ref().err()));
-    for (deployment, error) in router.chain(runner) {
-        if let Some(error) = error {
-            report.problem(format!("Deployment {deployment} does not start: {error}"), "correct its args");
+    for server in facts.installed.router.iter().chain(&facts.installed.runner) {
+        if let Err(error) = &server.flags {
+            let text = format!("Deployment {} does not start: {error}", server.workload.name);
+            report.problem(text, "correct its args");
         }
     }
     callers_tls(facts, report);
     router_count(facts, report);
-    if let (Some(router), Some(runner)) = (facts.router_flags(), facts.runner_flags()) {
-        differing(&facts.namespace, router, runner, report);
-        if report.is_empty() && router.server.max_request_body_size == runner.server.max_request_body_size {
-            report.ok("the flags of routers and runners agree");
-        }
-    }
+    differing(facts, report);
 }
 
 /// Warns if Porch calls a program of ours that expects TLS, because Porch cannot use TLS. Doctor
@@ -135,11 +115,11 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
 /// warn if Porch calls a proxy.
 fn callers_tls(facts: &Facts, report: &mut Report) {
     // Porch calls the routers, or the only runner if there are no routers.
-    let called =
-        programs(facts).find(|one| ours(facts) == Some(one.workload) && one.flags.listen_tls_cert.is_some());
+    let mut servers = servers(facts).filter(|(_, flags)| flags.listen_tls_cert.is_some());
+    let called = servers.find(|(server, _)| ours(facts) == Some(&server.workload));
     let mut callers = facts.installed.callers.iter();
     let caller = callers.find(|caller| destination(facts, &caller.address) == Destination::Ours);
-    if let (Some(called), Some(caller)) = (called, caller) {
+    if let (Some((called, _)), Some(caller)) = (called, caller) {
         let (name, caller) = (&called.workload.name, &caller.deployment);
         report.warning(
             format!("{name} has --listen-tls-cert, but {caller} connects in plain text"),
@@ -152,7 +132,9 @@ fn callers_tls(facts: &Facts, report: &mut Report) {
 /// the HPA of components/hpa allows up to three times the flag. With the default of 1, only one
 /// router is accepted.
 fn router_count(facts: &Facts, report: &mut Report) {
-    let (Some(router), Some(flags)) = (&facts.installed.router, facts.router_flags()) else { return };
+    let (Some(router), Some(flags)) = (&facts.installed.router, &facts.installed.router_flags) else {
+        return;
+    };
     let (flag, name) = (flags.router_count, &router.workload.name);
     let there = usize::try_from(router.workload.replicas).unwrap_or_default();
     let most = if flag == 1 { 1 } else { flag.saturating_mul(3) };
@@ -162,12 +144,12 @@ fn router_count(facts: &Facts, report: &mut Report) {
     }
 }
 
-fn differing(
-    namespace: &str,
-    router: &porch_fn_router::Flags,
-    runner: &porch_fn_runner_config::Flags,
-    report: &mut Report,
-) {
+/// Compares the flags of routers and runners.
+fn differing(facts: &Facts, report: &mut Report) {
+    let (Some(router), Some(runner)) = (&facts.installed.router_flags, &facts.installed.runner_flags) else {
+        return;
+    };
+    let namespace = &facts.namespace;
     let (of_routers, of_runners) = (&router.server.default_image_prefix, &runner.server.default_image_prefix);
     if of_routers != of_runners {
         report.problem(
@@ -205,5 +187,8 @@ fn differing(
         ),
         // A runner does not start with an invalid --peers, which `flags` has already reported.
         _ => {}
+    }
+    if report.is_empty() && router.server.max_request_body_size == runner.server.max_request_body_size {
+        report.ok("the flags of routers and runners agree");
     }
 }

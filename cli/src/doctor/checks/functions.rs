@@ -29,7 +29,9 @@ const MAX_IMAGES: usize = 20;
 
 /// Checks the template and wrapper image of function pods.
 pub(super) fn template(facts: &Facts, report: &mut Report) {
-    let Some(flags) = facts.runner_flags().filter(|flags| flags.has_function_pods()) else { return };
+    let Some(flags) = facts.installed.runner_flags.as_ref().filter(|flags| flags.has_function_pods()) else {
+        return;
+    };
     let image = &flags.wrapper_server_image;
     if flags.function_pod_template.is_empty() && image.is_empty() {
         return report.problem(

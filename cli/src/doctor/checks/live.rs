@@ -162,7 +162,8 @@ pub(super) fn refuses_template(facts: &Facts) -> bool {
 
 /// Reports the configuration that runners cannot use.
 pub(super) fn configuration(facts: &Facts, report: &mut Report) {
-    let of_objects = facts.runner_flags().is_some_and(|flags| flags.function_pod_template.is_empty());
+    let of_objects =
+        facts.installed.runner_flags.as_ref().is_some_and(|flags| flags.function_pod_template.is_empty());
     let pages = answers(&facts.runners).map(|(_, answer)| answer.metrics.as_str());
     let pages: Vec<_> = pages.filter(|metrics| !metrics.is_empty()).collect();
     let mut faults: BTreeMap<(Level, String), usize> = BTreeMap::new();

@@ -42,15 +42,14 @@ fn described(deployments: &[Deployment]) -> Vec<String> {
     });
     let mut lines: Vec<_> = evaluators.collect();
     lines.extend(found.router.iter().map(|router| {
-        let flags = router
-            .flags
-            .as_ref()
-            .map(|flags| format!("at most {} bytes", flags.server.max_request_body_size));
+        let flags =
+            router.flags.as_ref().map(|flags| format!("at most {} bytes", flags.max_request_body_size));
         format!("router {}: {}", router.workload.name, described_flags(flags))
     }));
     lines.extend(found.runner.iter().map(|runner| {
-        let porch = if runner.may_be_original { " (may be Porch's)" } else { "" };
-        let flags = runner.flags.as_ref().map(|flags| {
+        let porch = if found.may_be_original { " (may be Porch's)" } else { "" };
+        let flags = runner.flags.as_ref().map(|_| {
+            let flags = found.runner_flags.as_ref().unwrap();
             let (pods, wrapper) = (&flags.pod_namespace, &flags.wrapper_server_image);
             let (peers, waitlist) = (&flags.peers, flags.max_waitlist_length);
             let home = if flags.namespace.is_empty() { "" } else { ", namespace " };

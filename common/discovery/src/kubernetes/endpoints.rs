@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints};
+use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 
 use crate::publish::sorted;
@@ -90,14 +90,9 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
 /// The endpoints of the older `Endpoints` object. It has one family and at most a thousand
 /// addresses, and does not mark terminating pods.
 pub(super) fn of_endpoints(endpoints: &Endpoints) -> Vec<Candidate> {
-    let candidates = |addresses: &Option<Vec<EndpointAddress>>, readiness| {
-        let addresses = addresses.iter().flatten().filter_map(|address| address.ip.parse().ok());
-        addresses.map(move |address| (address, readiness)).collect::<Vec<_>>()
-    };
-    let mut all = Vec::new();
-    for subset in endpoints.subsets.iter().flatten() {
-        all.extend(candidates(&subset.addresses, Readiness::Ready));
-        all.extend(candidates(&subset.not_ready_addresses, Readiness::NotReady));
-    }
-    all
+    let lists = endpoints.subsets.iter().flatten().flat_map(|subset| {
+        [(&subset.addresses, Readiness::Ready), (&subset.not_ready_addresses, Readiness::NotReady)]
+    });
+    let addresses = lists.flat_map(|(list, readiness)| list.iter().flatten().map(move |it| (it, readiness)));
+    addresses.filter_map(|(address, readiness)| Some((address.ip.parse().ok()?, readiness))).collect()
 }

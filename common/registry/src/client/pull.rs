@@ -10,12 +10,10 @@ use reqwest::Response;
 use tokio::time::timeout;
 
 use super::session::{Query, Session};
-use super::{Client, NESTED, get};
+use super::{Client, get};
 use crate::RegistryError;
 use crate::digest;
-use crate::error::MANIFEST;
 use crate::failure::why;
-use crate::manifest::Document;
 
 const BLOB: &str = "layer";
 /// Longest pause within a blob.
@@ -48,16 +46,11 @@ impl Client {
     /// # Errors
     /// [`RegistryError`].
     pub async fn manifest(&self, image: &Image) -> Result<Manifest, RegistryError> {
-        self.by_mirror("manifest", image, move |image| async move { self.fetch_for_pull(&image).await }).await
-    }
-
-    async fn fetch_for_pull(&self, image: &Image) -> Result<Manifest, RegistryError> {
-        let mut session = Session::new(self, image).await?;
-        let (fetched, resolved) = self.fetch_platform(&mut session, image).await?;
-        match fetched.document {
-            Document::Manifest(_) => Ok(Manifest { resolved, digest: fetched.digest, bytes: fetched.bytes }),
-            Document::Index(_) => Err(RegistryError::malformed(MANIFEST, NESTED)),
-        }
+        let fetch = move |image| async move {
+            let mut session = Session::new(self, &image).await?;
+            Ok(self.fetch_platform(&mut session, &image).await?.0)
+        };
+        self.by_mirror("manifest", image, fetch).await
     }
 
     /// Starts to fetch a blob of the image's repository, beginning with byte `from`. A registry

@@ -5,7 +5,6 @@
 //! environment has a random token that is valid for this pod, and for one use. A token proves only
 //! which pod reports an address: the runner still probes the address before it sends calls there.
 
-use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
@@ -16,8 +15,6 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// Maximum number of pods that start. The oldest token is dropped; its pod then starts without an
 /// announcement.
 const MAX_TOKENS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
-/// The length of a token in bytes, before it is written in hexadecimal.
-const TOKEN: usize = 16;
 
 /// The tokens of pods that start.
 #[derive(Debug)]
@@ -34,13 +31,9 @@ impl Announcements {
 
     /// Makes a token for a new pod. `None` if the system has no random numbers.
     pub(super) fn token() -> Option<String> {
-        let mut bytes = [0; TOKEN];
+        let mut bytes = [0; size_of::<u128>()];
         SystemRandom::new().fill(&mut bytes).ok()?;
-        Some(bytes.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string never fails.
-            let _ = write!(text, "{byte:02x}");
-            text
-        }))
+        Some(format!("{:032x}", u128::from_be_bytes(bytes)))
     }
 
     /// Accepts the token once, for this pod.

@@ -1,5 +1,4 @@
-//! A runner's access to the pods of the cluster: executes each action of the pool in its own task,
-//! and probes pods. `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push and
+//! A runner's access to the pods of the cluster: executes the actions of the pool, and probes pods. `runner/pool/src/lib.rs` explains the pool's rules and terms, such as push and
 //! reclaim-after.
 
 #[cfg(test)]
@@ -12,28 +11,24 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_lifecycle::tasks::pass_on_panic;
 use porch_fn_pool::{
     Action, Creation, DeleteReason, Event, PodName, Reason, ResourceVersion, ShardKey, Time, Uid,
     WriteOutcome,
 };
 use porch_fn_registry::RegistryError;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tracing::Instrument;
+use tonic::async_trait;
 
 use super::announce::Announcements;
 use super::answers::{creation, deletion, pushing, retry_after};
 use super::blueprint::Blueprint;
 use super::client::{Causes, Cluster, RequestError};
-use super::metadata::ImageSource;
 use super::names;
 use super::spec::{PodOrder, object_name};
 use super::store::Store;
 use super::times::format_time;
 use crate::pods::backend::{Backend, PodFacts};
-use crate::pods::probe::{Probes, answers};
 
 /// Maximum number of attempts to create one pod. A later attempt can succeed if the API server was
 /// busy, or if an old pod still had the name.
@@ -59,17 +54,9 @@ const FAILED_GRACE: u32 = 1;
 
 /// A [`Backend`] over the pods of one namespace.
 pub(crate) struct KubernetesBackend {
-    shared: Arc<Shared>,
-    probes: Probes,
-    writes: Mutex<JoinSet<()>>,
-}
-
-/// State that the tasks of all actions share.
-pub(crate) struct Shared {
     pub(crate) cluster: Cluster,
     pub(crate) store: Arc<Store>,
     pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
-    pub(crate) images: Arc<ImageSource>,
     /// False while new pods should wait for new credentials; `None` if there is no pull secret.
     pub(crate) pull_secret: Option<watch::Receiver<bool>>,
     /// The log lines of the kinds of writes that were refused since they last succeeded.
@@ -78,31 +65,14 @@ pub(crate) struct Shared {
 
 // === impl KubernetesBackend ===
 
-impl KubernetesBackend {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, probes: Probes::default(), writes: Mutex::default() }
-    }
-
-    /// Runs `write` and sends its result to the pool.
-    fn write(&self, name: &PodName, write: impl Future<Output = Event> + Send + 'static) {
-        let shared = Arc::clone(&self.shared);
-        let task = async move { shared.store.send(write.await) };
-        let mut writes = self.writes.lock();
-        while let Some(ended) = writes.try_join_next() {
-            pass_on_panic(ended);
-        }
-        writes.spawn(task.instrument(tracing::info_span!("pod", image = %name.image, slot = name.slot)));
-    }
-}
-
+#[async_trait]
 impl Backend for KubernetesBackend {
-    fn act(&self, action: Action) {
-        let shared = Arc::clone(&self.shared);
-        match action {
+    async fn execute(&self, action: Action) -> Option<Event> {
+        Some(match action {
             // The action's `recipe` is ignored. The blueprint decides the pod's version, because
             // the pool may not know the newest version yet.
-            Action::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
-                let result = shared.create(&name, &shard_key, reclaim_after).await;
+            Action::Create { name, shard_key, reclaim_after, .. } => {
+                let result = self.create(&name, &shard_key, reclaim_after).await;
                 match &result {
                     Creation::Refused(reason) => tracing::warn!(%reason, "no pod can be created"),
                     Creation::OverQuota(reason) => {
@@ -111,53 +81,47 @@ impl Backend for KubernetesBackend {
                     _ => {}
                 }
                 Event::Created { name, result }
-            }),
-            Action::Delete { uid, resource_version, name, reason } => self.write(&name.clone(), async move {
+            }
+            Action::Delete { uid, resource_version, name, reason } => {
                 let failed = reason == DeleteReason::Failed;
-                let result = shared.delete(&name, &uid, &resource_version, failed).await;
+                let result = self.delete(&name, &uid, &resource_version, failed).await;
                 Event::Deleted { uid, result }
-            }),
+            }
             Action::Push { uid, resource_version, name, until, place_wanted } => {
-                self.write(&name.clone(), async move {
-                    let mut annotations = BTreeMap::from([(names::RECLAIM_AFTER, format_time(until))]);
-                    annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
-                    let result = shared.push(&name, &uid, &resource_version, &annotations).await;
-                    Event::Pushed { uid, result }
-                });
+                let mut annotations = BTreeMap::from([(names::RECLAIM_AFTER, format_time(until))]);
+                annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
+                let result = self.push(&name, &uid, &resource_version, &annotations).await;
+                Event::Pushed { uid, result }
             }
-            Action::Check { uid, name, number, within } => {
-                self.write(&name, async move {
-                    let answered = answers(shared.store.locate(&uid), within).await;
-                    Event::Checked { uid, number, answered }
-                });
-            }
-            Action::Disconnect { uid, .. } => shared.store.cut(&uid),
-            Action::Probe { uid, name, on: true } => {
-                self.probes.start(uid.clone(), &name.clone(), async move { shared.probe(&uid, &name).await });
-            }
-            Action::Probe { uid, on: false, .. } => self.probes.stop(&uid),
-            Action::Grant { .. } | Action::Reject { .. } => {}
-        }
+            Action::Probe { uid, name, .. } => return self.probe(uid, &name).await,
+            _ => return None,
+        })
+    }
+
+    fn disconnect(&self, uid: &Uid) {
+        self.store.cut(uid);
     }
 
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
-        self.shared.store.connection(uid)
+        self.store.connection(uid)
+    }
+
+    fn locate(&self, uid: &Uid) -> Option<Arc<Connection>> {
+        self.store.locate(uid)
     }
 
     fn facts(&self, uid: &Uid) -> Option<PodFacts> {
-        self.shared.store.facts(uid)
+        self.store.facts(uid)
     }
 }
 
-// === impl Shared ===
-
-impl Shared {
+impl KubernetesBackend {
     async fn create(&self, name: &PodName, shard_key: &ShardKey, reclaim_after: Time) -> Creation {
         let Some(object_name) = object_name(name) else {
             return refused("invalid_image", "no pod can be named after the image reference");
         };
         let deadline = Instant::now() + CREATE_TIMEOUT;
-        let metadata = timeout_at(deadline, self.images.metadata(&name.image)).await;
+        let metadata = timeout_at(deadline, self.store.images.metadata(&name.image)).await;
         let metadata = match metadata.unwrap_or(Err(RegistryError::Unreachable)) {
             Ok(metadata) => metadata,
             Err(error) => {
@@ -281,8 +245,7 @@ impl Shared {
                 WriteOutcome::Ok
             }
             Err(error) => {
-                self.log_failure(NOT_DELETED, &object_name, &error);
-                let outcome = self.read_after_conflict(&object_name, uid, deletion(&error)).await;
+                let outcome = self.failed(NOT_DELETED, &object_name, uid, &error, deletion(&error)).await;
                 sleep(retry_after(&error).unwrap_or_default()).await;
                 outcome
             }
@@ -303,33 +266,36 @@ impl Shared {
                 self.store.record_pod(&pod).map_or(WriteOutcome::Gone, |_| WriteOutcome::Ok)
             }
             Err(error) => {
-                self.log_failure(NOT_PUSHED, &object_name, &error);
                 // No pause here: calls may wait for the result, and the pool itself pauses before
                 // the next push.
-                self.read_after_conflict(&object_name, uid, pushing(&error)).await
+                self.failed(NOT_PUSHED, &object_name, uid, &error, pushing(&error)).await
             }
         }
     }
 
-    /// Reads the pod after a conflict. It does so without a pause, because a call may wait for the
-    /// result.
-    async fn read_after_conflict(&self, object_name: &str, uid: &Uid, outcome: WriteOutcome) -> WriteOutcome {
+    /// Logs a failed write, and returns its `outcome`. Only the first refusal is a warning, because a
+    /// refusal usually repeats for all pods. Conflicts and vanished pods are normal, and the watch
+    /// logs an outage. Reads the pod after a conflict, without a pause, because a call may wait for
+    /// the result.
+    async fn failed(
+        &self,
+        what: &'static str,
+        pod: &str,
+        uid: &Uid,
+        error: &RequestError,
+        outcome: WriteOutcome,
+    ) -> WriteOutcome {
+        let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
+        let error = Causes(error).to_string();
+        if is_refusal && self.refused.lock().insert(what) {
+            tracing::warn!(pod, error, "{what}");
+        } else {
+            tracing::debug!(pod, error, "{what}");
+        }
         if outcome == WriteOutcome::Conflict {
-            self.record_answer(self.cluster.get_pod(object_name).await, uid);
+            self.record_answer(self.cluster.get_pod(pod).await, uid);
         }
         outcome
-    }
-
-    /// Logs a failed write. Only the first refusal is a warning, because a refusal usually repeats
-    /// for all pods. Conflicts and vanished pods are normal, and the watch logs an outage.
-    fn log_failure(&self, what: &'static str, pod: &str, error: &RequestError) {
-        let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
-        let error = Causes(error);
-        if is_refusal && self.refused.lock().insert(what) {
-            tracing::warn!(pod, %error, "{what}");
-        } else {
-            tracing::debug!(pod, %error, "{what}");
-        }
     }
 }
 

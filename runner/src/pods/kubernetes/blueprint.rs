@@ -12,13 +12,12 @@ use porch_fn_flags::LogFormat;
 use porch_fn_image::Image;
 use porch_fn_pool::{ImageContent, ImageKey, PodRecipe, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
-use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::metadata::ImageSource;
 use super::spec::{self, Extras, PodOrder};
 use super::template::{Source, Template};
-use crate::pods::configure::{OriginOf, Origins};
+use crate::pods::configure::{OriginOf, Origins, next_image};
 use crate::settings::CurrentSettings;
 
 /// Prefixes of public images, as in Porch 1.6 and 1.5. Pods of these images get no pull secret.
@@ -189,14 +188,9 @@ impl Origins for Blueprints {
     async fn changed(&mut self) -> Option<ImageKey> {
         tokio::select! {
             Ok(()) = self.templates.changed() => None,
-            image = self.image_changes.recv() => match image {
-                // A changed image affects only its own recipe. Report only this image, not all
-                // images: after a start, thousands of images become known one by one.
-                Ok(image) => Some(ImageKey::from(image.as_str())),
-                Err(RecvError::Lagged(_)) => None,
-                Err(RecvError::Closed) => std::future::pending().await,
-            },
-            else => std::future::pending().await,
+            // A changed image affects only its own recipe. Report only this image, not all images:
+            // after a start, thousands of images become known one by one.
+            image = next_image(&mut self.image_changes) => image.map(|image| ImageKey::from(image.as_str())),
         }
     }
 }

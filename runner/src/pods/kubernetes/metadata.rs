@@ -5,11 +5,10 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Metadata, RegistryError, ResolveError};
+use tonic::async_trait;
 
 use crate::clock::time;
 use crate::pods::backend::Catalog;
@@ -92,19 +91,16 @@ impl ImageSource {
 }
 
 /// Accepts every image: only the creation of a pod shows whether the image exists.
+#[async_trait]
 impl Catalog for ImageSource {
     fn knows(&self, _: &Image) -> bool {
         true
     }
 
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         match self.file.highest(image, constraint) {
-            Some(listed) => std::future::ready(Ok(listed)).boxed(),
-            None => self.registries.resolve(image, constraint).boxed(),
+            Some(listed) => Ok(listed),
+            None => self.registries.resolve(image, constraint).await,
         }
     }
 }

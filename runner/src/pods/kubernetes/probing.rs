@@ -1,6 +1,7 @@
 //! Probes pods, and asks the API server whether they still exist, because the watch may be late or
 //! lose its connection without an error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,7 +10,7 @@ use porch_fn_backoff::Backoff;
 use porch_fn_pool::{Event, PodName, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
-use super::backend::Shared;
+use super::backend::KubernetesBackend;
 use super::client::{Causes, RequestError};
 use super::store::Connect;
 use crate::pods::probe::{INTERVAL, until_serving};
@@ -27,19 +28,18 @@ const ENDING_LOOK: Duration = Duration::from_secs(4);
 /// How often the Service of a probed pod is checked.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
-impl Shared {
+impl KubernetesBackend {
     /// Probes the pod until it serves, is gone, or its Service cannot be created.
-    pub(super) async fn probe(&self, uid: &Uid, name: &PodName) {
-        let Some(object_name) = self.object_name(uid, name) else { return };
-        let refused = tokio::select! {
-            () = self.until_serving(&object_name, uid) => {
-                self.store.record_served(uid);
-                return self.store.send(Event::Ready(uid.clone()));
+    pub(super) async fn probe(&self, uid: Uid, name: &PodName) -> Option<Event> {
+        let object_name = self.object_name(&uid, name)?;
+        tokio::select! {
+            () = self.until_serving(&object_name, &uid) => {
+                self.store.record_served(&uid);
+                Some(Event::Ready(uid))
             }
-            () = self.look_after(&object_name, uid) => return,
-            refused = self.keep_service(&object_name, uid) => refused,
-        };
-        self.store.send(Event::Failed { uid: uid.clone(), reason: refused });
+            () = self.look_after(&object_name, &uid) => None,
+            reason = self.keep_service(&object_name, &uid) => Some(Event::Failed { uid, reason }),
+        }
     }
 
     async fn until_serving(&self, object_name: &str, uid: &Uid) {
@@ -80,7 +80,7 @@ impl Shared {
 
     /// Asks the API server, forever, for pods that should be gone. Until the runner knows that such
     /// a pod is gone, no new pod can have its name, and callers wait.
-    pub(crate) async fn look_after_ending(&self) {
+    pub(crate) async fn look_after_ending(self: Arc<Self>) {
         loop {
             sleep(ENDING_LOOK).await;
             let ending = self.store.ending_for(ENDING_LOOK);

@@ -10,7 +10,7 @@ use porch_fn_pool::{Creation, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
 use super::answers::creation;
-use super::backend::Shared;
+use super::backend::KubernetesBackend;
 use super::client::{Causes, RequestError};
 use super::names::is_ours;
 
@@ -26,7 +26,7 @@ const MAY_NOT_DELETE: &str = "the Service of an earlier pod has the name of the 
                               runner may not delete that Service: grant the runner's service account the \
                               Role of the deployment manifests in the function namespace";
 
-impl Shared {
+impl KubernetesBackend {
     /// Creates `service` unless it exists. Retries until the Service exists or the API server
     /// refuses it.
     pub(super) async fn ensure_service(

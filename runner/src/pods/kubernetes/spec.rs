@@ -179,26 +179,21 @@ fn patch_function(container: &mut Container, order: &PodOrder<'_>, extras: &Extr
         // content of a digest never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
     }
+    let variable = |name: &str, value: Option<&str>| {
+        let value = value.map(str::to_owned);
+        EnvVar { name: name.to_owned(), value, value_from: None }
+    };
     if extras.prestart {
         // Other wrappers, such as Porch's, would refuse a flag.
-        let value = Some("true".to_owned());
-        let variable = EnvVar { name: names::PRESTART.to_owned(), value, value_from: None };
-        container.env.get_or_insert_default().push(variable);
+        container.env.get_or_insert_default().push(variable(names::PRESTART, Some("true")));
     }
     if let Some((runner, token)) = order.announce {
-        let variables = [(names::ANNOUNCE_TO, runner), (names::ANNOUNCE_TOKEN, token)];
-        let variables = variables.map(|(name, value)| EnvVar {
-            name: name.to_owned(),
-            value: Some(value.to_owned()),
-            value_from: None,
-        });
+        let mut address = variable(names::ANNOUNCE_ADDRESS, None);
         let field = ObjectFieldSelector { api_version: None, field_path: "status.podIP".to_owned() };
-        let address = EnvVar {
-            name: names::ANNOUNCE_ADDRESS.to_owned(),
-            value: None,
-            value_from: Some(EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() }),
-        };
-        container.env.get_or_insert_default().extend(variables.into_iter().chain([address]));
+        address.value_from = Some(EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() });
+        let to = variable(names::ANNOUNCE_TO, Some(runner));
+        let token = variable(names::ANNOUNCE_TOKEN, Some(token));
+        container.env.get_or_insert_default().extend([to, token, address]);
     }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);

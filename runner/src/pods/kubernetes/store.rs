@@ -56,8 +56,9 @@ pub(crate) struct Store {
     events: mpsc::UnboundedSender<Event>,
     /// With `--pod-announce`.
     pub(super) announcements: Option<Announcements>,
-    /// Learns from pods the entrypoints of images, and which images a registry lacks or denies.
-    images: Arc<ImageSource>,
+    /// The metadata of images. It learns from pods the entrypoints of images, and which images a
+    /// registry lacks or denies.
+    pub(super) images: Arc<ImageSource>,
     /// Lock this before `state`, and hold it until the pool is notified.
     reports: Mutex<Reports>,
     /// Every call takes this lock, so hold it only briefly.

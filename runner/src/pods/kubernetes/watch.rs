@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::backend::Shared;
+use super::backend::KubernetesBackend;
 use super::client::Causes;
 use super::names;
 
@@ -22,7 +22,7 @@ const PAGE: u32 = 500;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Watches pods forever. `synced` becomes true after the first list.
-pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
+pub(crate) async fn pods(shared: Arc<KubernetesBackend>, synced: watch::Sender<bool>) {
     let store = &shared.store;
     let record = |change| match change {
         Some(Change::Applied(pod)) => drop(store.record_pod(&pod)),
@@ -39,7 +39,7 @@ pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
 }
 
 /// Watches Services forever.
-pub(crate) async fn services(shared: Arc<Shared>) {
+pub(crate) async fn services(shared: Arc<KubernetesBackend>) {
     let store = &shared.store;
     let trim = |service: &mut Service| service.metadata.managed_fields = None;
     let record = |change: Option<Change<Service>>| match change {

@@ -1,6 +1,9 @@
 //! The set of local pods, shared by the runners of one process: names, versions, preconditions,
 //! events.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -9,19 +12,20 @@ use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_lifecycle::tasks::pass_on_panic;
 use porch_fn_pool::{
-    Creation, Event, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
-    WriteOutcome,
+    Action, Creation, Event, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey,
+    Time, Uid, WriteOutcome,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tonic::async_trait;
 use tracing::Instrument;
 
 use super::process::{self, LocalOptions, Place};
 use super::sandboxes::Sandboxes;
 use crate::clock::now;
-use crate::pods::backend::PodFacts;
+use crate::pods::backend::{Backend, PodFacts};
 use crate::pods::commands::ImageCommands;
-use crate::pods::probe::CONNECTION;
+use crate::pods::probe::{CONNECTION, until_serving};
 
 /// All local pods. Cheap to clone. [`stop`](Self::stop) ends the processes. Dropping the last clone
 /// also ends them: it closes the wrappers' stdin, and each wrapper then ends.
@@ -89,7 +93,7 @@ impl LocalCluster {
     }
 
     /// Sends the existing pods to `events`, and then every change.
-    pub(super) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
+    pub(crate) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
         let mut state = self.0.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
         // This fails if the runner has stopped. The next event then removes its subscription.
@@ -108,13 +112,7 @@ impl LocalCluster {
         while supervisors.join_next().await.is_some() {}
     }
 
-    pub(super) fn create(
-        &self,
-        name: PodName,
-        shard_key: ShardKey,
-        recipe: PodRecipe,
-        reclaim_after: Time,
-    ) -> Creation {
+    fn create(&self, name: PodName, shard_key: ShardKey, recipe: PodRecipe, reclaim_after: Time) -> Creation {
         let refused = |reason: &str| Creation::Refused(Reason::new("other", reason));
         let command = self.functions().command(&name.image).map(<[String]>::to_vec);
         if command.is_none() && self.sandboxes().is_none() {
@@ -129,7 +127,6 @@ impl LocalCluster {
         }
         let resource_version = state.next_version();
         let uid = Uid::from(format!("local-{}", resource_version.as_str()));
-        let span = tracing::info_span!("pod", image = %name.image, slot = name.slot);
         let image = name.image.clone();
         let pod = Pod {
             name,
@@ -148,11 +145,11 @@ impl LocalCluster {
             pass_on_panic(ended);
         }
         let supervisor = supervise(Arc::downgrade(&self.0), uid.clone(), image, command, stopped);
-        state.supervisors.spawn(supervisor.instrument(span));
+        state.supervisors.spawn(supervisor.in_current_span());
         Creation::Ok(uid)
     }
 
-    pub(super) fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
+    fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
         let mut state = self.0.state.lock();
         let outcome = state.write(uid, judged, |local| {
             local.pod.terminating_since = Some(now() + process::GRACE);
@@ -168,7 +165,7 @@ impl LocalCluster {
         outcome
     }
 
-    pub(super) fn push(
+    fn push(
         &self,
         uid: &Uid,
         judged: &ResourceVersion,
@@ -181,34 +178,61 @@ impl LocalCluster {
         })
     }
 
-    /// Closes the connection to the pod. The next call dials a new one.
-    pub(super) fn disconnect(&self, uid: &Uid) {
+    /// Waits until the pod's wrapper listens. If the pod ends before, waits until the caller stops.
+    async fn until_located(&self, uid: &Uid) {
+        let mut changes = self.0.changes.subscribe();
+        while self.connection(uid).is_none() {
+            // The sender is here.
+            let _ = changes.changed().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for LocalCluster {
+    async fn execute(&self, action: Action) -> Option<Event> {
+        Some(match action {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
+                let result = self.create(name.clone(), shard_key, recipe, reclaim_after);
+                Event::Created { name, result }
+            }
+            Action::Delete { uid, resource_version, .. } => {
+                let result = self.delete(&uid, &resource_version);
+                Event::Deleted { uid, result }
+            }
+            Action::Push { uid, resource_version, until, place_wanted, .. } => {
+                let result = self.push(&uid, &resource_version, until, place_wanted);
+                Event::Pushed { uid, result }
+            }
+            Action::Probe { uid, .. } => {
+                // The pool stops the probe when the pod is gone.
+                self.until_located(&uid).await;
+                until_serving(|| self.connection(&uid)).await;
+                Event::Ready(uid)
+            }
+            _ => return None,
+        })
+    }
+
+    fn disconnect(&self, uid: &Uid) {
         if let Some(local) = self.0.state.lock().pods.get_mut(uid)
             && let Some((place, connection)) = local.wrapper.take()
         {
             connection.close();
+            // The next call dials it.
             local.wrapper = connect(place);
         }
     }
 
-    /// The connection to the pod's wrapper, once the wrapper listens.
-    pub(super) fn locate(&self, uid: &Uid) -> Option<Arc<Connection>> {
+    /// There is none before the wrapper listens.
+    fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let state = self.0.state.lock();
         let (_, connection) = state.pods.get(uid)?.wrapper.as_ref()?;
         Some(Arc::clone(connection))
     }
 
-    /// Waits until the pod's wrapper listens. If the pod ends before, waits until the caller stops.
-    pub(super) async fn until_located(&self, uid: &Uid) {
-        let mut changes = self.0.changes.subscribe();
-        while self.locate(uid).is_none() {
-            // The sender is here.
-            let _ = changes.changed().await;
-        }
-    }
-
-    /// The pod, as people know it: its name is its UID.
-    pub(super) fn facts(&self, uid: &Uid) -> Option<PodFacts> {
+    /// The pod's name is its UID.
+    fn facts(&self, uid: &Uid) -> Option<PodFacts> {
         let created = self.0.state.lock().pods.get(uid)?.created;
         Some(PodFacts { name: uid.to_string(), created: Some(created), cause: None })
     }
@@ -331,75 +355,5 @@ impl State {
 
     fn send(&mut self, event: &Event) {
         self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use porch_fn_flags::LogFormat;
-    use tempfile::tempdir;
-    use tokio::time::{sleep, timeout};
-
-    use std::ffi::OsString;
-
-    use super::*;
-
-    fn cluster(script: &str) -> LocalCluster {
-        let mut functions = ImageCommands::default();
-        functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
-        let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
-        LocalCluster::new(LocalOptions {
-            wrapper,
-            max_message: 1 << 20,
-            log_level: 0,
-            log_format: LogFormat::Text,
-            prestart: false,
-            functions,
-            sandboxes: None,
-        })
-    }
-
-    fn create(cluster: &LocalCluster) -> Creation {
-        let name = PodName { image: "example.com/f:v1".into(), ..PodName::default() };
-        cluster.create(name, "key".into(), PodRecipe::default(), now())
-    }
-
-    #[tokio::test]
-    async fn a_pod_that_dies_during_its_deletion_frees_its_name() {
-        let cluster = cluster("read line");
-        let (sender, mut events) = mpsc::unbounded_channel();
-        cluster.subscribe(sender);
-        assert!(matches!(create(&cluster), Creation::Ok(_)));
-        let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
-        let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();
-        assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), WriteOutcome::Ok);
-        cluster.0.state.lock().ended(&pod.uid, Some(Reason::new("exited", "signal: killed")));
-        let gone = std::iter::from_fn(|| events.try_recv().ok())
-            .any(|event| matches!(event, Event::Gone(uid) if uid == pod.uid));
-        assert!(gone);
-        assert!(matches!(create(&cluster), Creation::Ok(_)));
-    }
-
-    /// The wrapper must end by itself: a killed wrapper could not end the functions that it runs.
-    #[tokio::test]
-    async fn pods_end_by_themselves_when_the_cluster_is_dropped() {
-        let directory = tempdir().unwrap();
-        let path = |name| directory.path().join(name);
-        let until_exists = async |name| {
-            let exists = async {
-                while !path(name).exists() {
-                    sleep(Duration::from_millis(2)).await;
-                }
-            };
-            timeout(Duration::from_secs(20), exists).await.unwrap();
-        };
-        let (begun, ended) = (path("begun"), path("ended"));
-        let cluster = cluster(&format!(">{}; read line; >{}", begun.display(), ended.display()));
-        assert!(matches!(create(&cluster), Creation::Ok(_)));
-        until_exists("begun").await;
-        drop(cluster);
-        until_exists("ended").await;
     }
 }

@@ -1,18 +1,16 @@
 //! The images that can have local pods: those with a command, and with sandboxes all others.
 
-use std::sync::Arc;
+use std::future::pending;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, pending, ready};
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, PodRecipe};
 use porch_fn_registry::ResolveError;
-use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::broadcast;
+use tonic::async_trait;
 
-use super::{LocalCluster, Sandboxes};
+use super::LocalCluster;
 use crate::pods::backend::Catalog;
-use crate::pods::commands::ImageCommands;
-use crate::pods::configure::{OriginOf, Origins};
+use crate::pods::configure::{OriginOf, Origins, next_image};
 use crate::settings::CurrentSettings;
 
 /// The configuration of all sandboxes. Its own flags change only with the process.
@@ -21,8 +19,7 @@ const VERSION: &str = "sandbox";
 /// Knows which images can have local pods, and what their pods are made of.
 #[derive(Debug)]
 pub(crate) struct LocalImages {
-    commands: ImageCommands,
-    sandboxes: Option<Arc<dyn Sandboxes>>,
+    cluster: LocalCluster,
     changes: Option<broadcast::Receiver<ImageKey>>,
 }
 
@@ -30,42 +27,38 @@ pub(crate) struct LocalImages {
 
 impl LocalImages {
     pub(crate) fn new(cluster: &LocalCluster) -> Self {
-        let sandboxes = cluster.sandboxes().cloned();
-        let changes = sandboxes.as_deref().map(Sandboxes::changes);
-        Self { commands: cluster.functions().clone(), sandboxes, changes }
+        let changes = cluster.sandboxes().map(|sandboxes| sandboxes.changes());
+        Self { cluster: cluster.clone(), changes }
     }
 }
 
+#[async_trait]
 impl Catalog for LocalImages {
     /// With sandboxes, only the creation of a pod shows whether an image exists.
     fn knows(&self, image: &Image) -> bool {
-        self.sandboxes.is_some() || self.commands.knows(image)
+        self.cluster.sandboxes().is_some() || self.cluster.functions().knows(image)
     }
 
     fn listed(&self) -> Option<Vec<&str>> {
-        self.sandboxes.is_none().then(|| self.commands.images())
+        self.cluster.sandboxes().is_none().then(|| self.cluster.functions().images())
     }
 
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
-        match (self.commands.highest(image, constraint), &self.sandboxes) {
-            (Some(listed), _) => ready(Ok(listed)).boxed(),
-            (None, Some(sandboxes)) => sandboxes.resolve(image, constraint),
-            (None, None) => ready(Err(ResolveError::NoMatch)).boxed(),
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
+        match (self.cluster.functions().highest(image, constraint), self.cluster.sandboxes()) {
+            (Some(listed), _) => Ok(listed),
+            (None, Some(sandboxes)) => sandboxes.resolve(image, constraint).await,
+            (None, None) => Err(ResolveError::NoMatch),
         }
     }
 }
 
 impl Origins for LocalImages {
     fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
-        let (commands, sandboxes) = (self.commands.clone(), self.sandboxes.clone());
+        let cluster = self.cluster.clone();
         Box::new(move |image| {
-            let recipe = commands.recipe(image);
+            let recipe = cluster.functions().recipe(image);
             recipe.or_else(|| {
-                let content = sandboxes.as_ref()?.content(image);
+                let content = cluster.sandboxes()?.content(image);
                 Some(PodRecipe { content, ..PodRecipe::of(VERSION, None) })
             })
         })
@@ -74,11 +67,7 @@ impl Origins for LocalImages {
     async fn changed(&mut self) -> Option<ImageKey> {
         match &mut self.changes {
             None => pending().await,
-            Some(changes) => match changes.recv().await {
-                Ok(image) => Some(image),
-                Err(RecvError::Lagged(_)) => None,
-                Err(RecvError::Closed) => pending().await,
-            },
+            Some(changes) => next_image(changes).await,
         }
     }
 }

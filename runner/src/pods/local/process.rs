@@ -15,7 +15,7 @@ use porch_fn_pool::Reason;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use wrapper_server::go_exit_text;
@@ -67,7 +67,7 @@ pub(super) async fn run(
     stopped: &mut oneshot::Receiver<Infallible>,
     listening: impl FnOnce(Place),
 ) -> Option<Reason> {
-    let (mut child, stdin) = match spawn_wrapper(options, command) {
+    let mut child = match spawn_wrapper(options, command) {
         Ok(spawned) => spawned,
         Err(error) => {
             let text = format!("the wrapper-server cannot be started: {error}; see --wrapper-server");
@@ -77,7 +77,7 @@ pub(super) async fn run(
     // Keeps stdin open, because `wait` would close it. When this process or this future ends, the
     // wrapper's stdin closes, so the wrapper ends its functions and itself. A killed wrapper would
     // leave its functions running.
-    let _stdin = stdin;
+    let _stdin = child.stdin.take();
     let mut stdout = child.stdout.take();
     let ended = async {
         if let Some(address) = first_line(stdout.as_mut()).await {
@@ -104,32 +104,22 @@ pub(super) async fn run(
     failure
 }
 
-type Spawned = (Child, Option<ChildStdin>);
-
-fn spawn_wrapper(options: &LocalOptions, command: &[String]) -> io::Result<Spawned> {
+fn spawn_wrapper(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
     let (program, leading) = options.wrapper.split_first().ok_or(ErrorKind::InvalidInput)?;
-    let mut wrapper = Command::new(program);
-    wrapper
+    Command::new(program)
         .args(leading)
         .args(["--address=127.0.0.1", "--port=0"])
         .args(options.wrapper_args())
         .arg("--")
         .args(command)
         .env_clear()
-        .envs(environment(&[]));
-    spawn(&mut wrapper)
-}
-
-fn spawn(command: &mut Command) -> io::Result<Spawned> {
-    let mut child = command
+        .envs(environment(&[]))
         // An interrupt from the terminal must reach only the runner, which drains and then ends its
         // pods.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()?;
-    let stdin = child.stdin.take();
-    Ok((child, stdin))
+        .spawn()
 }
 
 /// Reads the first line: `...listening on ADDRESS`, or an object with the field `address`.

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Namespace;
@@ -52,10 +53,11 @@ async fn a_pod_that_announces_itself_is_used_before_the_api_server_reports_its_a
     assert!(announced >= Some(1), "no pod announced itself first");
 }
 
-/// With --predict, the first call of a known pipeline starts the pods of all its functions.
+/// With --predict, the first call of a known pipeline starts the pods of all its functions. How long
+/// that takes depends on what else the node does, so the order of events is asserted, and not times.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_known_cold_pipeline_costs_about_one_cold_start() {
+async fn a_known_cold_pipeline_starts_all_its_pods_at_once() {
     let setup = Setup::new().await;
     let mut images = Vec::new();
     for name in ["pipeline-a:v1", "pipeline-b:v1", "pipeline-c:v1"] {
@@ -74,7 +76,12 @@ async fn a_known_cold_pipeline_costs_about_one_cold_start() {
             }
             took.push(began.elapsed());
             let called = Instant::now();
-            for pod in setup.pods().await {
+            let pods = setup.pods().await;
+            // The first call of the pipeline is the one that the router learns from.
+            if predict && took.len() > 1 {
+                assert!(started_together(&pods), "after {took:?}: {pods:#?}");
+            }
+            for pod in pods {
                 setup.delete(&pod, &DeleteParams::default()).await;
             }
             setup.namespace.wait_empty::<Pod>(PATIENCE).await;
@@ -87,11 +94,18 @@ async fn a_known_cold_pipeline_costs_about_one_cold_start() {
         let first = took.remove(0);
         took.sort();
         figure(&format!("cold pipelines of three functions {round}: first {first:.2?}, then {took:.2?}"));
-        if predict {
-            // Three cold starts, one after the other, take three times as long.
-            assert!(took[took.len() / 2] < first * 2 / 3, "{took:?} {first:?}");
-        }
     }
+}
+
+/// Whether each pod was created before one of them was ready. The API server counts in seconds.
+fn started_together(pods: &[Pod]) -> bool {
+    let created = pods.iter().map(|pod| pod.creation_timestamp().unwrap().0).max();
+    let ready = pods.iter().map(|pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
+        ready.filter_map(|condition| Some(condition.last_transition_time.as_ref()?.0)).next().unwrap()
+    });
+    created <= ready.min()
 }
 
 /// Starts a runner with these flags, and calls its function without a pod, again and again.

@@ -40,7 +40,7 @@ struct Outside {
 
 /// The numbers to try. The images of each part are in one archive.
 fn parts() -> Vec<Vec<u32>> {
-    const PART: usize = 64;
+    const PART: usize = 16;
     let all = std::env::var("PORCH_FN_TEST_DESCRIPTORS").is_ok_and(|which| which == "all");
     let numbers: Vec<_> = if all { (0..=1023).collect() } else { (0..=31).chain([1023]).collect() };
     numbers.chunks(PART).map(<[u32]>::to_vec).collect()

@@ -105,8 +105,13 @@ const RUNS: [(&str, &str, &str, i32); 18] = [
     ("missing example.com/fn/results:v1", LIST, "oops\n", 3),
     ("missing example.com/fn/no-program:v1", "", "ENGINE: ", 127),
     ("missing example.com/fn/not-executable:v1", "", "ENGINE: ", 126),
-    ("missing --rm=false example.com/fn/cat:v1", "", "ENGINE: `--rm=false` is not answered", 125),
-    ("missing -i=x example.com/fn/cat:v1", "", "ENGINE: `-i=x` is not answered", 125),
+    (
+        "missing --rm=false example.com/fn/cat:v1",
+        "",
+        "ENGINE: `run` is always with --rm and --interactive",
+        125,
+    ),
+    ("missing -i=x example.com/fn/cat:v1", "", "ENGINE: run: invalid value 'x' for '--interactive", 125),
 ];
 
 /// Mounts that are refused, and the reason.
@@ -179,13 +184,15 @@ async fn each_line_of_kpt_and_kustomize_has_an_engines_answer() {
             for (mount, reason) in REFUSED {
                 let ended = call(&format!("{KPT} missing --mount {mount} example.com/fn/cat:v1")).await;
                 let (text, mount) = (stderr(&ended), mount.replace("DATA", &data));
-                let expected = format!("{engine}: --mount {mount:?}: {reason}; write type=bind,");
-                assert!(text.starts_with(&expected) && text.lines().count() == 1, "{text}");
+                let expected = format!("--mount <MOUNT>': {mount:?}: {reason}; write type=bind,");
+                assert!(text.starts_with(&format!("{engine}: run: ")) && text.lines().count() == 1, "{text}");
+                assert!(text.contains(&expected), "{text}");
                 assert_eq!((stdout(&ended), ended.status.code()), (String::new(), Some(125)));
             }
             same("run --rm -i example.com/fn/echo:v1 --help", "--help\n", "", 0).await;
             same("run --rm example.com/fn/echo:v1 --help", "--help\n", "", 0).await;
             same("run --rm -i example.com/fn/fails:v1 --help", "", "oops\n", 3).await;
+            same("run example.com/fn/echo:v1 -e A --user=7 -- -i", "-e A --user=7 -- -i\n", "", 0).await;
             same(&format!("{KUSTOMIZE} -e LOG_TO_STDERR=true example.com/fn/cat:v1"), LIST, "", 0).await;
             let ended = call(&format!("{KPT} missing -e A=1 -e Z=2 -e NOT_SET example.com/fn/env:v1")).await;
             let variables = stdout(&ended);
@@ -201,7 +208,7 @@ async fn each_line_of_kpt_and_kustomize_has_an_engines_answer() {
             for (line, expected) in [
                 ("build .", "\"build .\" is not answered: only `version`"),
                 ("image ls", "\"image ls\" is not answered"),
-                ("run --privileged x", "`run --privileged` is not answered"),
+                ("run --privileged x", "run: unexpected argument '--privileged' found"),
             ] {
                 let ended = call(line).await;
                 let expected = format!("{engine}: {expected}");

@@ -96,8 +96,8 @@ fn a_template_that_runners_refuse_is_reported_by_name() {
         (config_map, "mine", "--function-pod-template"),
     ] {
         let mut facts = Facts { template, ..facts() };
-        let flags = &mut facts.installed.runner.as_mut().unwrap().flags;
-        flags.as_mut().unwrap().function_pod_template = flag.to_owned();
+        let flags = facts.installed.runner_flags.as_mut();
+        flags.unwrap().function_pod_template = flag.to_owned();
         for runner in [0, 1] {
             replace(&mut facts, runner, "\"pod-cache-config\"} 1", "\"function-pod-template\"} 0");
         }

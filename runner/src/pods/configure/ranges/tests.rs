@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use porch_fn_registry::ResolveError;
 use porch_fn_settings::{
@@ -27,30 +25,24 @@ struct Registry {
     most_open: AtomicUsize,
 }
 
+#[tonic::async_trait]
 impl Catalog for Registry {
     fn knows(&self, _: &Image) -> bool {
         true
     }
 
-    fn resolve<'a>(
-        &'a self,
-        image: &'a Image,
-        constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
-        async {
-            *self.requests.lock() += 1;
-            let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most_open.fetch_max(open, Ordering::Relaxed);
-            sleep(Duration::from_millis(1)).await;
-            let known = |(text, _): &(&&str, &&str)| Constraint::parse(text).unwrap() == *constraint;
-            let known = self.tags.lock().iter().find(known).map(|(_, tag)| *tag);
-            if known == Some("") {
-                pending::<()>().await;
-            }
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            known.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
+        *self.requests.lock() += 1;
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_open.fetch_max(open, Ordering::Relaxed);
+        sleep(Duration::from_millis(1)).await;
+        let known = |(text, _): &(&&str, &&str)| Constraint::parse(text).unwrap() == *constraint;
+        let known = self.tags.lock().iter().find(known).map(|(_, tag)| *tag);
+        if known == Some("") {
+            pending::<()>().await;
         }
-        .boxed()
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        known.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
     }
 }
 

@@ -21,11 +21,10 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
     let (images, _) = fake::images(FakeRegistry { delay, ..FakeRegistry::default() });
     let (events, _received) = mpsc::unbounded_channel();
     let (_blueprints, blueprint) = watch::channel(Arc::new(blueprint));
-    let shared = Shared {
+    let shared = KubernetesBackend {
         cluster: Cluster::new(fake::client(|_, _, _| None), "functions"),
-        store: Arc::new(Store::new(Connect::PodIp, None, Arc::clone(&images), events)),
+        store: Arc::new(Store::new(Connect::PodIp, None, images, events)),
         blueprint,
-        images,
         pull_secret: None,
         refused: Mutex::default(),
     };

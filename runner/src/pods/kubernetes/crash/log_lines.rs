@@ -54,8 +54,7 @@ impl Line<'_> {
         let Self { container, reason, message, end } = self;
         let container = container.map_or_else(String::new, |name| format!("container {name}: "));
         let end = end.map_or_else(String::new, |(code, _)| format!(", exit code {code}"));
-        let message = &message[message.ceil_char_boundary(message.len().saturating_sub(MAX_CAUSE))..];
-        let message = message.trim();
+        let message = end_of(message, MAX_CAUSE).trim();
         let colon = if message.is_empty() { "" } else { ": " };
         format!("{container}{reason}{end}{colon}{message}")
     }
@@ -119,6 +118,9 @@ fn ends(status: &PodStatus) -> impl Iterator<Item = Line<'_>> {
 
 /// The end of a text, where its last lines are.
 fn last_bytes(text: Option<&str>) -> &str {
-    let text = text.unwrap_or_default();
-    &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_TEXT))..]
+    end_of(text.unwrap_or_default(), MAX_TEXT)
+}
+
+fn end_of(text: &str, bytes: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }

@@ -95,7 +95,7 @@ impl Store {
     }
 
     /// Closes idle connections, forever.
-    pub(crate) async fn follow_idle(&self) {
+    pub(crate) async fn follow_idle(self: Arc<Self>) {
         loop {
             sleep(CHECK_EVERY).await;
             self.close_idle();

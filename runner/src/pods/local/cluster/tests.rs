@@ -1,0 +1,68 @@
+//! Tests that pods end, and that their names become free.
+
+use std::time::Duration;
+
+use porch_fn_flags::LogFormat;
+use tempfile::tempdir;
+use tokio::time::{sleep, timeout};
+
+use std::ffi::OsString;
+
+use super::*;
+
+fn cluster(script: &str) -> LocalCluster {
+    let mut functions = ImageCommands::default();
+    functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
+    let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
+    LocalCluster::new(LocalOptions {
+        wrapper,
+        max_message: 1 << 20,
+        log_level: 0,
+        log_format: LogFormat::Text,
+        prestart: false,
+        functions,
+        sandboxes: None,
+    })
+}
+
+fn create(cluster: &LocalCluster) -> Creation {
+    let name = PodName { image: "example.com/f:v1".into(), ..PodName::default() };
+    cluster.create(name, "key".into(), PodRecipe::default(), now())
+}
+
+#[tokio::test]
+async fn a_pod_that_dies_during_its_deletion_frees_its_name() {
+    let cluster = cluster("read line");
+    let (sender, mut events) = mpsc::unbounded_channel();
+    cluster.subscribe(sender);
+    assert!(matches!(create(&cluster), Creation::Ok(_)));
+    let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
+    let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();
+    assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), WriteOutcome::Ok);
+    cluster.0.state.lock().ended(&pod.uid, Some(Reason::new("exited", "signal: killed")));
+    let gone = std::iter::from_fn(|| events.try_recv().ok())
+        .any(|event| matches!(event, Event::Gone(uid) if uid == pod.uid));
+    assert!(gone);
+    assert!(matches!(create(&cluster), Creation::Ok(_)));
+}
+
+/// The wrapper must end by itself: a killed wrapper could not end the functions that it runs.
+#[tokio::test]
+async fn pods_end_by_themselves_when_the_cluster_is_dropped() {
+    let directory = tempdir().unwrap();
+    let path = |name| directory.path().join(name);
+    let until_exists = async |name| {
+        let exists = async {
+            while !path(name).exists() {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), exists).await.unwrap();
+    };
+    let (begun, ended) = (path("begun"), path("ended"));
+    let cluster = cluster(&format!(">{}; read line; >{}", begun.display(), ended.display()));
+    assert!(matches!(create(&cluster), Creation::Ok(_)));
+    until_exists("begun").await;
+    drop(cluster);
+    until_exists("ended").await;
+}
