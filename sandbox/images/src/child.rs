@@ -20,8 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::Hashed;
 use crate::document::Layer;
-use crate::run_folder::path_of;
-use crate::unpack::{Size, decompressed, unpack};
+use crate::unpack::{Size, decompressed, path_of, unpack};
 use crate::{Owner, StoreError};
 
 /// The first argument of the process.

@@ -3,14 +3,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use porch_fn_image::is_digest;
 use porch_fn_registry::{Hasher, has_digest};
 
 use crate::document::MAX_DOCUMENT;
 use crate::error::{OnDisk as _, StoreError};
-use crate::store::{Store, lease};
 use crate::unpack::BUFFER;
 
 /// Computes the digest of what was read from the stream.
@@ -71,42 +70,4 @@ pub(crate) fn name_of(digest: &str) -> String {
 pub(crate) fn document_in(folder: &Path, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
     let bytes = if is_digest(digest) { read(&folder.join(name_of(digest)))? } else { None };
     Ok(bytes.filter(|bytes| has_digest(bytes, digest)))
-}
-
-// === impl Store ===
-
-impl Store {
-    /// The file of a blob. `digest` is a valid digest: it becomes a name.
-    pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
-        self.path("blobs").join(name_of(digest))
-    }
-
-    /// A document. `None`: it is not here, or does not have its digest.
-    pub(crate) fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        document_in(&self.path("blobs"), digest)
-    }
-
-    /// Takes a file into the store, in place of what has its name. It stays where it is, because
-    /// images of one archive share layers. Returns a lease.
-    pub(crate) fn admit(&self, file: &Path, digest: &str, size: u64) -> Result<File, StoreError> {
-        if !has_size(file, size) || !is_intact(file, digest)? {
-            return Err(StoreError::Digest(digest.to_owned()));
-        }
-        let to = self.blob_path(digest);
-        let folder = file.parent().unwrap_or(file);
-        let _lock = self.lock()?;
-        let link = tempfile::Builder::new().make_in(folder, |link| fs::hard_link(file, link));
-        link.and_then(|link| Ok(link.persist(&to)?)).on_disk("cannot write", &to)?;
-        lease(&to)?.ok_or(StoreError::Damaged(to))
-    }
-
-    /// Keeps a blob, if it is here and intact.
-    pub(crate) fn lease_intact(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
-        let path = self.blob_path(digest);
-        let lock = self.lock()?;
-        let blob = lease(&path)?;
-        drop(lock);
-        let is_intact = blob.is_some() && has_size(&path, size) && is_intact(&path, digest)?;
-        Ok(blob.filter(|_| is_intact))
-    }
 }

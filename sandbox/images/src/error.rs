@@ -23,9 +23,7 @@ pub enum StoreError {
     #[error("the image's {what} cannot be used: {reason}")]
     Document { what: &'static str, reason: String },
     /// A layer, manifest or configuration has another digest or size than announced.
-    #[error(
-        "content of the image does not have its digest, {0}, or its size: its registry, a proxy or the archive changed it"
-    )]
+    #[error("content of the image does not have digest {0}: its registry, a proxy or the archive changed it")]
     Digest(String),
     /// The reference names another digest than the image has.
     #[error(

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirEntryExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use tempfile::Builder;
 use crate::StoreError;
 use crate::error::OnDisk as _;
 use crate::store::Store;
+use crate::unpack::path_of;
 
 /// A folder that only this process uses. Dropping it removes it. If the process is killed, the next
 /// one that opens the store removes it.
@@ -75,11 +75,6 @@ impl Store {
             }
         }
     }
-}
-
-/// The path by which a descriptor stands for its file in this process.
-pub(crate) fn path_of(file: &impl AsRawFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 fn remove_or_warn(path: &Path) {

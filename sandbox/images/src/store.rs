@@ -13,10 +13,10 @@ use porch_fn_registry::sha256;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::content::{has_size, read};
+use crate::content::{document_in, has_size, is_intact, name_of, read};
 use crate::document::{self, Layer, RunConfig};
 use crate::error::{OnDisk as _, StoreError};
-use crate::trees::{FILES, Trees};
+use crate::unpack::Size;
 
 /// A user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The images of one folder. Cheap to clone. All methods block.
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Options>);
+
+/// The folder of a tree that has its files.
+pub(crate) const FILES: &str = "fs";
+
+/// The trees of an image and their sizes, lowest first. Not empty.
+pub(crate) type Trees = Vec<(PathBuf, Size)>;
 
 /// What the store remembers about a reference. All else is read from the manifest and the
 /// configuration. Files of older versions have more fields, and count as absent.
@@ -110,12 +116,11 @@ impl Record {
 
     /// Fails if the reference names a digest that is not this image's.
     pub(crate) fn check(&self, image: &Image) -> Result<(), StoreError> {
-        match image.digest() {
-            Some(digest) if digest != self.resolved && digest != self.manifest => {
-                Err(StoreError::Pinned { name: image.to_string(), digest: self.resolved.clone() })
-            }
-            _ => Ok(()),
+        let is_other = |digest: &str| digest != self.resolved && digest != self.manifest;
+        if image.digest().is_some_and(is_other) {
+            return Err(StoreError::Pinned { name: image.to_string(), digest: self.resolved.clone() });
         }
+        Ok(())
     }
 }
 
@@ -269,6 +274,40 @@ impl Store {
         let trees = self.trees(&layers);
         let config = manifest.config.digest;
         Ok(Some(ImageInfo { record, run, config, layers, used, path: path.to_owned(), trees }))
+    }
+
+    /// The file of a blob. `digest` is a valid digest: it becomes a name.
+    pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
+        self.path("blobs").join(name_of(digest))
+    }
+
+    /// A document. `None`: it is not here, or does not have its digest.
+    pub(crate) fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        document_in(&self.path("blobs"), digest)
+    }
+
+    /// Takes a file into the store, in place of what has its name. It stays where it is, because
+    /// images of one archive share layers. Returns a lease.
+    pub(crate) fn admit(&self, file: &Path, digest: &str, size: u64) -> Result<File, StoreError> {
+        if !has_size(file, size) || !is_intact(file, digest)? {
+            return Err(StoreError::Digest(digest.to_owned()));
+        }
+        let to = self.blob_path(digest);
+        let folder = file.parent().unwrap_or(file);
+        let _lock = self.lock()?;
+        let link = tempfile::Builder::new().make_in(folder, |link| fs::hard_link(file, link));
+        link.and_then(|link| Ok(link.persist(&to)?)).on_disk("cannot write", &to)?;
+        lease(&to)?.ok_or(StoreError::Damaged(to))
+    }
+
+    /// Keeps a blob, if it is here and intact.
+    pub(crate) fn lease_intact(&self, digest: &str, size: u64) -> Result<Option<File>, StoreError> {
+        let path = self.blob_path(digest);
+        let lock = self.lock()?;
+        let blob = lease(&path)?;
+        drop(lock);
+        let is_intact = blob.is_some() && has_size(&path, size) && is_intact(&path, digest)?;
+        Ok(blob.filter(|_| is_intact))
     }
 }
 

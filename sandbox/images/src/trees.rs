@@ -15,19 +15,14 @@ use crate::child::{Order, run_child};
 use crate::content::read;
 use crate::document::Layer;
 use crate::error::OnDisk as _;
-use crate::store::{Store, lease};
+use crate::store::{FILES, Store, Trees, lease};
 use crate::unpack::Size;
 
 /// Largest number of entries of an image.
 const MAX_ENTRIES: u64 = 1_000_000;
 
-/// The folder of a tree that has its files.
-pub(crate) const FILES: &str = "fs";
 /// The file with the size of a tree. A tree without it is incomplete.
 const SIZE: &str = "tree.json";
-
-/// The trees of an image and their sizes, lowest first. Not empty.
-pub(crate) type Trees = Vec<(PathBuf, Size)>;
 
 /// The size of a tree. `None`: it is not here, or incomplete.
 pub(crate) fn tree(path: &Path) -> Option<Size> {
@@ -75,8 +70,7 @@ impl Store {
 
     /// Unpacks all layers, if they have no trees yet. The blobs are here. Returns leases.
     pub(crate) fn unpack_all(&self, layers: &[Layer]) -> Result<Vec<File>, StoreError> {
-        let numbers = 0..layers.len();
-        let trees = numbers.filter_map(|number| self.unpack(layers, number).transpose());
+        let trees = (0..layers.len()).filter_map(|number| self.unpack(layers, number).transpose());
         let mut leases = trees.collect::<Result<Vec<_>, _>>()?;
         if self.trees(layers).is_none() {
             leases.extend(self.unpack_as(&self.tree_paths(layers).1, &[], layers)?);

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,7 +17,6 @@ use tar::Entry;
 
 use super::guard::Guard;
 use super::{BUFFER, LINK_TARGET, PATH, TOO_LONG, UnpackError};
-use crate::run_folder::path_of;
 
 /// Folders that no entry describes.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -188,6 +187,11 @@ pub(super) fn make_file(parent: &OwnedFd, name: &OsStr, data: &mut Entry<'_, imp
         return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
     }
     Ok(buffered.into_inner().map_err(IntoInnerError::into_error)?)
+}
+
+/// The path by which a descriptor stands for its file in this process.
+pub(crate) fn path_of(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// Opens a folder by its path without links.
