@@ -15,13 +15,12 @@ fn main() {
         println!("cargo::rerun-if-changed={source}");
         let file = File::open(&source).unwrap_or_else(|error| panic!("{source}: {error}"));
         let programs = compile_from_json(file, target).unwrap_or_else(|error| panic!("{source}: {error}"));
-        let instructions: String = programs[name]
-            .iter()
-            .map(|it| {
-                format!("sock_filter {{ code: {}, jt: {}, jf: {}, k: {} }},\n", it.code, it.jt, it.jf, it.k)
-            })
-            .collect();
-        fs::write(Path::new(&out).join(format!("{name}.rs")), format!("&[\n{instructions}]"))
-            .expect("a folder");
+        let mut array = "&[\n".to_owned();
+        for it in &programs[name] {
+            let fields = format!("code: {}, jt: {}, jf: {}, k: {}", it.code, it.jt, it.jf, it.k);
+            array += &["sock_filter {", &*fields, "},\n"].concat();
+        }
+        array.push(']');
+        fs::write(Path::new(&out).join(format!("{name}.rs")), array).expect("a folder");
     }
 }

@@ -262,7 +262,9 @@ mod tests {
         let set = |controller: &str, limits: &Limits, files: &[&str]| {
             let folder = parent.path().join(format!("{controller}-{}", files.concat()));
             fs::create_dir(&folder).unwrap();
-            files.iter().for_each(|file| fs::write(folder.join(file), "").unwrap());
+            for file in files {
+                fs::write(folder.join(file), "").unwrap();
+            }
             let done = set_up(&folder, &settings(controller, limits)).map_err(|error| error.kind());
             done.map(|()| files.iter().map(|file| read(folder.join(file))).collect::<Vec<_>>())
         };

@@ -11,9 +11,11 @@ use seccompiler::{apply_filter, sock_filter};
 use crate::spec::Network;
 
 /// build.rs makes these of the files.
+#[allow(clippy::unreadable_literal, reason = "nobody reads them")]
 const FUNCTION: &[sock_filter] = include!(concat!(env!("OUT_DIR"), "/function.rs"));
 /// The machine's abstract sockets are in its network namespace, and have no permissions: no Unix
 /// sockets.
+#[allow(clippy::unreadable_literal, reason = "nobody reads them")]
 const HOST_NETWORK: &[sock_filter] = include!(concat!(env!("OUT_DIR"), "/host_network.rs"));
 
 /// The latest system call that the profile knows. Programs expect that the kernel does not have a

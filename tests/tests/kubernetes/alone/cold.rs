@@ -102,8 +102,9 @@ fn started_together(pods: &[Pod]) -> bool {
     let created = pods.iter().map(|pod| pod.creation_timestamp().unwrap().0).max();
     let ready = pods.iter().map(|pod| {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
-        ready.filter_map(|condition| Some(condition.last_transition_time.as_ref()?.0)).next().unwrap()
+        let mut ready =
+            conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
+        ready.find_map(|condition| Some(condition.last_transition_time.as_ref()?.0)).unwrap()
     });
     created <= ready.min()
 }
