@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::step;
-use crate::launch::{FIRST, Order, Report, TERMINATE};
+use crate::order::{FIRST, Order, Report, TERMINATE};
 use crate::spec::Network;
 use crate::{SandboxError, exit_code, handover, root};
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitCode};
 use rustix::fs::statvfs;
 use rustix::process::{WaitOptions, wait};
 
-use crate::launch::{Order, Report};
+use crate::order::{Order, Report};
 use crate::{SandboxError, exit_code};
 
 /// The PATH of an image that has none, as in Docker.

@@ -27,8 +27,8 @@ use rustix::thread::{
 
 use crate::command::{self, Inside};
 use crate::error::{image, step};
-use crate::launch::{Order, Report};
 use crate::mounts::path_of;
+use crate::order::{Order, Report};
 use crate::root::{PROGRAM, ROOT, folder_of, open, open_device};
 use crate::spec::Network;
 use crate::user::User;

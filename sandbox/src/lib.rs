@@ -33,6 +33,7 @@ mod launch;
 mod limits;
 mod mounts;
 mod namespaces;
+mod order;
 mod root;
 mod seccomp;
 mod spec;
@@ -59,8 +60,8 @@ pub const UNPRIVILEGED: u32 = 65534;
 /// server for sandboxes.
 pub fn run_child(args: &[OsString], serve: &dyn Fn(Served) -> ExitCode) -> Option<ExitCode> {
     match args.get(1)?.to_str()? {
-        launch::BUILD => Some(build::run().into()),
-        launch::FIRST => Some(first::run(serve)),
+        order::BUILD => Some(build::run().into()),
+        order::FIRST => Some(first::run(serve)),
         _ => None,
     }
 }
