@@ -30,7 +30,7 @@ pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
 }
 
-/// [`enter`], with no further namespaces.
+/// Enters a mount namespace, like the process that builds a sandbox, with no further namespaces.
 ///
 /// # Errors
 /// The machine does not allow it.
