@@ -123,9 +123,7 @@ fn remove_unused(parent: &Path) {
 /// it: a cgroup that has processes cannot have cgroups with limits, so they move to a cgroup below.
 /// Does nothing elsewhere.
 pub fn take_own() {
-    let Some(own) = unified(&folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))) else {
-        return;
-    };
+    let Some(own) = unified(&own_folders()) else { return };
     let enable = || fs::write(own.join("cgroup.subtree_control"), "+cpu +memory +pids");
     if enable().is_ok() {
         return;
@@ -145,7 +143,7 @@ pub fn take_own() {
 
 /// The folder below which a sandbox's cgroup belongs, for each controller that can limit it.
 fn parents() -> Vec<(&'static str, PathBuf)> {
-    let folders = folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
+    let folders = own_folders();
     let unified = unified(&folders);
     let enabled = unified.as_ref().map(|own| read(own.join("cgroup.subtree_control"))).unwrap_or_default();
     let parent = |controller| {
@@ -161,6 +159,11 @@ fn parents() -> Vec<(&'static str, PathBuf)> {
 fn unified(folders: &HashMap<String, PathBuf>) -> Option<PathBuf> {
     let own = folders.get("")?;
     Some(if own.file_name().is_some_and(|name| name == OWN) { own.parent()? } else { own }.to_owned())
+}
+
+/// The folders of this process's cgroups.
+fn own_folders() -> HashMap<String, PathBuf> {
+    folders(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
 }
 
 /// The folders of a process's cgroups, by controller. The empty name is version 2.

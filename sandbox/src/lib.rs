@@ -6,7 +6,7 @@
 //! ```text
 //! caller: porch-fn run, porch-fn up      any number of threads
 //!   │ launch.rs    pipes, cgroup (cgroups.rs), and a socket: its end ends the sandbox
-//!   ▼ handover.rs  a fresh start of the program (run: a copy), which gets an order and descriptors
+//!   ▼ handover.rs  a fresh start of the program, or its copy, which gets an order and descriptors
 //! build.rs         one thread
 //!   │ root.rs      user, mount and cgroup namespace; overlay of the layers; /tmp, /dev, mounts
 //!   │              PID, IPC, UTS and network namespace
@@ -48,6 +48,7 @@ pub use error::SandboxError;
 pub use first::Served;
 pub use launch::{Launch, Pipes, Running, Server};
 pub use limits::not_enforced;
+pub use mounts::path_of;
 pub use namespaces::enter_own_mounts;
 pub use spec::{Limits, Mount, Network, Sandbox, Source};
 

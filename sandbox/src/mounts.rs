@@ -28,7 +28,7 @@ pub(crate) fn restrict(at: &Path, more: MsFlags) -> io::Result<()> {
 }
 
 /// The path by which a descriptor stands for its file.
-pub(crate) fn path_of(file: &impl AsFd) -> String {
+pub fn path_of(file: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 

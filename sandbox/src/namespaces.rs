@@ -61,6 +61,6 @@ pub(crate) fn drop_root() -> Result<(), SandboxError> {
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
         .map_err(step("create its namespaces"))?;
     map_root(UNPRIVILEGED, UNPRIVILEGED)?;
-    // No other process of that user may look into this one, which may be a copy of root's.
+    // No other process of that user may look into this one.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("protect its memory"))
 }

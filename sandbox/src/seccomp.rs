@@ -48,6 +48,15 @@ pub(crate) fn apply(network: Network) -> seccompiler::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filters_are_compiled() {
+        for (filter, least) in [(FUNCTION, 250), (HOST_NETWORK, 5)] {
+            assert!(filter.len() > least, "{filter:?}");
+        }
+    }
+
     /// What these calls reach was refused before the profile was Docker's.
     #[test]
     fn calls_that_look_into_other_processes_or_reach_much_of_the_kernel_are_not_allowed() {

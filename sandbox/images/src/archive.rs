@@ -16,7 +16,7 @@ use porch_fn_registry::Hasher;
 use serde_json::json;
 use tar::{Builder, Header};
 
-use crate::content::{Hashed, document_in, is_intact, name_of};
+use crate::content::{Hashed, document_in, name_of};
 use crate::document::{self, Descriptor};
 use crate::error::{OnDisk as _, StoreError};
 use crate::pull::Intake;
@@ -124,12 +124,13 @@ impl Store {
         }
         for digest in stored.image.blobs() {
             let path = self.blob_path(digest);
-            if !is_intact(&path, digest)? {
+            let file = File::open(&path).on_disk("cannot read", &path)?;
+            let size = file.metadata().on_disk("cannot read", &path)?.len();
+            let mut data = Hashed::new(file, Hasher::of(digest).ok_or_else(missing)?);
+            add(&format!("blobs/{}", digest.replacen(':', "/", 1)), size, &mut (&mut data).take(size))?;
+            if data.finish().on_disk("cannot read", &path)? != *digest {
                 return Err(StoreError::Damaged(path));
             }
-            let mut file = File::open(&path).on_disk("cannot read", &path)?;
-            let size = file.metadata().on_disk("cannot read", &path)?.len();
-            add(&format!("blobs/{}", digest.replacen(':', "/", 1)), size, &mut file)?;
         }
         tar.into_inner().and_then(|mut stream| stream.flush()).map_err(StoreError::Stream)
     }

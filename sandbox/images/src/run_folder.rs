@@ -5,12 +5,12 @@ use std::io;
 use std::os::unix::fs::{DirEntryExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use porch_fn_sandbox::path_of;
 use tempfile::Builder;
 
 use crate::StoreError;
 use crate::error::OnDisk as _;
 use crate::store::Store;
-use crate::unpack::path_of;
 
 /// A folder that only this process uses. Dropping it removes it. If the process is killed, the next
 /// one that opens the store removes it.

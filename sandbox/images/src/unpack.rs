@@ -23,7 +23,6 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tar::{Entry, EntryType};
 
-pub(crate) use self::folder::path_of;
 use self::folder::{Folder, make_file, make_folder};
 pub(crate) use self::guard::Guard;
 

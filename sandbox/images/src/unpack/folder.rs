@@ -6,11 +6,11 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use porch_fn_sandbox::inside;
+use porch_fn_sandbox::{inside, path_of};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, linkat, mkdirat, openat, statat, unlinkat};
 use rustix::io::Errno;
 use tar::Entry;
@@ -187,11 +187,6 @@ pub(super) fn make_file(parent: &OwnedFd, name: &OsStr, data: &mut Entry<'_, imp
         return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
     }
     Ok(buffered.into_inner().map_err(IntoInnerError::into_error)?)
-}
-
-/// The path by which a descriptor stands for its file in this process.
-pub(crate) fn path_of(file: &impl AsRawFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// Opens a folder by its path without links.
