@@ -4,7 +4,7 @@ use std::process::Command;
 
 use porch_fn_tests::image_user::ImageUser;
 
-use super::{NAME, in_all_ways, perl, stderr};
+use super::{NAME, in_all_ways, perl, stderr, stdout};
 
 /// Family, kind and protocol of sockets that a function may not have.
 const REFUSED: [(&str, u32, u32, u32); 12] = [
@@ -57,6 +57,26 @@ async fn only_ordinary_sockets_are_created() {
             }
             for (name, ..) in ALLOWED {
                 assert!(output.contains(&format!("{name}: created")), "{way}: {output}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn with_the_machines_network_no_unix_socket_can_have_another_peer() {
+    // A datagram socket of a pair can be bound and connected again, also to a name of the machine.
+    let program = "for my $kind (1, 2, 3, 5) { print STDOUT $kind, socketpair(my $a, my $b, 1, $kind, 0) ? \
+                   qq( created\n) : qq( $!\n) }";
+    for user in ImageUser::all() {
+        user.import(NAME, &perl(program)).await;
+        for (network, refused) in [("none", &[][..]), ("host", &["2", "3"])] {
+            let ended = user.run(&["run", "--network", network, NAME], b"").await;
+            let output = stdout(&ended);
+            assert_eq!(output.lines().count(), 4, "{network}: {ended:?}");
+            for line in output.lines() {
+                let is_refused = refused.iter().any(|kind| line.starts_with(kind));
+                assert_eq!(!line.ends_with("created"), is_refused, "{network}: {output}");
             }
         }
     }
