@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use tokio::runtime::Builder;
 
 use crate::admin::PageArgs;
-use crate::output::{HELP, show};
+use crate::output::{HELP, note, show};
 use crate::{bench, config, doctor, eval, exec_config, failure, porch_config, shards, top};
 #[cfg(feature = "up")]
 use crate::{images, one_shot, shim, up};
@@ -108,7 +108,8 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         _ => Builder::new_multi_thread(),
     };
     let threads = threads.enable_all().build();
-    let Ok(runtime) = threads.inspect_err(|error| eprintln!("porch-fn: cannot start threads: {error}"))
+    let Ok(runtime) =
+        threads.inspect_err(|error| note(format_args!("porch-fn: cannot start threads: {error}")))
     else {
         return ExitCode::FAILURE;
     };

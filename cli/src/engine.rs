@@ -8,7 +8,7 @@ use porch_fn_image::Image;
 use porch_fn_images::StoreError;
 use porch_fn_registry::RegistryError;
 
-use crate::output::escaped;
+use crate::output::{escaped, note};
 
 /// Exit code of Docker for its own errors.
 pub(crate) const FAILED: u8 = 125;
@@ -65,7 +65,7 @@ impl Engine {
             (Self::Nerdctl, None) => format!("nerdctl: image not available: {name:?}"),
             (Self::Nerdctl, Some(error)) => format!("nerdctl: image not available: {name:?}: {error}"),
         };
-        eprintln!("{}", escaped(&text));
+        note(escaped(&text));
         ExitCode::from(if self == Self::Nerdctl { 1 } else { FAILED })
     }
 }

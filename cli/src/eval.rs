@@ -17,6 +17,7 @@ use self::input::Input;
 use self::report::Report;
 use crate::cluster::ClusterArgs;
 use crate::failure::Failure;
+use crate::output::note;
 
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "porch-fn eval [DIR | -] --image IMAGE [FLAGS] [-- key=value...]")]
@@ -156,14 +157,14 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
 fn deliver(args: &EvalArgs, input: &Input, output: &Output, list: &[u8]) -> Result<(), Failure> {
     if let (Some((directory, package)), true) = (&input.package, args.write) {
         let written = porch_fn_package::write(directory, package, output);
-        eprintln!("{}", written.map_err(Failure::new)?);
+        note(written.map_err(Failure::new)?);
         return Ok(());
     }
     let printed = match args.output.clone().unwrap_or(input.destination()) {
         Destination::Directory(directory) => {
             let package = input.package.as_ref().map(|(_, package)| package.clone()).unwrap_or_default();
             let written = porch_fn_package::write_new(&directory, &package, output);
-            eprintln!("{}", written.map_err(Failure::new)?);
+            note(written.map_err(Failure::new)?);
             return Ok(());
         }
         Destination::Unwrap => print(output.documents().as_bytes()),

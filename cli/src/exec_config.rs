@@ -10,7 +10,7 @@ use porch_fn_image::Image;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, note};
 use crate::porch_config::CATALOG;
 
 /// Executables in the image of Porch's function runner, with their versions. Source:
@@ -55,9 +55,9 @@ pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
     }
     let (functions, unknown) = functions(&executables, &args.tags);
     for name in unknown {
-        eprintln!(
+        note(format_args!(
             "porch-fn exec-config: {name} is left out, since its version is unknown; add --tag {name}=TAG"
-        );
+        ));
     }
     if functions.is_empty() {
         return Err(Failure::new(format!(

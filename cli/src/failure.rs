@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use porch_fn_flags::EXIT_USAGE;
 
-use crate::output::escaped;
+use crate::output::{escaped, note};
 
 /// Exit codes of all subcommands. [`HELP`] describes them in `porch-fn --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Failure {
 
     /// Prints why `subcommand` failed, and returns the exit code.
     pub(crate) fn report(&self, subcommand: &str) -> ExitCode {
-        eprintln!("porch-fn {subcommand}: {self}");
+        note(format_args!("porch-fn {subcommand}: {self}"));
         self.code
     }
 

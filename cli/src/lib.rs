@@ -26,6 +26,8 @@ mod progress;
 mod shards;
 #[cfg(feature = "up")]
 mod shim;
+#[cfg(feature = "up")]
+mod streams;
 #[cfg(test)]
 mod testing;
 mod top;

@@ -1,10 +1,9 @@
 //! `porch-fn run`: one function, once, in a sandbox of its own. Standard input, the outputs and the
 //! exit code are the function's.
 
-use std::fs::File;
-use std::io::{self, IsTerminal as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, IsTerminal as _, PipeWriter};
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::thread;
 
 use clap::ValueEnum;
@@ -18,6 +17,8 @@ use crate::failure::Failure;
 use crate::images::flags::SandboxFlags;
 use crate::images::{StoreArgs, Terminal, client, log_causes, missing, of_image};
 use crate::mounts::parse_own;
+use crate::output::note;
+use crate::streams::{CopyError, copy, takes_more};
 
 const NAME: &str = "porch-fn run";
 pub(crate) const NOTHING_TO_RUN: &str = "the image has neither ENTRYPOINT nor CMD: add one to it";
@@ -100,6 +101,13 @@ pub(crate) enum Pull {
     Never,
 }
 
+/// Why the function was ended.
+enum End {
+    Timeout,
+    /// Its input cannot be read to the end. The pipe is open.
+    Input(io::Error, PipeWriter),
+}
+
 pub(crate) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     run_as(None, args).await.map_err(|failure| Failure::of_lines(failure.to_string(), FAILED))
 }
@@ -109,7 +117,6 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
     let RunArgs { run, timeout, settings } = args;
     let program = engine.map_or(NAME, Engine::name);
     let image = settings.store.image(&run.image)?;
-    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     // Keeps the image's files while the sandbox runs.
     let stored = match (find(&settings.store, run.flags.pull, &image).await?, engine) {
         (Ok(found), _) => found,
@@ -122,41 +129,61 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
     if is_for_a_person() {
         let missing = not_enforced(&sandbox.limits);
         if !missing.is_empty() {
-            eprintln!("{program}: {missing}");
+            note(format_args!("{program}: {missing}"));
         }
     }
     let (launch, pipes) = Launch::new(sandbox, None)?;
     let mut running = launch.spawn()?;
-    let Pipes { mut stdin, mut stdout, mut stderr } = pipes;
-    thread::spawn(move || io::copy(&mut { input }, &mut stdin));
-    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let output = thread::spawn(move || io::copy(&mut stdout, &mut output));
-    let errors = thread::spawn(move || io::copy(&mut stderr, &mut io::stderr()));
+    let Pipes { stdin, stdout, stderr } = pipes;
+    let (end, ended) = mpsc::channel();
+    let (ender, of_input) = (running.ender()?, end.clone());
+    thread::spawn(move || {
+        if let Err(CopyError::Read(error)) = copy(&io::stdin(), &stdin) {
+            // The function must not take what it has for all, so its input stays open until its end.
+            let _ = of_input.send(End::Input(error, stdin));
+            ender.end();
+        }
+    });
+    let output = thread::spawn(move || copy(&stdout, &io::stdout()));
+    let errors = thread::spawn(move || copy(&stderr, &io::stderr()));
     if let Some(timeout) = timeout {
+        let ender = running.ender()?;
         thread::spawn(move || {
             thread::sleep(timeout.into());
-            eprintln!("{program}: the function is ended after --timeout");
-            // The sandbox ends with this process.
-            std::process::exit(TIMED_OUT.into());
+            let _ = end.send(End::Timeout);
+            ender.end();
         });
     }
     let started = running.started();
     let code = running.wait()?;
+    match ended.try_recv() {
+        Ok(End::Input(error, open)) => {
+            drop(open);
+            return Err(Failure::new(format!("standard input cannot be read: {error}")));
+        }
+        Ok(End::Timeout) => {
+            if takes_more(&io::stderr()) {
+                note(format_args!("{program}: the function is ended after --timeout"));
+            }
+            return Ok(ExitCode::from(TIMED_OUT));
+        }
+        Err(_) => {}
+    }
     // All processes that could write have ended.
     let _ = errors.join();
     let written = output.join();
     if let Err(error) = started {
-        eprintln!("{program}: {}", Failure::new(&error));
+        note(format_args!("{program}: {}", Failure::new(&error)));
         return Ok(ExitCode::from(error.exit_code()));
     }
-    if let Ok(Err(error)) = written
+    if let Ok(Err(CopyError::Write(error))) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         return Err(Failure::new(format!("standard output cannot be written: {error}")));
     }
     if code != 0 {
         for (what, flag) in running.reached().into_iter().map(reached) {
-            eprintln!("{program}: {what}: raise --{flag}");
+            note(format_args!("{program}: {what}: raise --{flag}"));
         }
     }
     Ok(ExitCode::from(code))

@@ -1,6 +1,6 @@
 //! Output of the subcommands: tables, JSON and text.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 
 use clap::ValueEnum;
@@ -35,6 +35,11 @@ impl Output {
 /// Prints a text. Ignores a write error, which usually means that the reader has closed the pipe.
 pub(crate) fn show(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Prints a line to standard error. Ignores a write error: nobody reads it.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Formats a table like kubectl: left-aligned columns, three spaces apart.

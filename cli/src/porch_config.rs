@@ -21,7 +21,7 @@ pub(crate) use self::changes::{CATALOG, GROUP};
 use self::changes::{Function, KIND, VERSION};
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::failure::Failure;
-use crate::output::{self, HELP};
+use crate::output::{self, HELP, note};
 
 /// Maximum number of FunctionConfigs to read.
 const MAX_OBJECTS: u32 = 10_000;
@@ -90,8 +90,8 @@ pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     if !changes.objects.is_empty() {
         output::show(&yaml(&changes.objects)?);
     }
-    for note in changes.notes {
-        eprintln!("porch-fn porch-config: {note}");
+    for found in changes.notes {
+        note(format_args!("porch-fn porch-config: {found}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::output::note;
+
 /// How long an operation may take before the message is displayed.
 const SILENT: Duration = Duration::from_secs(1);
 
@@ -16,7 +18,7 @@ pub(crate) async fn report_if_slow<T>(what: &str, work: impl Future<Output = T>)
         return done;
     }
     if std::io::stderr().is_terminal() {
-        eprintln!("{what} ...");
+        note(format_args!("{what} ..."));
     }
     work.await
 }

@@ -19,7 +19,7 @@ use self::command::parse;
 use crate::engine::{Engine, FAILED};
 use crate::failure::Failure;
 use crate::images::flags::user_folder;
-use crate::output::show;
+use crate::output::{note, show};
 
 /// The variables by which kpt chooses its container engine. Older versions read the second.
 const KPT_RUNTIME: [&str; 2] = ["KRM_FN_RUNTIME", "KPT_FN_RUNTIME"];
@@ -57,7 +57,7 @@ pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let answered = runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(answer));
     Some(answered.unwrap_or_else(|failure| {
-        eprintln!("{}: {failure}", engine.name());
+        note(format_args!("{}: {failure}", engine.name()));
         ExitCode::from(FAILED)
     }))
 }

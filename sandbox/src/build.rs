@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::error::step;
 use crate::order::{FIRST, Order, Report, TERMINATE};
 use crate::spec::Network;
-use crate::{SandboxError, exit_code, handover, root};
+use crate::{SandboxError, exit_code, handover, root, signals};
 
 /// Exit code if there is no sandbox.
 pub(crate) const FAILED: u8 = 125;
@@ -36,12 +36,17 @@ pub(crate) fn run() -> u8 {
 }
 
 /// Starts the first process.
-fn start(control: &UnixStream) -> Result<Child, SandboxError> {
+fn start(mut control: &UnixStream) -> Result<Child, SandboxError> {
     let (mut order, stdio) = handover::receive::<Order>(control).map_err(step("receive its order"))?;
+    signals::handle_ignored().and_then(|()| signals::unblock()).map_err(step("reset its signals"))?;
     std::env::set_current_dir("/").map_err(step("enter the root folder"))?;
     // Modes of new files are exact.
     rustix::process::umask(rustix::fs::Mode::empty());
-    order.user = root::build(&mut order.sandbox)?;
+    let map = || {
+        Report::NeedsUser.send(control);
+        control.read_exact(&mut [0])
+    };
+    order.user = root::build(&mut order.sandbox, map)?;
     let mut more = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     if order.sandbox.network == Network::None {
         more |= CloneFlags::CLONE_NEWNET;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use rustix::process::{
     DumpableBehavior, Signal, chdir, fchdir, getcwd, pivot_root, set_dumpable_behavior,
-    set_parent_process_death_signal, setsid,
+    set_parent_process_death_signal, setsid, umask,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread::{
@@ -103,7 +103,7 @@ fn receive() -> io::Result<(Order, UnixStream, Option<UnixListener>)> {
 fn enter(order: &Order) -> Result<Inside, SandboxError> {
     let sandbox = &order.sandbox;
     // From now on, nothing can execute it a second time, also not as /proc/self/exe.
-    mounts::restrict(Path::new(PROGRAM), MsFlags::MS_NOEXEC).map_err(step("protect its program"))?;
+    mounts::restrict(&open(Path::new(PROGRAM))?, MsFlags::MS_NOEXEC).map_err(step("protect its program"))?;
     let null = open_device("null", 1, 3).map_err(step("use /dev/null"))?;
     let root = open(Path::new(ROOT))?;
     let place = folder_of(&root, "proc")?;
@@ -120,6 +120,8 @@ fn enter(order: &Order) -> Result<Inside, SandboxError> {
     order.rlimits.apply().map_err(step("set its limits"))?;
     seccomp::apply(sandbox.network)
         .map_err(|error| step("apply the filter of system calls")(io::Error::other(error)))?;
+    // As in Docker.
+    umask(Mode::from(0o022));
     enter_folder(&sandbox.folder).map_err(image("working directory", &sandbox.folder))?;
     Ok(Inside::new(order))
 }

@@ -113,12 +113,15 @@ pub fn folders(root: impl AsFd, path: &Path, is_folder: bool) -> io::Result<Vec<
 /// The disk, or a part of the path is not a folder.
 pub fn create(root: impl AsFd, folders: &[(PathBuf, Option<u32>)], is_folder: bool) -> io::Result<()> {
     for (number, (path, mode)) in folders.iter().enumerate() {
+        let Some(name) = path.file_name() else { continue };
+        // Another process may exchange a folder for a link at any time.
+        let above = open(&root, path.parent().unwrap_or(path), OFlags::PATH | OFlags::DIRECTORY)?;
         let created = if number + 1 < folders.len() || is_folder {
             // The mode is exact: this process has no umask.
-            mkdirat(&root, path, Mode::from(mode.unwrap_or(FOLDER_MODE)))
+            mkdirat(&above, name, Mode::from(mode.unwrap_or(FOLDER_MODE)))
         } else {
-            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-            rustix::fs::openat(&root, path, flags, Mode::from(0o644)).map(drop)
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(&above, name, flags, Mode::from(0o644)).map(drop)
         };
         match created {
             Err(Errno::EXIST) | Ok(()) => {}

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Write as _, pipe};
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
@@ -17,10 +18,10 @@ use crate::advice::advice;
 use crate::cgroups::{Cgroup, Exceeded};
 use crate::error::step;
 use crate::limits::Rlimits;
-use crate::order::{BUILD, Order, Report, TERMINATE};
+use crate::order::{BUILD, MAPPED, Order, Report, TERMINATE};
 use crate::spec::Sandbox;
 use crate::user::User;
-use crate::{SandboxError, UNPRIVILEGED, build, exit_code, handover};
+use crate::{SandboxError, UNPRIVILEGED, build, exit_code, handover, signals};
 
 /// A server of this program, which runs in place of the sandbox's command.
 #[derive(Debug)]
@@ -60,8 +61,22 @@ pub struct Launch {
 pub struct Running {
     control: BufReader<UnixStream>,
     cgroup: Cgroup,
-    /// The process that builds it, if [`Launch::spawn`] started it.
-    builder: Option<Pid>,
+    /// The process that builds it.
+    builder: Pid,
+}
+
+/// Ends a sandbox from another thread.
+#[derive(Debug)]
+pub struct Ender(UnixStream);
+
+// === impl Ender ===
+
+impl Ender {
+    /// Ends the sandbox at once.
+    pub fn end(&self) {
+        // It may have just ended.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
 }
 
 // === impl Launch ===
@@ -73,6 +88,7 @@ impl Launch {
     /// This process has no more descriptors.
     pub fn new(sandbox: Sandbox, server: Option<Server>) -> Result<(Self, Pipes), SandboxError> {
         let prepare = || -> io::Result<_> {
+            signals::handle_ignored()?;
             let (control, theirs) = UnixStream::pair()?;
             let ((input, stdin), (stdout, output), (stderr, errors)) = (pipe()?, pipe()?, pipe()?);
             let stdio = [OwnedFd::from(input), output.into(), errors.into()];
@@ -110,16 +126,15 @@ impl Launch {
         Ok(command)
     }
 
-    /// Starts the sandbox. [`Running::wait`] must follow. If this process has one thread and is not
-    /// root's, a copy of it builds the sandbox, in a third of the CPU time that a fresh start takes.
+    /// Starts the sandbox. [`Running::wait`] must follow. If this process has one thread, a copy of it
+    /// builds the sandbox, in a third of the CPU time that a fresh start takes.
     ///
     /// # Errors
     /// This process may have no more children.
     pub fn spawn(self) -> Result<Running, SandboxError> {
         let spawn = || -> io::Result<u32> {
-            // A copy would lack the other threads, and what they hold. One of root becomes an ordinary
-            // user, whose other processes could read root's memory in it for some moments.
-            if geteuid().is_root() || fs::read_dir("/proc/self/task")?.count() > 1 {
+            // A copy would lack the other threads, and what they hold.
+            if fs::read_dir("/proc/self/task")?.count() > 1 {
                 return Ok(self.command()?.spawn()?.id());
             }
             match fork()? {
@@ -128,9 +143,7 @@ impl Launch {
             }
         };
         let builder = spawn().map_err(step("start its process"))?;
-        let mut running = self.start(builder)?;
-        running.builder = Pid::from_raw(builder.cast_signed());
-        Ok(running)
+        self.start(builder)
     }
 
     /// In the copy: does what a fresh start does.
@@ -147,6 +160,8 @@ impl Launch {
     /// # Errors
     /// The process has ended.
     pub fn start(mut self, process: u32) -> Result<Running, SandboxError> {
+        let gone = || step("start its process")(io::ErrorKind::NotFound);
+        let builder = Pid::from_raw(process.cast_signed()).ok_or_else(gone)?;
         // The process waits for its order, so it has done nothing outside of the cgroup.
         self.cgroup.add(process);
         let rlimits = Rlimits::beside(&self.cgroup, &self.sandbox.limits);
@@ -155,7 +170,7 @@ impl Launch {
         descriptors.extend(listener.as_ref().map(UnixListener::as_fd));
         let order = Order { sandbox: self.sandbox, rlimits, server: args, user: User::default() };
         handover::send(&self.control, &order, &descriptors).map_err(step("send its order"))?;
-        Ok(Running { control: BufReader::new(self.control), cgroup: self.cgroup, builder: None })
+        Ok(Running { control: BufReader::new(self.control), cgroup: self.cgroup, builder })
     }
 }
 
@@ -169,6 +184,10 @@ impl Running {
     pub fn started(&mut self) -> Result<(), SandboxError> {
         match self.report() {
             Some(Report::Started) => Ok(()),
+            Some(Report::NeedsUser) => {
+                self.map().map_err(step("map its user"))?;
+                self.started()
+            }
             Some(Report::Failed { text, code, needs_advice }) => {
                 let text = if needs_advice { format!("{text}. {}", advice()) } else { text };
                 Err(SandboxError::Inside { text, code })
@@ -183,9 +202,17 @@ impl Running {
     /// # Errors
     /// It was not started so.
     pub fn wait(&self) -> io::Result<u8> {
-        let ended = waitpid(self.builder, WaitOptions::empty())?;
+        let ended = waitpid(Some(self.builder), WaitOptions::empty())?;
         let (_, status) = ended.ok_or(io::ErrorKind::NotFound)?;
         Ok(exit_code(status.exit_status(), status.terminating_signal()))
+    }
+
+    /// What ends the sandbox while a thread waits for it.
+    ///
+    /// # Errors
+    /// This process has no more descriptors.
+    pub fn ender(&self) -> io::Result<Ender> {
+        Ok(Ender(self.control.get_ref().try_clone()?))
     }
 
     /// Sends SIGTERM to the first process.
@@ -206,6 +233,15 @@ impl Running {
             reached.extend(matches!(report, Report::TmpIsFull).then_some(Exceeded::Tmp));
         }
         reached
+    }
+
+    /// Makes the user of the process that builds the sandbox root in the process's user namespace.
+    fn map(&self) -> io::Result<()> {
+        for file in ["uid_map", "gid_map"] {
+            let path = format!("/proc/{}/{file}", self.builder.as_raw_nonzero());
+            fs::write(path, format!("0 {UNPRIVILEGED} 1"))?;
+        }
+        self.control.get_ref().write_all(&[MAPPED])
     }
 
     /// The next report. `None`: the sandbox has ended.

@@ -1,30 +1,60 @@
 //! Binds folders, and takes rights from mounts.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::iter::successors;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+use crate::root::{ROOT, open};
 
 const NONE: Option<&str> = None;
+
+/// A mount of this process's namespace.
+#[derive(Debug, PartialEq)]
+struct Mounted {
+    /// The number of the mount in which it is.
+    parent: u64,
+    path: PathBuf,
+    flags: MsFlags,
+}
 
 /// Shows an open file or folder, with all that is mounted in it, at another path.
 pub(crate) fn bind(source: &impl AsFd, to: &str) -> io::Result<()> {
     Ok(mount(Some(&*path_of(source)), to, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?)
 }
 
-/// Adds flags to the mount at a path and to all mounts below it. Each keeps the flags that it has,
-/// because a user namespace may not drop them.
-pub(crate) fn restrict(at: &Path, more: MsFlags) -> io::Result<()> {
-    // A descriptor's path is a link.
-    let at = fs::canonicalize(at)?;
-    for (place, flags) in mounts_below(&fs::read("/proc/self/mountinfo")?, &at) {
-        mount(NONE, &place, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags | more, NONE)?;
+/// Adds flags to the mount of this open file or folder and to all mounts in it. Each keeps the flags
+/// that it has, because a user namespace may not drop them. The numbers of mounts say which they are:
+/// another process may exchange the folders on the way.
+///
+/// # Errors
+/// A mount in it is hidden, or below a folder that this process may not enter.
+pub(crate) fn restrict(top: &impl AsFd, more: MsFlags) -> io::Result<()> {
+    let mounts = parse(&fs::read("/proc/self/mountinfo")?);
+    let number = number_of(top)?;
+    for (&below, Mounted { path, flags, .. }) in mounts.iter().filter(|(it, _)| is_in(&mounts, **it, number))
+    {
+        let found = open(path).ok().filter(|found| number_of(found).is_ok_and(|it| it == below));
+        let at = match &found {
+            _ if below == number => path_of(top),
+            Some(found) => path_of(found),
+            None => {
+                return Err(io::Error::other(format!(
+                    "a file system in it, at {}, cannot be restricted, because it is hidden or may not be entered",
+                    Path::new("/").join(path.strip_prefix(ROOT).unwrap_or(path)).display()
+                )));
+            }
+        };
+        mount(NONE, &*at, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | *flags | more, NONE)?;
     }
-    Ok(())
+    if mounts.contains_key(&number) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// The path by which a descriptor stands for its file.
@@ -32,12 +62,26 @@ pub fn path_of(file: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
-/// The mounts at a path and below it, with their flags.
+/// The number of the mount that an open file is in.
+fn number_of(file: &impl AsFd) -> io::Result<u64> {
+    Ok(statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
+}
+
+/// Whether a mount is this one, or in it.
+fn is_in(mounts: &HashMap<u64, Mounted>, number: u64, top: u64) -> bool {
+    // The parent of the highest is unknown or itself.
+    let parent = |number: &u64| mounts.get(number).map(|it| it.parent).filter(|parent| parent != number);
+    successors(Some(number), parent).any(|it| it == top)
+}
+
+/// Reads a list of mounts.
 /// <https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html>
-fn mounts_below(mountinfo: &[u8], at: &Path) -> Vec<(PathBuf, MsFlags)> {
+fn parse(mountinfo: &[u8]) -> HashMap<u64, Mounted> {
     let parse = |line: &[u8]| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(4);
-        let place = PathBuf::from(unescaped(fields.next()?));
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut number = || str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (number, parent) = (number()?, number()?);
+        let path = PathBuf::from(unescaped(fields.nth(2)?));
         let options = fields.next()?.split(|byte| *byte == b',');
         let flag = |option: &[u8]| match option {
             b"ro" => MsFlags::MS_RDONLY,
@@ -49,7 +93,7 @@ fn mounts_below(mountinfo: &[u8], at: &Path) -> Vec<(PathBuf, MsFlags)> {
             b"relatime" => MsFlags::MS_RELATIME,
             _ => MsFlags::empty(),
         };
-        place.starts_with(at).then(|| (place, options.map(flag).collect()))
+        Some((number, Mounted { parent, path, flags: options.map(flag).collect() }))
     };
     mountinfo.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
@@ -74,14 +118,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_below_a_path_keep_their_flags() {
+    fn mounts_in_a_mount_are_found_by_their_parents() {
         let mountinfo = b"21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            32 30 0:26 / /in/a\\040b ro,noatime - tmpfs tmpfs rw\n\
             30 21 0:25 / /in rw,nosuid,nodev,noexec shared:9 - tmpfs tmpfs rw\n\
-            31 30 0:26 / /in/a\\040b ro,noatime - tmpfs tmpfs rw\n\
-            32 21 0:27 / /inside rw - tmpfs tmpfs rw\n";
-        let found = mounts_below(mountinfo, Path::new("/in"));
-        let first = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        let second = MsFlags::MS_RDONLY | MsFlags::MS_NOATIME;
-        assert_eq!(found, [("/in".into(), first), ("/in/a b".into(), second)]);
+            33 32 0:27 / /moved rw - tmpfs tmpfs rw\n\
+            34 21 0:27 / /inside rw - tmpfs tmpfs rw\n\
+            9 9 0:2 / / rw - rootfs rootfs rw\n";
+        let mounts = parse(mountinfo);
+        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOATIME;
+        assert_eq!(mounts[&32], Mounted { parent: 30, path: "/in/a b".into(), flags });
+        let mut found: Vec<_> = mounts.keys().copied().filter(|it| is_in(&mounts, *it, 30)).collect();
+        found.sort_unstable();
+        assert_eq!(found, [30, 32, 33]);
+        assert!(!is_in(&mounts, 9, 30) && is_in(&mounts, 9, 9));
     }
 }

@@ -2,6 +2,7 @@
 //! namespace.
 
 use std::fs;
+use std::io;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -47,20 +48,20 @@ fn map_root(uid: u32, gid: u32) -> Result<(), SandboxError> {
         .map_err(step("map its user"))
 }
 
-/// Changes from root to an unprivileged user, who is root in a user namespace.
-pub(crate) fn drop_root() -> Result<(), SandboxError> {
+/// Changes from root to an unprivileged user, who is root in a user namespace. `map` makes root do
+/// that for this process, which may be a copy of root's: so no other process of that user may look
+/// into it, not even for the moment in which it could map itself.
+pub(crate) fn drop_root(map: impl FnOnce() -> io::Result<()>) -> Result<(), SandboxError> {
     let drop = || -> rustix::io::Result<()> {
         let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
         set_thread_groups(&[])?;
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;
-        // A change of the user makes /proc/self root's, and a user maps itself in it.
-        set_dumpable_behavior(DumpableBehavior::Dumpable)
+        // By default, a change of the user does so, too.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
     };
     drop().map_err(step("change from root to an ordinary user"))?;
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
         .map_err(step("create its namespaces"))?;
-    map_root(UNPRIVILEGED, UNPRIVILEGED)?;
-    // No other process of that user may look into this one.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("protect its memory"))
+    map().map_err(step("map its user"))
 }

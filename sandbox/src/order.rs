@@ -13,6 +13,8 @@ use crate::user::User;
 /// First argument of the process that builds a sandbox, and of the sandbox's first process.
 pub(crate) const BUILD: &str = "__sandbox";
 pub(crate) const FIRST: &str = "__sandbox-first";
+/// Tells the process that builds the sandbox that its user is root in its namespace now.
+pub(crate) const MAPPED: u8 = b'm';
 /// Asks the process that builds the sandbox to send SIGTERM to the first process.
 pub(crate) const TERMINATE: u8 = b't';
 
@@ -30,6 +32,8 @@ pub(crate) struct Order {
 /// What the processes of a sandbox report, one line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
+    /// The process that builds the sandbox was root, and waits for [`MAPPED`].
+    NeedsUser,
     /// The command runs, or the server is about to.
     Started,
     /// There is no sandbox.

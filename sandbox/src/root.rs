@@ -59,20 +59,25 @@ struct Opened<'a> {
 }
 
 /// Builds everything but `/proc`, which only a process of the sandbox can mount. Resolves the working
-/// directory, and returns the image's user.
-pub(crate) fn build(sandbox: &mut Sandbox) -> Result<User, SandboxError> {
+/// directory, and returns the image's user. `map` is for root: see [`namespaces::drop_root`].
+pub(crate) fn build(
+    sandbox: &mut Sandbox,
+    map: impl FnOnce() -> io::Result<()>,
+) -> Result<User, SandboxError> {
     let is_root = geteuid().is_root();
     namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
+    // With the rights of the caller, and before there is anything of the sandbox to show.
+    let mut mounts = sandbox.mounts.iter().map(Opened::new).collect::<Result<Vec<_>, _>>()?;
+    // Like Docker: what lies in another mount comes after it.
+    mounts.sort_by_key(|it| it.mount.target.components().count());
     mount(Some("tmpfs"), PLACE, Some("tmpfs"), PROTECTED, Some("mode=755")).map_err(step("mount a tmpfs"))?;
     for folder in [ROOT, TOP] {
         fs::create_dir(folder).map_err(step("create its folders"))?;
     }
     bind_program().map_err(step("mount its program"))?;
-    // With the rights of the caller.
-    let mounts = sandbox.mounts.iter().map(Opened::new).collect::<Result<Vec<_>, _>>()?;
     mount_image(sandbox, &mounts, is_root)?;
     if is_root {
-        namespaces::drop_root()?;
+        namespaces::drop_root(map)?;
     }
     // A mount of this namespace, so that it can become the root of its processes.
     mounts::bind(&open(Path::new(ROOT))?, ROOT).map_err(step("mount the image"))?;
@@ -84,14 +89,15 @@ pub(crate) fn build(sandbox: &mut Sandbox) -> Result<User, SandboxError> {
     )?;
     let tmp = folder_of(&root, "tmp")?;
     let tmpfs = sandbox.limits.tmpfs_options();
-    mount_tmpfs(&tmp, &tmpfs).map_err(step("mount its /tmp"))?;
+    mount_tmpfs(&tmp, MsFlags::empty(), &tmpfs).map_err(step("mount its /tmp"))?;
     mount_devices(&root).map_err(step("mount its /dev"))?;
     for opened in &mounts {
         opened.attach(&root, &tmpfs).map_err(mounting(&opened.mount.target))?;
     }
     let problem = image("working directory", &sandbox.folder);
     let folder = canonical(&root, &sandbox.folder).map_err(&problem)?;
-    if folder.starts_with("tmp") {
+    if !is_reserved(&folder) {
+        // It may be in a mount that lacks it.
         target_of(&root, &folder, true).map_err(problem)?;
     }
     sandbox.folder = Path::new("/").join(folder);
@@ -118,17 +124,12 @@ impl<'a> Opened<'a> {
     }
 
     fn attach(&self, root: &File, tmpfs: &str) -> io::Result<()> {
-        let find = || target_of(root, &self.mount.target, self.is_folder);
-        let at = find()?;
-        match &self.tree {
-            Some(tree) => {
-                let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-                move_mount(tree, "", at, "", empty)?;
-            }
-            None => mount_tmpfs(&at, tmpfs)?,
-        }
+        let at = target_of(root, &self.mount.target, self.is_folder)?;
         let read_only = if self.mount.is_writable { MsFlags::empty() } else { MsFlags::MS_RDONLY };
-        mounts::restrict(Path::new(&path_of(&find()?)), PROTECTED | read_only)
+        let Some(tree) = &self.tree else { return mount_tmpfs(&at, read_only, tmpfs) };
+        let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(tree, "", at, "", empty)?;
+        mounts::restrict(tree, PROTECTED | read_only)
     }
 }
 
@@ -146,16 +147,17 @@ fn bind_program() -> io::Result<()> {
         fs::set_permissions(PROGRAM, Permissions::from_mode(0o755))?;
         Path::new(PROGRAM)
     };
-    mounts::bind(&open(source).map_err(io::Error::other)?, PROGRAM)?;
-    mounts::restrict(Path::new(PROGRAM), MsFlags::MS_RDONLY | PROTECTED)
+    let open = |path| open(path).map_err(io::Error::other);
+    mounts::bind(&open(source)?, PROGRAM)?;
+    mounts::restrict(&open(Path::new(PROGRAM))?, MsFlags::MS_RDONLY | PROTECTED)
 }
 
 /// Mounts the image's layers, and above them what the image lacks.
 fn mount_image(sandbox: &Sandbox, mounts: &[Opened<'_>], is_root: bool) -> Result<(), SandboxError> {
     let is_stacked = stack(&sandbox.layers)?;
-    let own = FOLDERS.iter().map(|folder| ("folder", Path::new(folder), true));
-    let targets = mounts.iter().map(|it| ("path", &*it.mount.target, it.is_folder));
-    let wanted = own.chain(targets).chain([("working directory", &*sandbox.folder, true)]);
+    let own = FOLDERS.iter().map(|folder| (Some("folder"), Path::new(folder), true));
+    let targets = mounts.iter().map(|it| (None, &*it.mount.target, it.is_folder));
+    let wanted = own.chain(targets).chain([(Some("working directory"), &*sandbox.folder, true)]);
     let root = open(Path::new(ROOT))?;
     let mut is_complete = true;
     for (what, path, is_folder) in wanted {
@@ -176,7 +178,10 @@ fn mount_image(sandbox: &Sandbox, mounts: &[Opened<'_>], is_root: bool) -> Resul
                 |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
             if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
-        add().map_err(image(what, path))?;
+        add().map_err(|error| match what {
+            Some(what) => image(what, path)(error),
+            None => mounting(path)(error),
+        })?;
     }
     if is_complete {
         return Ok(());
@@ -202,8 +207,9 @@ fn stack(layers: &[PathBuf]) -> Result<bool, SandboxError> {
     match (mount(Some("overlay"), ROOT, Some("overlay"), flags, Some(&*options)), &*opened) {
         (Ok(()), _) => Ok(true),
         (Err(_), [only]) => {
-            let bound = mounts::bind(only, ROOT).and_then(|()| mounts::restrict(Path::new(ROOT), flags));
-            bound.map_err(step("mount the image")).map(|()| false)
+            mounts::bind(only, ROOT).map_err(step("mount the image"))?;
+            mounts::restrict(&open(Path::new(ROOT))?, flags).map_err(step("mount the image"))?;
+            Ok(false)
         }
         (Err(error), _) => Err(SandboxError::NoOverlay(error.into())),
     }
@@ -221,11 +227,16 @@ pub(crate) fn folder_of(root: &File, name: &str) -> Result<OwnedFd, SandboxError
     open().map_err(image("folder", Path::new(name)))
 }
 
+/// Whether a canonical path is the root, or in /proc, which only the first process can mount.
+fn is_reserved(path: &Path) -> bool {
+    path.as_os_str().is_empty() || path.starts_with("proc")
+}
+
 /// Opens the target of a mount. Below a writable mount, such as /tmp, it may have to be created.
 fn target_of(root: &File, path: &Path, is_folder: bool) -> io::Result<OwnedFd> {
     let path = canonical(root, path)?;
-    if path.as_os_str().is_empty() {
-        return Err(io::Error::other("it is the sandbox's root"));
+    if is_reserved(&path) {
+        return Err(io::Error::other("the sandbox has its own root and its own /proc"));
     }
     let folders = inside::folders(root, &path, is_folder)?;
     if folders.iter().any(|(_, mode)| mode.is_none()) {
@@ -234,8 +245,8 @@ fn target_of(root: &File, path: &Path, is_folder: bool) -> io::Result<OwnedFd> {
     inside::open(root, &path, OFlags::PATH)
 }
 
-fn mount_tmpfs(at: &OwnedFd, options: &str) -> io::Result<()> {
-    Ok(mount(Some("tmpfs"), &*path_of(at), Some("tmpfs"), PROTECTED, Some(options))?)
+fn mount_tmpfs(at: &OwnedFd, more: MsFlags, options: &str) -> io::Result<()> {
+    Ok(mount(Some("tmpfs"), &*path_of(at), Some("tmpfs"), PROTECTED | more, Some(options))?)
 }
 
 /// Mounts a `/dev` with few devices, which are the machine's. Nothing can be written in it.

@@ -74,8 +74,9 @@ pub(crate) const FOLDERS: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 /// Bytes of `/tmp` for each file that it may have. A file takes about 1 KiB of the kernel's memory,
 /// which no limit counts where there is no cgroup.
 const BYTES_PER_FILE: u64 = 8 << 10;
-/// Smallest `/tmp`, in bytes. For the kernel, 0 means no limit.
+/// Smallest and largest `/tmp`, in bytes. For the kernel, 0 means no limit, and it rounds up.
 const MIN_TMP: u64 = 64 << 10;
+const MAX_TMP: u64 = 1 << 60;
 
 // === impl Limits ===
 
@@ -86,7 +87,7 @@ impl Limits {
             memory_bytes: Some(memory).filter(|bytes| *bytes > 0),
             pids,
             cpus: Some(cpus).filter(|cpus| *cpus > 0.0),
-            tmp_bytes: tmp_bytes.max(MIN_TMP),
+            tmp_bytes: tmp_bytes.clamp(MIN_TMP, MAX_TMP),
         }
     }
 
@@ -106,5 +107,6 @@ mod tests {
         let options = |bytes| Limits::of_flags(0, 10, 0.0, bytes).tmpfs_options();
         assert_eq!(options(512 << 20), "mode=1777,size=536870912,nr_inodes=65536");
         assert_eq!(options(0), "mode=1777,size=65536,nr_inodes=64");
+        assert!(options(u64::MAX).contains("size=1152921504606846976,"));
     }
 }

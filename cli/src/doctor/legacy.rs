@@ -22,7 +22,7 @@ use super::running::{Running, processes, running, why_in_use};
 use super::workload::Workload;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, note};
 use crate::progress::report_if_slow;
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure>
         return Ok(true);
     }
     if !yes && !user_agrees(&found) {
-        eprintln!("nothing was deleted; --yes deletes without asking");
+        note(format_args!("nothing was deleted; --yes deletes without asking"));
         return Ok(true);
     }
     // The user may have answered late, so check again.
@@ -122,7 +122,7 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure>
     let mut deleted = |what: String, outcome: Result<(), String>| match outcome {
         Ok(()) => output::show(&format!("{what} deleted\n")),
         Err(error) => {
-            eprintln!("{what}: {error}");
+            note(format_args!("{what}: {error}"));
             all_deleted = false;
         }
     };

@@ -13,7 +13,7 @@ use tonic::Code;
 
 use super::call::Status;
 use crate::failure::{Exit, Failure};
-use crate::output::escaped;
+use crate::output::{escaped, note};
 
 /// The file in `--results-dir`, like kpt's.
 const RESULTS_FILE: &str = "results.yaml";
@@ -44,12 +44,12 @@ impl Report<'_> {
     /// `selected` is the number of resources that the function gets, if not all.
     pub(super) fn running(&self, selected: Option<usize>) {
         let count = selected.map(|count| format!(" on {count} resource(s)")).unwrap_or_default();
-        eprintln!("[RUNNING] \"{}\"{count}", escaped(self.image));
+        note(format_args!("[RUNNING] \"{}\"{count}", escaped(self.image)));
     }
 
     pub(super) fn passed(&self, response: &EvaluateFunctionResponse, output: &Output) -> Result<(), Failure> {
         let stderr = String::from_utf8_lossy(&response.log);
-        eprint!("{}", self.block("PASS", &output.results, &stderr));
+        note(self.block("PASS", &output.results, &stderr));
         let results = porch_fn_package::results_yaml(&response.resource_list);
         let results = results.and_then(|yaml| serde_saphyr::from_str(&yaml).ok());
         self.write(0, &results.unwrap_or_else(|| json!([])), &stderr)
@@ -60,7 +60,7 @@ impl Report<'_> {
         let parts = parts(&status.message);
         let found = parts.as_ref().filter(|_| !self.verbose);
         let (results, stderr) = found.map_or((&[][..], ""), |parts| (&parts.results, &parts.stderr));
-        eprint!("{}", self.block("FAIL", results, stderr));
+        note(self.block("FAIL", results, stderr));
         let exit = exit(status.code);
         let whole = || Parts { stderr: status.message.clone(), ..Parts::default() };
         let Parts { results, stderr, reason } = parts.clone().unwrap_or_else(whole);
@@ -89,14 +89,14 @@ impl Report<'_> {
 
     /// Formats the outcome like kpt.
     fn block(&self, outcome: &str, results: &[String], stderr: &str) -> String {
-        let mut text = format!("[{outcome}] \"{}\"\n", escaped(self.image));
+        let mut text = format!("[{outcome}] \"{}\"", escaped(self.image));
         let stderr: Vec<_> = stderr.lines().map(str::to_owned).collect();
         for (title, lines) in [("Results", results), ("Stderr", &stderr)] {
             if !lines.is_empty() {
-                let _ = writeln!(text, "  {title}:");
+                let _ = write!(text, "\n  {title}:");
             }
             for line in lines {
-                let _ = writeln!(text, "    {}", escaped(line));
+                let _ = write!(text, "\n    {}", escaped(line));
             }
         }
         text

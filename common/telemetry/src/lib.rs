@@ -7,7 +7,7 @@ pub mod span;
 pub mod trace_context;
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::net::SocketAddr;
 
 use porch_fn_flags::LogFormat;
@@ -95,7 +95,9 @@ impl Log {
     /// Reports why the program does not run.
     pub fn failed(&self, error: &dyn Display) {
         match self.format {
-            LogFormat::Text => eprintln!("{}: {error}", self.program),
+            LogFormat::Text => {
+                let _ = writeln!(io::stderr(), "{}: {error}", self.program);
+            }
             LogFormat::Json => tracing::error!(%error, "{} does not start", self.program),
         }
     }

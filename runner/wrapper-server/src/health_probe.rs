@@ -2,7 +2,7 @@
 //! result is the exit code. The image also contains this binary under the name `grpc-health-probe`.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _, stderr};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err((code, problem)) => {
-            eprintln!("{NAME}: {problem}");
+            let _ = writeln!(stderr(), "{NAME}: {problem}");
             ExitCode::from(code)
         }
     }

@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _, stderr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,11 @@ pub(crate) fn copy_to(directory: &Path) -> ExitCode {
         .and_then(|executable| replace(&executable, &target))
         .and_then(|()| fs::set_permissions(&target, Permissions::from_mode(0o755)));
     let Err(error) = copied else { return ExitCode::SUCCESS };
-    eprintln!("wrapper-server: --copy-to {}: {error}; mount a writable volume there", directory.display());
+    let _ = writeln!(
+        stderr(),
+        "wrapper-server: --copy-to {}: {error}; mount a writable volume there",
+        directory.display()
+    );
     ExitCode::FAILURE
 }
 
@@ -50,7 +54,10 @@ pub(crate) fn idle() -> ExitCode {
         })
     });
     let Err(error) = waited else { return ExitCode::SUCCESS };
-    eprintln!("wrapper-server: --idle cannot catch SIGTERM and SIGINT: {error}; raise the open file limit");
+    let _ = writeln!(
+        stderr(),
+        "wrapper-server: --idle cannot catch SIGTERM and SIGINT: {error}; raise the open file limit"
+    );
     ExitCode::FAILURE
 }
 
@@ -71,7 +78,7 @@ pub(crate) fn run_cp(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             target.extend(source.file_name());
         }
         if let Err(error) = copy(source, &target) {
-            eprintln!("{CP}: {} to {}: {error}", source.display(), target.display());
+            let _ = writeln!(stderr(), "{CP}: {} to {}: {error}", source.display(), target.display());
             return ExitCode::FAILURE;
         }
     }

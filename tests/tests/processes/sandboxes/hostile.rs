@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::process::Stdio;
 
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::eventually;
@@ -147,4 +148,30 @@ async fn limits_hold() {
         let ended = user.run(&["run", "--memory", "67108864", NAME], b"").await;
         assert!(!ended.status.success() || !stdout(&ended).contains("done"), "{ended:?}");
     }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn other_processes_of_nobody_read_no_memory_of_a_sandbox_of_roots() {
+    let user = ImageUser::own();
+    if !user.is_root() {
+        eprintln!("skipped: the tests are not root");
+        return;
+    }
+    user.import(NAME, &shell("true")).await;
+    // Looks at each new process all the time.
+    let program = "$|=1; open my $l, '<', '/proc/loadavg'; while (1) { seek $l, 0, 0; my ($last) = <$l> =~ /(\\d+)$/;\n\
+                   for (1 .. 20) { for my $pid ($last - 1 .. $last + 6) { open my $f, '<', qq(/proc/$pid/environ) or next;\n\
+                   sysread $f, my $text, 1 << 20; print qq(read $pid\\n) if ($text // '') =~ /of-root-only/ } } }";
+    let mut spy = user.command("perl");
+    spy.uid(65534).gid(65534).args(["-e", program]).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut spy = spy.spawn().unwrap();
+    for _ in 0..100 {
+        let mut command = user.command(user.program());
+        command.args(["run", NAME]).env("SECRET", "of-root-only").stdin(Stdio::null());
+        assert!(command.output().await.unwrap().status.success());
+    }
+    spy.start_kill().unwrap();
+    let seen = spy.wait_with_output().await.unwrap();
+    assert_eq!(stdout(&seen), "");
 }
