@@ -2,6 +2,9 @@
 //!
 //! [`run`] is the command line.
 
+// It panics when the reader of standard error has gone.
+#![warn(clippy::print_stderr)]
+
 mod admin;
 mod bench;
 mod call;

@@ -1,7 +1,7 @@
 //! The caller's side of a sandbox: it holds the cgroup, the pipes and the socket whose end ends the
 //! sandbox.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Write as _, pipe};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use std::process::{self, Command, Stdio};
 
 use fork::{Fork, fork};
 use rustix::fs::{Gid, Uid, fchown};
-use rustix::process::{Pid, WaitOptions, geteuid, setpgid, waitpid};
+use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::advice::advice;
@@ -21,7 +21,7 @@ use crate::limits::Rlimits;
 use crate::order::{BUILD, MAPPED, Order, Report, TERMINATE};
 use crate::spec::Sandbox;
 use crate::user::User;
-use crate::{SandboxError, UNPRIVILEGED, build, exit_code, handover, signals};
+use crate::{SandboxError, UNPRIVILEGED, build, exit_code, handover, is_root, signals};
 
 /// A server of this program, which runs in place of the sandbox's command.
 #[derive(Debug)]
@@ -87,12 +87,12 @@ impl Launch {
     /// # Errors
     /// This process has no more descriptors.
     pub fn new(sandbox: Sandbox, server: Option<Server>) -> Result<(Self, Pipes), SandboxError> {
+        signals::handle_ignored().map_err(step("read /proc/self/status"))?;
         let prepare = || -> io::Result<_> {
-            signals::handle_ignored()?;
             let (control, theirs) = UnixStream::pair()?;
             let ((input, stdin), (stdout, output), (stderr, errors)) = (pipe()?, pipe()?, pipe()?);
             let stdio = [OwnedFd::from(input), output.into(), errors.into()];
-            if geteuid().is_root() {
+            if is_root() {
                 // The function may open them again, as /dev/stdin for example.
                 for pipe in &stdio {
                     let (user, group) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
@@ -150,7 +150,8 @@ impl Launch {
     fn build(&self) -> io::Result<u8> {
         setpgid(None, None)?;
         dup2_stdin(&self.theirs)?;
-        dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+        // Nothing is written there.
+        dup2_stdout(&self.stdio[2])?;
         dup2_stderr(&self.stdio[2])?;
         Ok(build::run())
     }

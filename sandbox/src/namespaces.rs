@@ -15,6 +15,17 @@ use crate::{SandboxError, UNPRIVILEGED};
 
 const NONE: Option<&str> = None;
 
+/// Whether this process is root and may become [`UNPRIVILEGED`]. Who is root of a user namespace
+/// without that user, as with `unshare -r`, counts as an ordinary user.
+pub fn is_root() -> bool {
+    // A user here, the same user above, and how many follow.
+    let has_user = |line: &str| {
+        let numbers: Vec<u32> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        matches!(numbers[..], [first, _, count] if (first..first.saturating_add(count)).contains(&UNPRIVILEGED))
+    };
+    geteuid().is_root() && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.lines().any(has_user))
+}
+
 /// Enters a mount namespace, and as an ordinary user a user namespace in which that user is root.
 /// `more` are further namespaces. No mount made here is visible outside, and all end with the
 /// namespace's processes.
@@ -23,9 +34,10 @@ const NONE: Option<&str> = None;
 /// The machine does not allow it.
 pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
-    let user = if uid.is_root() { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
+    let is_root = is_root();
+    let user = if is_root { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
     unshare(CloneFlags::CLONE_NEWNS | user | more).map_err(step("create its namespaces"))?;
-    if !uid.is_root() {
+    if !is_root {
         map_root(uid.as_raw(), gid.as_raw())?;
     }
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::CloneFlags;
-use nix::unistd::geteuid;
 use rustix::fs::{CWD, FileType, OFlags, fstat, makedev};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
@@ -64,7 +63,7 @@ pub(crate) fn build(
     sandbox: &mut Sandbox,
     map: impl FnOnce() -> io::Result<()>,
 ) -> Result<User, SandboxError> {
-    let is_root = geteuid().is_root();
+    let is_root = namespaces::is_root();
     namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
     // With the rights of the caller, and before there is anything of the sandbox to show.
     let mut mounts = sandbox.mounts.iter().map(Opened::new).collect::<Result<Vec<_>, _>>()?;

@@ -6,8 +6,7 @@ use std::path::{PathBuf, absolute};
 use porch_fn_flags::{CommaList, Size};
 use porch_fn_images::{Options, Owner, Store};
 use porch_fn_runner_config::MirrorFlags;
-use porch_fn_sandbox::{Limits, UNPRIVILEGED};
-use rustix::process::geteuid;
+use porch_fn_sandbox::{Limits, UNPRIVILEGED, is_root};
 
 use crate::failure::Failure;
 
@@ -110,7 +109,7 @@ impl RegistryArgs {
     /// Opens the image store. If this process is root, all files of images belong to the user of all
     /// sandboxes.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
-        let owner = geteuid().is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
+        let owner = is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
         let folder = match self.image_dir.as_deref() {
             None | Some("") => {
                 user_folder("XDG_CACHE_HOME", ".cache", "--image-dir")?.join("porch-fn/images")

@@ -5,8 +5,6 @@
 //! and writes the changed list, with structured results, to standard output. It writes messages to
 //! standard error. Unlike functions that use kpt's SDKs, these do not keep comments.
 
-#![allow(clippy::print_stderr, reason = "short, as an example should be")]
-
 mod annotate;
 mod require_resources;
 mod resource_list;

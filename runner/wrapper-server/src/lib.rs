@@ -8,6 +8,8 @@
 //! copies the binary into a function's container, and `health_probe.rs` checks the health of a
 //! server there.
 
+#![warn(clippy::print_stderr)]
+
 mod announce;
 mod app;
 mod client;

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Namespace;

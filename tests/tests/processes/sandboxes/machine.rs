@@ -248,3 +248,21 @@ async fn tmp_has_a_limit_of_files_and_always_one_of_bytes() {
         }
     }
 }
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn who_is_root_only_for_himself_is_an_ordinary_user() {
+    for user in ImageUser::all() {
+        let archive = user.sandbox().path("home/archive");
+        fs::write(&archive, shell("id -u").oci_archive(NAME)).unwrap();
+        let images = user.sandbox().path("home/other-images");
+        let flag = format!("--image-dir={}", images.display());
+        let program = user.program().to_str().unwrap();
+        for args in [&["images", "import", &flag, archive.to_str().unwrap()][..], &["run", &flag, NAME]] {
+            let words = [&["--map-root-user", program], args].concat();
+            let ended = user.run_program("unshare", &words, b"").await;
+            assert!(ended.status.success(), "{args:?}: {ended:?}");
+            assert!(args[0] != "run" || stdout(&ended) == "65534\n", "{ended:?}");
+        }
+    }
+}
