@@ -199,7 +199,6 @@ impl Started {
             max_message: runner_flags.server.max_request_body_size,
             log_level: args.log_level,
             log_format: args.log_format,
-            prestart: false,
             functions,
             sandboxes,
         });

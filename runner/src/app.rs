@@ -43,7 +43,7 @@ use crate::metrics::Metrics;
 use crate::pods::Handle;
 use crate::pods::local::LocalCluster;
 use crate::settings::CurrentSettings;
-use porch_fn_runner_config::Flags;
+use porch_fn_runner_config::{Flags, REMOVED_FLAGS};
 
 /// How long readiness waits for the API server.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -100,6 +100,9 @@ impl From<String> for AppError {
 /// [`AppError`], if a flag or file is invalid or a port is in use.
 pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -> Result<App, AppError> {
     let (ready_by, started_ms) = (Instant::now() + READY_WITHIN, now_ms());
+    for flag in REMOVED_FLAGS.into_iter().filter(|&flag| set.contains(flag)) {
+        tracing::warn!("--{flag} has no effect any more and goes in the next version: remove it");
+    }
     if let Some(other) = flags.disable_runtimes.iter().find(|one| !["exec", "pod"].contains(&one.as_str())) {
         return Err(AppError::of_flag(
             "disable-runtimes",

@@ -164,7 +164,6 @@ pub(crate) mod tests {
             waitlist: flag(2),
             per_pod: flag(16),
             queue: flag(1000),
-            prestart: Setting::new(false, Source::Default("x")),
             functions: PathBuf::from("/functions"),
             allowed_images: Arc::default(),
         }

@@ -57,7 +57,6 @@ impl Stack {
             max_message: 6_291_456,
             log_level: 0,
             log_format: LogFormat::Text,
-            prestart: false,
             functions: local,
             sandboxes: None,
         });

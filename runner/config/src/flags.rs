@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, Parser, ValueEnum};
+use clap::{Arg, ArgAction, Parser, ValueEnum};
 use porch_fn_flags::{CommaList, GoDuration, ServerFlags};
 use porch_fn_settings::TagSemantics;
 
@@ -12,6 +12,9 @@ pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
 /// The default of `--base-service-template-name`: the ServiceTemplate in the same namespace.
 const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 
+/// Boolean flags that have no effect any more. The next version refuses them.
+pub const REMOVED_FLAGS: [&str; 1] = ["prestart"];
+
 /// Runs KRM functions for Porch: as local executables, or in pods that it keeps warm.
 ///
 /// Replaces Porch's function runner and has the same flags. It can be scaled behind
@@ -20,6 +23,7 @@ const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 #[command(name = "porch-fn-runner", version = porch_fn_version::VERSION)]
 #[command(mut_arg("drain_delay", |flag| flag.default_value("1s")))]
 #[command(mut_args(hide_empty_default))]
+#[command(args(REMOVED_FLAGS.map(hidden)))]
 // The runner has one listener: its certificate comes from `--listen-tls-*` or from `--tls-*`.
 #[command(mut_arg("listen_tls_cert", |flag| flag.conflicts_with_all(["tls_cert", "tls_key", "tls_client_ca"])))]
 pub struct Flags {
@@ -72,11 +76,6 @@ pub struct Flags {
     /// reach the runners
     #[arg(long, default_value_t = false, help_heading = "Pod runtime")]
     pub pod_announce: bool,
-    /// Start each function before its request: one process per pod waits on its standard input. This
-    /// helps functions that start slowly. The annotation fn.kpt.dev/prestart of a FunctionConfig
-    /// overrides it
-    #[arg(long, default_value_t = false, help_heading = "Pod runtime")]
-    pub prestart: bool,
     /// File with limits of images, and with the images to warm up
     // Where Porch's manifests mount the ConfigMap.
     #[arg(
@@ -240,6 +239,10 @@ pub struct Flags {
 /// The help shows no default that is the empty text.
 fn hide_empty_default(flag: Arg) -> Arg {
     if flag.get_default_values() == [""] { flag.hide_default_value(true) } else { flag }
+}
+
+fn hidden(flag: &'static str) -> Arg {
+    Arg::new(flag).long(flag).action(ArgAction::SetTrue).hide(true)
 }
 
 /// Mirrors, for runners and for the command line.

@@ -8,7 +8,9 @@ pub mod times;
 
 use std::collections::BTreeMap;
 
-pub use self::flags::{BASE_POD_TEMPLATE, Flags, FunctionConfigTags, MirrorFlags, PodBackend, PodConnect};
+pub use self::flags::{
+    BASE_POD_TEMPLATE, Flags, FunctionConfigTags, MirrorFlags, PodBackend, PodConnect, REMOVED_FLAGS,
+};
 use self::template::Template;
 
 /// Checks whether a runner can make pods from the data of the ConfigMap of

@@ -54,8 +54,6 @@ pub const ANNOUNCE_TO: &str = "PORCH_FN_ANNOUNCE_TO";
 pub const ANNOUNCE_TOKEN: &str = "PORCH_FN_ANNOUNCE_TOKEN";
 /// See [`ANNOUNCE_TO`].
 pub const ANNOUNCE_ADDRESS: &str = "PORCH_FN_ANNOUNCE_ADDRESS";
-/// The environment variable for the wrapper-server's `--prestart`.
-pub const PRESTART: &str = "PORCH_FN_PRESTART";
 
 /// Whether the object carries our label.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {

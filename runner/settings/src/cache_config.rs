@@ -122,7 +122,6 @@ impl Item {
             max_pods: most,
             min_pods: self.min_replicas,
             waitlist: set(self.max_waitlist_length),
-            prestart: None,
         };
         Ok(Entry { name: name.clone(), image, limits, resources: resources.cloned() })
     }

@@ -25,8 +25,8 @@ use crate::tags::{TagSemantics, Tags};
 pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
 /// The annotation for the maximum number of pods. It wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
-/// The annotation for `--prestart` of the images' pods: `true` or `false`.
-pub(crate) const PRESTART: &str = "fn.kpt.dev/prestart";
+/// Annotations that have no effect any more. The next version does not warn of them.
+const REMOVED: [&str; 1] = ["fn.kpt.dev/prestart"];
 
 /// A special path of `binaryExecutor`: porch-server then sends the image's calls to its
 /// `--function-runner`. The runner ignores a `binaryExecutor` with this path.
@@ -52,8 +52,8 @@ pub struct FunctionConfig {
     pub min_replicas: Option<u32>,
     /// [`MAX_REPLICAS`]; 0 is read as `None`.
     pub max_replicas: Option<u32>,
-    /// `fn.kpt.dev/prestart`.
-    pub prestart: Option<bool>,
+    /// An annotation that has no effect any more.
+    pub removed: Option<&'static str>,
 }
 
 /// `podExecutor`.
@@ -149,12 +149,6 @@ impl FunctionConfig {
             })
         };
         let (min_replicas, max_replicas) = (replicas(MIN_REPLICAS)?, replicas(MAX_REPLICAS)?);
-        let prestart = annotations.get(PRESTART).map(|text| {
-            text.parse().map_err(|_| {
-                let reason = format!("{} is neither true nor false: write one of them", quoted(text));
-                FieldError::new(annotation_path(PRESTART), reason)
-            })
-        });
         let repositories = repositories(&spec, default_prefix)?;
         let (pod, binary) = executors(spec, semantics)?;
         let config = Self {
@@ -165,7 +159,7 @@ impl FunctionConfig {
             binary,
             min_replicas,
             max_replicas: max_replicas.filter(|&most| most > 0),
-            prestart: prestart.transpose()?,
+            removed: REMOVED.into_iter().find(|&annotation| annotations.contains_key(annotation)),
         };
         let limits = config.limits();
         if let (Some(least), Some(most)) = (limits.min_pods, limits.max_pods)
@@ -189,7 +183,6 @@ impl FunctionConfig {
             max_pods: self.max_replicas.or(pod.max_parallel),
             min_pods: self.min_replicas,
             waitlist: pod.queue_length,
-            prestart: self.prestart,
         }
     }
 
@@ -200,11 +193,8 @@ impl FunctionConfig {
     /// A warning for the object's author about a part that has no effect.
     pub(crate) fn warning(&self) -> Option<String> {
         if self.pod.is_none() {
-            let annotations = [
-                (MIN_REPLICAS, self.min_replicas.is_some()),
-                (MAX_REPLICAS, self.max_replicas.is_some()),
-                (PRESTART, self.prestart.is_some()),
-            ];
+            let annotations =
+                [(MIN_REPLICAS, self.min_replicas.is_some()), (MAX_REPLICAS, self.max_replicas.is_some())];
             if let Some((annotation, _)) = annotations.iter().find(|(_, is_set)| *is_set) {
                 return Some(format!(
                     "annotation {annotation} has no effect without spec.podExecutor: add that"
@@ -217,6 +207,12 @@ impl FunctionConfig {
              --functionconfig-tags for constraints",
             quoted(tag)
         ))
+    }
+
+    /// A warning about an annotation that has no effect any more.
+    pub(crate) fn removal(&self) -> Option<String> {
+        let annotation = self.removed?;
+        Some(format!("annotation {annotation} has no effect any more: remove it"))
     }
 }
 

@@ -80,6 +80,7 @@ impl FunctionConfigs {
                 }
                 places.push(index);
             }
+            let problem = problem.or_else(|| config.removal());
             problems.extend(problem.map(|problem| (config.name.clone(), problem)));
         }
         Self { configs, by_repository, problems, semantics: Some(semantics), changed }

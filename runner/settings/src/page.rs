@@ -50,7 +50,6 @@ pub fn page(settings: &Settings, image: &Image) -> Value {
     ] {
         row(name, json!(value), source);
     }
-    row("prestart", json!(effective.prestart.value), &effective.prestart.source);
     if let Some(Setting { value, source }) = &settings.functions.semantics {
         row("functionConfigTags", json!(value.to_string()), source);
     }

@@ -32,8 +32,6 @@ pub struct Flags {
     pub per_pod: Setting<u32>,
     /// `--max-queue-per-function`.
     pub queue: Setting<u32>,
-    /// `--prestart`.
-    pub prestart: Setting<bool>,
     /// `--functions`, the directory of the executables that FunctionConfigs name.
     pub functions: PathBuf,
     /// `--allowed-images`.
@@ -66,8 +64,6 @@ pub struct Effective {
     pub min_pods: Setting<u32>,
     /// A runner starts one more pod when the least loaded pod has this many calls.
     pub waitlist: Setting<u32>,
-    /// Whether one process of the function waits for its request in each pod.
-    pub prestart: Setting<bool>,
     /// The overrides of the template.
     pub overrides: PodOverrides,
     /// The source of `overrides`, except for the container's resources.
@@ -124,7 +120,6 @@ impl Settings {
             max_pods: pick(&layers, |limits| limits.max_pods, &flags.max_pods),
             min_pods: pick(&layers, |limits| limits.min_pods, &Setting::new(0, Source::BuiltIn)),
             waitlist: pick(&layers, |limits| limits.waitlist, &flags.waitlist),
-            prestart: pick(&layers, |limits| limits.prestart, &flags.prestart),
             overrides,
             overrides_from,
             resources_from,

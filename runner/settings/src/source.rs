@@ -45,8 +45,6 @@ pub struct Limits {
     pub min_pods: Option<u32>,
     /// Load of the least loaded pod at which one more pod is started.
     pub waitlist: Option<u32>,
-    /// Whether one process of the function waits for its request.
-    pub prestart: Option<bool>,
 }
 
 // === impl Setting ===

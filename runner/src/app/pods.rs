@@ -104,7 +104,6 @@ impl Wiring<'_> {
             max_message: flags.server.max_request_body_size,
             log_level: flags.server.log_level,
             log_format: flags.server.log_format,
-            prestart: flags.prestart,
             functions,
             sandboxes: None,
         }))

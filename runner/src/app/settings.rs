@@ -101,7 +101,6 @@ impl Wiring<'_> {
             waitlist: at_least_one(flags.max_waitlist_length, "max-waitlist-length"),
             per_pod: at_least_one(flags.max_concurrent_per_pod, "max-concurrent-per-pod"),
             queue: at_least_one(flags.max_queue_per_function, "max-queue-per-function"),
-            prestart: Setting::new(flags.prestart, source("prestart")),
             functions: flags.functions.clone(),
             allowed_images: Arc::new(allowed_images),
         })

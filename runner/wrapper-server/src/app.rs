@@ -26,7 +26,6 @@ use crate::announce::{Announcement, without_announcement};
 use crate::config::{self, Flags};
 use crate::health_probe;
 use crate::install::{self, copy_to, idle};
-use crate::prestart::Prestart;
 use crate::process::{Environment, Program, adopt_orphans};
 use crate::service::Wrapper;
 
@@ -72,17 +71,8 @@ fn serve_on(
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
     }
-    let mut tasks = Tasks::new();
-    let prestart = flags.prestart.then(|| Arc::new(Prestart::new(program.clone())));
-    if let Some(prestart) = prestart.clone() {
-        tasks.keep(tracing::info_span!("prestart"), async move { prestart.keep().await });
-    }
-    let wrapper = Wrapper {
-        program,
-        prestart,
-        max_message: flags.max_request_body_size,
-        flatten_log: flags.flatten_log,
-    };
+    let wrapper =
+        Wrapper { program, max_message: flags.max_request_body_size, flatten_log: flags.flatten_log };
     let max_calls = flags.max_concurrent_calls;
     let refusal = format!(
         "{max_calls} calls already run in this function's pod: retry later, raise \
@@ -105,6 +95,7 @@ fn serve_on(
         let service = Arc::clone(&service);
         async move { service.handle(request).await }
     };
+    let mut tasks = Tasks::new();
     let listening = serve::Options::between_hops(MAX_CONNECTIONS);
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
@@ -136,6 +127,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             flags = ignored.flags.join(" "),
             other_words = ignored.words,
             "unknown arguments are ignored: remove them from the args of the pod template"
+        );
+    }
+    // Runners of the version before set it.
+    if std::env::var_os("PORCH_FN_PRESTART").is_some() {
+        tracing::warn!(
+            "the variable PORCH_FN_PRESTART has no effect any more: remove it from the pod template"
         );
     }
     if let Some(directory) = &flags.copy_to {

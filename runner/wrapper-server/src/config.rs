@@ -51,10 +51,6 @@ pub struct Flags {
     /// Join the lines of the function's standard error with " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]
     pub flatten_log: bool,
-    /// Start the function before its request, and let it wait on its standard input. This helps
-    /// functions that start slowly
-    #[arg(long, env = "PORCH_FN_PRESTART", default_value_t = false)]
-    pub prestart: bool,
     /// Exit when standard input is closed, also while calls are in flight. This is for a parent
     /// process that starts the program as its child
     #[arg(long, default_value_t = false)]
@@ -94,12 +90,13 @@ mod tests {
 
     #[test]
     fn unknown_arguments_are_ignored() {
-        let args = ["--otel=x", "--flatten-log", "--new", "value", "-v", "4", "--n=", "--port", "1"];
+        let args =
+            ["--otel=x", "--prestart", "--flatten-log", "--new", "value", "-v", "4", "--n=", "--port", "1"];
         let entrypoint = ["--", "f", "--unknown", "value", "--", "--port=2"];
         let (flags, ignored) = from_args(&[&args[..], &entrypoint].concat()).unwrap();
         assert_eq!((flags.flatten_log, flags.port), (true, 1));
         assert_eq!(flags.entrypoint, entrypoint[1..]);
-        let names = ["--otel", "--new", "-v", "--n"].map(str::to_owned);
+        let names = ["--otel", "--prestart", "--new", "-v", "--n"].map(str::to_owned);
         assert_eq!(ignored, Ignored { flags: names.into(), words: 2 }, "no values: they may be secrets");
         let (flags, ignored) = from_args(&["--flatten-log=false", "--", "f"]).unwrap();
         assert_eq!((flags.flatten_log, ignored), (false, Ignored::default()));

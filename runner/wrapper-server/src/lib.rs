@@ -18,7 +18,6 @@ mod go_text;
 mod health_probe;
 mod install;
 pub mod outcome;
-mod prestart;
 pub mod process;
 pub mod resource_list;
 mod service;

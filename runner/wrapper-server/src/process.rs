@@ -80,13 +80,6 @@ pub enum RunError {
     Failed(String),
 }
 
-/// A function process that has got no input yet. Dropping it kills the process group; a task on
-/// the runtime of its start reaps it.
-pub struct Started {
-    group: Group,
-    pipes: Pipes,
-}
-
 /// Runs `program` once, with the chunks of `stdin` as its input.
 ///
 /// The program need not read its input. No process is started after the deadline. Dropping the
@@ -107,91 +100,56 @@ pub async fn run(
     if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return Err(RunError::Deadline);
     }
-    Started::new(program)?.run(stdin, limits, deadline).await
-}
+    let (group, pipes) = Group::start(program)?;
+    let stdin: VecDeque<_> = stdin.into_iter().collect();
+    let expected = stdin.iter().map(Bytes::len).sum();
+    pipes.expect(expected);
+    let Pipes { stdin: stdin_pipe, stdout: stdout_pipe, stderr: stderr_pipe } = pipes;
+    let mut stderr = Stderr::new(*limits);
 
-// === impl Started ===
-
-impl Started {
-    /// Starts `program`.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    ///
-    /// # Panics
-    /// If called outside a Tokio runtime.
-    pub fn new(program: &Program) -> Result<Self, RunError> {
-        let (group, pipes) = Group::start(program)?;
-        Ok(Self { group, pipes })
-    }
-
-    /// Whether the process runs, and has neither written anything nor closed its stdin.
-    pub fn is_untouched(&self) -> bool {
-        self.pipes.are_untouched()
-    }
-
-    /// Runs the process to its end; see [`run`].
-    ///
-    /// # Errors
-    /// Why it did not run to its end.
-    pub async fn run(
-        self,
-        stdin: impl IntoIterator<Item = Bytes>,
-        limits: &Limits,
-        deadline: Option<Instant>,
-    ) -> Result<Finished, RunError> {
-        let Self { group, pipes } = self;
-        let stdin: VecDeque<_> = stdin.into_iter().collect();
-        let expected = stdin.iter().map(Bytes::len).sum();
-        pipes.expect(expected);
-        let Pipes { stdin: stdin_pipe, stdout: stdout_pipe, stderr: stderr_pipe } = pipes;
-        let mut stderr = Stderr::new(*limits);
-
-        let finished = async {
-            // A process that the function left behind may keep stdout open.
-            let has_exited = AtomicBool::new(false);
-            let exit = async || {
-                group.leader_exit().await.map_err(failed("waiting for the function's exit"))?;
-                has_exited.store(true, Ordering::Relaxed);
-                Ok(())
-            };
-            let ended = async {
-                exit().await?;
-                sleep(LINGER).await;
-                Ok(())
-            };
-            let stdout = read_stdout(&stdout_pipe, limits.stdout, expected, ended).await?;
-            if !has_exited.load(Ordering::Relaxed) {
-                exit().await?;
-            }
-            Ok(stdout)
+    let finished = async {
+        // A process that the function left behind may keep stdout open.
+        let has_exited = AtomicBool::new(false);
+        let exit = async || {
+            group.leader_exit().await.map_err(failed("waiting for the function's exit"))?;
+            has_exited.store(true, Ordering::Relaxed);
+            Ok(())
         };
-        // The call does not wait for the end of stdin and stderr, because a process that it left
-        // behind may keep these pipes open.
-        let alongside = async {
-            let write = async {
-                write_stdin(stdin_pipe, stdin).await.map_err(failed("writing the function's stdin"))
-            };
-            let read = async {
-                let read = read_stderr(&stderr_pipe, &mut stderr).await;
-                read.map_err(failed("reading the function's stderr"))
-            };
-            tokio::try_join!(write, read)?;
-            pending::<Result<Infallible, RunError>>().await
+        let ended = async {
+            exit().await?;
+            sleep(LINGER).await;
+            Ok(())
         };
-        let stdout = tokio::select! {
-            biased;
-            finished = finished => finished?,
-            Err(failed) = alongside => return Err(failed),
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                return Err(RunError::Deadline);
-            }
+        let stdout = read_stdout(&stdout_pipe, limits.stdout, expected, ended).await?;
+        if !has_exited.load(Ordering::Relaxed) {
+            exit().await?;
+        }
+        Ok(stdout)
+    };
+    // The call does not wait for the end of stdin and stderr, because a process that it left
+    // behind may keep these pipes open.
+    let alongside = async {
+        let write =
+            async { write_stdin(stdin_pipe, stdin).await.map_err(failed("writing the function's stdin")) };
+        let read = async {
+            let read = read_stderr(&stderr_pipe, &mut stderr).await;
+            read.map_err(failed("reading the function's stderr"))
         };
+        tokio::try_join!(write, read)?;
+        pending::<Result<Infallible, RunError>>().await
+    };
+    let stdout = tokio::select! {
+        biased;
+        finished = finished => finished?,
+        Err(failed) = alongside => return Err(failed),
+        () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+            return Err(RunError::Deadline);
+        }
+    };
 
-        let status = group.end().map_err(failed("reaping the function's process"))?;
-        read_rest_of_stderr(stderr_pipe, &mut stderr).map_err(failed("reading the function's stderr"))?;
-        Ok(Finished { status, stdout, stderr })
-    }
+    let status = group.end().map_err(failed("reaping the function's process"))?;
+    read_rest_of_stderr(stderr_pipe, &mut stderr).map_err(failed("reading the function's stderr"))?;
+    Ok(Finished { status, stdout, stderr })
 }
 
 fn failed(operation: impl Display) -> impl Fn(io::Error) -> RunError {

@@ -83,6 +83,19 @@ async fn functions_get_a_small_environment_without_secrets() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_removed_flag_is_read_with_a_warning() {
+    let sandbox = Sandbox::new();
+    for given in ["--prestart", "-prestart=false"] {
+        let runner = sandbox.runner([given]).await;
+        runner.wait_log("--prestart has no effect any more and goes in the next version: remove it").await;
+        assert_eq!(runner.log().matches("no effect any more").count(), 1, "{}", runner.log());
+    }
+    let help = sandbox.run(binary("porch-fn-runner"), ["--help"], b"").await;
+    assert!(!String::from_utf8_lossy(&help.stdout).contains("prestart"));
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_error_in_a_flag_or_file_is_reported_in_one_line() {
     let sandbox = Sandbox::new();
     sandbox.write("broken.yaml", "functions: [{function: f, images: 3}]");

@@ -72,40 +72,16 @@ async fn a_function_that_does_not_end_is_killed_with_its_process_group() {
     }
 }
 
-/// The function writes a file when it starts, and its process number with its answer.
-const RECORDING: &str = "touch started-$$; cat; echo \"# pid $$\"";
-
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_process_is_started_before_its_request_and_ends_with_the_server() {
+async fn a_runner_of_the_version_before_may_start_it() {
     let sandbox = Sandbox::new();
-    let (mut wrapper, client) = start(&sandbox, &["--prestart"], RECORDING).await;
-    for call in 1..=3 {
-        sandbox.wait_files("started-", call).await;
-        let answer = client.call(IMAGE, INPUT).await;
-        let output = String::from_utf8(answer.output().to_vec()).unwrap();
-        let pid = output.split_once("# pid ").unwrap().1.trim_end().to_owned();
-        assert!(sandbox.path(&format!("started-{pid}")).exists(), "{output}");
-        // The next process starts after the answer.
-        sandbox.wait_files("started-", call + 1).await;
-    }
-    assert_eq!(sandbox.files_with("started-"), 4, "one process waits");
-    assert_eq!(wrapper.terminate().await.code(), Some(0));
-    sandbox.wait_no_process("").await;
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_function_that_writes_before_its_request_runs_without_prestart() {
-    let sandbox = Sandbox::new();
-    let script = "touch started-$$; echo '# early'; touch written-$$; cat";
-    let (wrapper, client) = start(&sandbox, &["--prestart"], script).await;
-    sandbox.wait_files("written-", 1).await;
-    for call in 1..=3 {
-        let answer = client.call(IMAGE, INPUT).await;
-        assert_eq!(answer.output(), format!("# early\n{INPUT}").as_bytes());
-        // One process for each call, and the first one, which was ended.
-        assert_eq!(sandbox.files_with("started-"), call + 1);
-    }
-    wrapper.wait_log("--prestart has no effect").await;
+    // Such a runner sets one of the two.
+    let args = ["--prestart", "--", "cat"];
+    let wrapper =
+        sandbox.server_with("wrapper-server", args, |command| _ = command.env("PORCH_FN_PRESTART", "true"));
+    let wrapper = wrapper.await;
+    assert_eq!(Client::new(wrapper.address()).call(IMAGE, INPUT).await.output(), INPUT);
+    wrapper.wait_log("flags=\"--prestart\"").await;
+    wrapper.wait_log("the variable PORCH_FN_PRESTART has no effect any more").await;
 }

@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use super::*;
+use crate::function_configs::FunctionConfigs;
+use crate::source::Setting;
 
 const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
@@ -25,14 +27,27 @@ fn pod(pod: &Value) -> PodExecutor {
 #[test]
 fn metadata_is_read() {
     let metadata = json!({"name": "f", "creationTimestamp": "2026-01-31T12:00:00Z",
-        "annotations": {MIN_REPLICAS: "2", MAX_REPLICAS: "5", PRESTART: "false", "other": "x"}});
+        "annotations": {MIN_REPLICAS: "2", MAX_REPLICAS: "5", "other": "x"}});
     let config = parse(&json!({"metadata": metadata, "spec": {"image": "f", "podExecutor": {}}})).unwrap();
     assert_eq!(config.name, "f");
     assert_eq!(config.created, Some(Timestamp::from_second(1_769_860_800).unwrap()));
     assert_eq!((config.min_replicas, config.max_replicas), (Some(2), Some(5)));
-    assert_eq!(config.limits().prestart, Some(false));
     let bare = parse(&object(&json!({"image": "f", "podExecutor": {}}))).unwrap();
     assert_eq!((bare.created, bare.limits()), (None, Limits::default()));
+}
+
+#[test]
+fn a_removed_annotation_has_no_effect_and_a_warning() {
+    for value in ["true", "yes"] {
+        let metadata = json!({"name": "f", "annotations": {"fn.kpt.dev/prestart": value}});
+        let config =
+            parse(&json!({"metadata": metadata, "spec": {"image": "f", "podExecutor": {}}})).unwrap();
+        assert_eq!((config.limits(), config.warning()), (Limits::default(), None));
+        let semantics = Setting::new(TagSemantics::Constraint, Source::Schema);
+        let configs = FunctionConfigs::new(vec![config], semantics, None);
+        let expected = "annotation fn.kpt.dev/prestart has no effect any more: remove it";
+        assert_eq!(configs.problem("f"), Some(expected));
+    }
 }
 
 #[test]
@@ -226,12 +241,6 @@ fn errors_name_the_field() {
         assert!(error.starts_with(&format!("FunctionConfig f: {path}: ")), "{error}");
         assert!(error.contains(reason), "{error}");
     }
-    let annotated = json!({"metadata": {"name": "f", "annotations": {PRESTART: "yes"}},
-        "spec": {"image": "f", "podExecutor": {}}});
-    assert_eq!(
-        parse(&annotated).unwrap_err(),
-        "FunctionConfig f: metadata.annotations[fn.kpt.dev/prestart]: \"yes\" is neither true nor false: write one of them"
-    );
     for path in ["", "..", "../f", "/a/../f", "/", ".", "a\0b"] {
         let error = parse(&object(&json!({"image": "f", "binaryExecutor": {"path": path}}))).unwrap_err();
         let expected =

@@ -58,7 +58,6 @@ fn the_page_has_values_and_sources_but_no_secrets() {
         ("maxWaitlistLength", json!(5), "--pod-cache-config, entry f:v1"),
         ("maxConcurrentPerPod", json!(16), "default of --max-concurrent-per-pod"),
         ("maxQueue", json!(1000), "default of --max-queue-per-function"),
-        ("prestart", json!(false), "default of --prestart"),
         ("functionConfigTags", json!("exact"), "--functionconfig-tags"),
         ("executable", json!("/functions/f"), "FunctionConfig fc"),
         ("serviceAccountName", json!("runner"), "FunctionConfig fc"),

@@ -18,7 +18,6 @@ pub(crate) fn flags() -> Flags {
         waitlist: Setting::new(2, Source::Default("max-waitlist-length")),
         per_pod: Setting::new(16, Source::Default("max-concurrent-per-pod")),
         queue: Setting::new(1000, Source::Default("max-queue-per-function")),
-        prestart: Setting::new(false, Source::Default("prestart")),
         functions: PathBuf::from("/functions"),
         allowed_images: Arc::default(),
     }
@@ -168,11 +167,7 @@ fn each_field_is_taken_from_the_highest_source() {
                  minReplicas: 2, resources: {limits: {cpu: 1}}}";
     let pod = json!({"timeToLive": "3m", "maxParallelExecutions": 11, "preferredMaxQueueLength": 12,
         "templateOverrides": {"container": {"resources": {"limits": {"cpu": 2}}}}});
-    let object = |min: Option<u32>, pod| FunctionConfig {
-        min_replicas: min,
-        prestart: min.map(|_| true),
-        ..pods(pod)
-    };
+    let object = |min: Option<u32>, pod| FunctionConfig { min_replicas: min, ..pods(pod) };
     let exec = "functions: [{function: e, images: ['f:v1']}]";
     let silent = json!({"templateOverrides": {"serviceAccountName": "s"}});
     let (default, flag, minutes) = (Source::Default, Source::Flag, Duration::from_mins);
@@ -183,7 +178,6 @@ fn each_field_is_taken_from_the_highest_source() {
         max_pods: Setting::new(1, default("max-parallel-pods-per-function")),
         min_pods: Setting::new(0, Source::BuiltIn),
         waitlist: Setting::new(2, default("max-waitlist-length")),
-        prestart: Setting::new(false, default("prestart")),
         overrides: PodOverrides::default(),
         overrides_from: None,
         resources_from: None,
@@ -230,7 +224,6 @@ fn each_field_is_taken_from_the_highest_source() {
         max_pods: Setting::new(11, of_function()),
         min_pods: Setting::new(3, of_function()),
         waitlist: Setting::new(12, of_function()),
-        prestart: Setting::new(true, of_function()),
         overrides: found.overrides.clone(),
         overrides_from: Some(of_function()),
         resources_from: Some(of_function()),

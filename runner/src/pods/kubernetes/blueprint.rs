@@ -110,12 +110,10 @@ impl Blueprint {
     pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
         let template = self.template.as_ref().map_err(Clone::clone)?;
         let image = &order.name.image;
-        let (overrides, prestart) = self.overrides(image);
         let extras = Extras {
             recipe: self.recipe(image, order.metadata.content.clone()),
             max_message: self.flags.max_message,
-            overrides,
-            prestart,
+            overrides: self.overrides(image),
             pull_secret: self.pull_secret(image),
             json_log: self.is_json(template),
         };
@@ -134,11 +132,10 @@ impl Blueprint {
         self.flags.log_format == LogFormat::Json && template.source == Source::Inline
     }
 
-    /// The image's overrides of the template, and whether it has `--prestart`.
-    fn overrides(&self, image: &ImageKey) -> (PodOverrides, bool) {
+    /// The image's overrides of the template.
+    fn overrides(&self, image: &ImageKey) -> PodOverrides {
         // The pool's keys are full image references, so they need no prefix.
-        let effective = Image::parse(image.as_str(), "").map(|image| self.settings.of(&image));
-        effective.map(|effective| (effective.overrides, effective.prestart.value)).unwrap_or_default()
+        Image::parse(image.as_str(), "").map(|image| self.settings.of(&image).overrides).unwrap_or_default()
     }
 
     fn pull_secret(&self, image: &ImageKey) -> Option<&str> {
@@ -155,16 +152,13 @@ impl Blueprint {
         };
         // Contains only what the runner adds to the template's pod. Maps and numbers always
         // serialise in the same way.
-        let (overrides, prestart) = self.overrides(image);
-        let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
+        let extra =
+            serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), self.overrides(image)));
         let mut extra = extra.unwrap_or_default();
-        // The defaults add nothing, so that an upgrade from a version without the flags replaces no
+        // The default adds nothing, so that an upgrade from a version without the flag replaces no
         // pod.
         if self.is_json(template) {
             extra.extend(b"--log-format=json");
-        }
-        if prestart {
-            extra.extend(b"--prestart");
         }
         let version = template.version(&extra);
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }

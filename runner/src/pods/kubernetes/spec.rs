@@ -48,8 +48,6 @@ pub(super) struct Extras<'a> {
     pub(super) pull_secret: Option<&'a str>,
     /// Whether the wrapper-server gets `--log-format=json`.
     pub(super) json_log: bool,
-    /// Whether the wrapper-server gets the variable for `--prestart`.
-    pub(super) prestart: bool,
 }
 
 /// Builds the pod of `order`.
@@ -179,15 +177,11 @@ fn patch_function(container: &mut Container, order: &PodOrder<'_>, extras: &Extr
         // content of a digest never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
     }
-    let variable = |name: &str, value: Option<&str>| {
-        let value = value.map(str::to_owned);
-        EnvVar { name: name.to_owned(), value, value_from: None }
-    };
-    if extras.prestart {
-        // Other wrappers, such as Porch's, would refuse a flag.
-        container.env.get_or_insert_default().push(variable(names::PRESTART, Some("true")));
-    }
     if let Some((runner, token)) = order.announce {
+        let variable = |name: &str, value: Option<&str>| {
+            let value = value.map(str::to_owned);
+            EnvVar { name: name.to_owned(), value, value_from: None }
+        };
         let mut address = variable(names::ANNOUNCE_ADDRESS, None);
         let field = ObjectFieldSelector { api_version: None, field_path: "status.podIP".to_owned() };
         address.value_from = Some(EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() });

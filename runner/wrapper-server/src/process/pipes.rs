@@ -13,7 +13,6 @@ use std::process::Child;
 use bytes::{Buf as _, Bytes};
 use memmap2::MmapMut;
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::fcntl_setpipe_size;
@@ -62,17 +61,6 @@ impl Pipes {
                 let _ = fcntl_setpipe_size(pipe, LARGE_CAPACITY);
             }
         }
-    }
-
-    /// Whether the process has written nothing and closed nothing.
-    pub(super) fn are_untouched(&self) -> bool {
-        let mut polled = [
-            // A pipe without a reader reports an error.
-            PollFd::new(&self.stdin, PollFlags::empty()),
-            PollFd::new(&self.stdout, PollFlags::IN),
-            PollFd::new(&self.stderr, PollFlags::IN),
-        ];
-        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
 }
 

@@ -30,7 +30,6 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
         max_message: 1 << 20,
         log_level: 0,
         log_format: LogFormat::Text,
-        prestart: false,
         functions,
         sandboxes: None,
     });

@@ -97,34 +97,6 @@ fn only_pods_of_the_built_in_template_log_json() {
 }
 
 #[test]
-fn prestart_is_part_of_the_configuration() {
-    let plain = blueprint("w:v1");
-    let mut settings = crate::settings::tests::settings(CacheConfig::default());
-    settings.flags.prestart.value = true;
-    let prestart = Blueprint { settings: Arc::new(settings), ..blueprint("w:v1") };
-    assert_ne!(made_from(&prestart, None).version, made_from(&plain, None).version);
-    let (name, metadata) = (
-        PodName { image: IMAGE.into(), ..PodName::default() },
-        ImageMetadata { entrypoint: Vec::new(), content: None },
-    );
-    let order = PodOrder {
-        object_name: "f",
-        name: &name,
-        shard_key: &"f".into(),
-        reclaim_after: millis(0),
-        metadata: &metadata,
-        announce: None,
-    };
-    let has_variable = |blueprint: &Blueprint| {
-        let containers = blueprint.pod(&order).unwrap().spec.unwrap().containers;
-        let of_function = containers.into_iter().filter(|container| container.name == "function");
-        let mut variables = of_function.flat_map(|container| container.env.unwrap_or_default());
-        variables.any(|one| one.name == "PORCH_FN_PRESTART" && one.value.as_deref() == Some("true"))
-    };
-    assert!(has_variable(&prestart) && !has_variable(&plain));
-}
-
-#[test]
 fn without_a_template_nothing_is_outdated() {
     let content = Some(digest("sha256:01", 60));
     let pod = made_from(&blueprint("w:v1"), content.clone());

@@ -28,7 +28,6 @@ fn extras(overrides: &PodOverrides) -> Extras<'static> {
         overrides: overrides.clone(),
         pull_secret: None,
         json_log: false,
-        prestart: false,
     }
 }
 

@@ -19,7 +19,6 @@ fn cluster(script: &str) -> LocalCluster {
         max_message: 1 << 20,
         log_level: 0,
         log_format: LogFormat::Text,
-        prestart: false,
         functions,
         sandboxes: None,
     })
