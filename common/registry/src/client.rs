@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
 pub use self::mirrors::Mirrors;
-pub use self::pull::{Blob, Manifest};
+pub use self::pull::Manifest;
 use self::session::{Query, Session, texts};
 use crate::auth::Challenge;
 use crate::credentials::Credentials;

@@ -62,6 +62,9 @@ pub enum RegistryError {
         /// 429 or 5xx.
         status: u16,
     },
+    /// The registry sends a blob, or all that an image needs, too slowly.
+    #[error("the image's registry sends too slowly, {0}: retry, or use a mirror with --registry-mirror")]
+    Slow(&'static str),
     /// The response exceeds a limit, or violates the distribution or image specification.
     #[error("the image's registry sent a malformed {what}: {reason}")]
     Malformed {

@@ -35,7 +35,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use porch_fn_image::Image;
 
-pub use client::{Blob, Client, Manifest, Mirrors, Options, Report};
+pub use client::{Client, Manifest, Mirrors, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, Credentials, CredentialsFileContent};
 pub use digest::{Hasher, has_digest, sha256};
 pub use error::RegistryError;

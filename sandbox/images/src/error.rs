@@ -13,9 +13,6 @@ pub enum StoreError {
     /// The registry.
     #[error("{}", registry_text(.0))]
     Registry(#[from] RegistryError),
-    /// The registry sends too slowly.
-    #[error("the image's registry sends too slowly, {0}: retry, or use a mirror with --registry-mirror")]
-    Slow(&'static str),
     /// A layer, as the process that unpacks it reports.
     #[error("{0}")]
     Layer(String),

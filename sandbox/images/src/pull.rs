@@ -2,17 +2,17 @@
 //! layers at once. A layer is unpacked as soon as it and its parents are here.
 
 use std::fs::{self, File};
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
 use porch_fn_image::Image;
-use porch_fn_registry::{Blob, Client, RegistryError};
+use porch_fn_registry::{Client, RegistryError};
 use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::content::{document_in, name_of};
 use crate::document;
@@ -24,14 +24,6 @@ use crate::store::{Record, Store};
 const AT_ONCE: usize = 4;
 /// Longest pull.
 const MAX_TIME: Duration = Duration::from_hours(1);
-
-/// Attempts at one blob. Each goes on where the last one stopped.
-const MAX_ATTEMPTS: u32 = 6;
-/// Pause before the second attempt. It doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// A registry must send this much in this time.
-const MIN_BYTES: u64 = 32 << 10;
-const WINDOW: Duration = Duration::from_secs(30);
 
 /// Receives what a pull does, for people who watch it.
 pub trait Progress: Send + Sync {
@@ -84,7 +76,7 @@ impl Store {
         };
         let pulled = timeout(MAX_TIME, pull).await;
         self.collect().await;
-        pulled.unwrap_or(Err(StoreError::Slow("a pull takes longer than an hour")))
+        pulled.unwrap_or(Err(RegistryError::Slow("a pull takes longer than an hour").into()))
     }
 
     /// Runs a method on a thread that may block.
@@ -173,51 +165,16 @@ impl Intake<'_> {
         self.store.blocking(move |store| store.admit(&path, &known, size)).await
     }
 
-    /// Fetches a blob. If the connection is lost, goes on from there.
     async fn fetch(&self, from: Registry<'_>, digest: &str, size: u64) -> Result<PathBuf, StoreError> {
         let (client, image) = from;
         let file = NamedTempFile::new_in(self.folder.path()).and_then(|file| Ok(file.keep()?));
-        let (mut file, path) = file.on_disk("cannot write", self.folder.path())?;
-        let mut attempt = 1;
-        loop {
-            let received = async {
-                let from = file.stream_position().on_disk("cannot write", &path)?;
-                self.receive(client.blob(image, digest, from).await?, size, &mut file).await
-            };
-            match received.await {
-                Err(StoreError::Registry(RegistryError::Unreachable | RegistryError::Busy { .. }))
-                    if attempt < MAX_ATTEMPTS =>
-                {
-                    tracing::info!(attempt, "a blob was interrupted; it goes on from there");
-                    sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
-                    attempt += 1;
-                }
-                done => return done.map(|()| path),
-            }
-        }
-    }
-
-    /// Receives a blob, or more than its size, which is refused later.
-    async fn receive(&self, mut blob: Blob, size: u64, file: &mut File) -> Result<(), StoreError> {
-        let mut received =
-            file.seek(SeekFrom::Start(blob.from)).on_disk("cannot write", self.folder.path())?;
-        let (mut since, mut bytes) = (Instant::now(), 0);
-        while received <= size
-            && let Some(chunk) = blob.chunk().await?
-        {
-            if since.elapsed() >= WINDOW {
-                if bytes < MIN_BYTES {
-                    return Err(StoreError::Slow("less than 32 KiB in 30 s"));
-                }
-                (since, bytes) = (Instant::now(), 0);
-            }
-            let arrived = chunk.len() as u64;
-            bytes += arrived;
-            received += arrived;
+        let (file, path) = file.on_disk("cannot write", self.folder.path())?;
+        let write = |position, bytes: &[u8]| {
             // A few KiB, into the page cache.
-            file.write_all(&chunk).on_disk("cannot write", self.folder.path())?;
-            self.progress.add(arrived);
-        }
-        if received < size { Err(RegistryError::Unreachable.into()) } else { Ok(()) }
+            file.write_all_at(bytes, position).on_disk("cannot write", &path)?;
+            self.progress.add(bytes.len() as u64);
+            Ok(())
+        };
+        client.fetch(image, digest, size, write).await.map(|()| path)
     }
 }

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use porch_fn_image::Image;
-use reqwest::Response;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::session::{Query, Session};
 use super::{Client, get};
@@ -18,6 +16,13 @@ use crate::failure::why;
 const BLOB: &str = "layer";
 /// Longest pause within a blob.
 const IDLE: Duration = Duration::from_secs(30);
+/// Attempts at one blob. Each goes on where the last one stopped.
+const MAX_ATTEMPTS: u32 = 6;
+/// Pause before the second attempt. It doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A registry must send this much in this time.
+const MIN_BYTES: u64 = 32 << 10;
+const WINDOW: Duration = Duration::from_secs(30);
 
 /// The manifest of an image for one platform.
 #[derive(Debug, Clone)]
@@ -28,14 +33,6 @@ pub struct Manifest {
     pub digest: Arc<str>,
     /// The manifest as the registry sent it.
     pub bytes: Vec<u8>,
-}
-
-/// The content of a blob, or the rest of it. Its digest is not verified yet.
-#[derive(Debug)]
-pub struct Blob {
-    response: Response,
-    /// The first byte that follows.
-    pub from: u64,
 }
 
 // === impl Client ===
@@ -53,35 +50,67 @@ impl Client {
         self.by_mirror("manifest", image, fetch).await
     }
 
-    /// Starts to fetch a blob of the image's repository, beginning with byte `from`. A registry
-    /// may begin with byte 0 instead.
+    /// Fetches a blob of the image's repository. Calls `write` with each part and its position. If
+    /// the connection is lost, goes on from there, or from the beginning. The digest is not
+    /// verified, and of a blob that is larger than `size` bytes not all is fetched.
     ///
     /// # Errors
-    /// [`RegistryError`].
-    pub async fn blob(&self, image: &Image, digest: &str, from: u64) -> Result<Blob, RegistryError> {
+    /// [`RegistryError`], and those of `write`.
+    pub async fn fetch<E: From<RegistryError>>(
+        &self,
+        image: &Image,
+        digest: &str,
+        size: u64,
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let path = format!("blobs/{}", digest::known(digest, BLOB)?);
-        let path = &path;
-        self.by_mirror("blob", image, move |image| async move {
-            let mut session = Session::new(self, &image).await?;
-            let response = session.send(Query { from, ..get(path, "*/*", BLOB) }).await?;
-            let is_rest = response.status() == StatusCode::PARTIAL_CONTENT;
-            Ok(Blob { response, from: if is_rest { from } else { 0 } })
-        })
-        .await
-    }
-}
-
-// === impl Blob ===
-
-impl Blob {
-    /// The next bytes. `None` at the end.
-    ///
-    /// # Errors
-    /// [`RegistryError::Unreachable`], if the connection is lost or nothing arrives in time.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        match timeout(IDLE, self.response.chunk()).await {
-            Ok(chunk) => chunk.map_err(why),
-            Err(_) => Err(RegistryError::Unreachable),
+        let (mut received, mut attempt) = (0, 1);
+        loop {
+            match self.receive(image, &path, size, &mut received, &mut write).await {
+                Err(RegistryError::Unreachable | RegistryError::Busy { .. }) if attempt < MAX_ATTEMPTS => {
+                    tracing::info!(attempt, "a blob was interrupted; it goes on from there");
+                    sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
+                    attempt += 1;
+                }
+                done => return done?,
+            }
         }
+    }
+
+    /// One attempt at a blob, of which so many bytes are here.
+    async fn receive<E>(
+        &self,
+        image: &Image,
+        path: &str,
+        size: u64,
+        received: &mut u64,
+        write: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<Result<(), E>, RegistryError> {
+        let from = *received;
+        let request = move |image| async move {
+            let mut session = Session::new(self, &image).await?;
+            session.send(Query { from, ..get(path, "*/*", BLOB) }).await
+        };
+        let mut response = self.by_mirror("blob", image, request).await?;
+        if response.status() != StatusCode::PARTIAL_CONTENT {
+            *received = 0;
+        }
+        let (mut since, mut bytes) = (Instant::now(), 0);
+        while *received <= size {
+            let chunk = timeout(IDLE, response.chunk()).await.map_err(|_| RegistryError::Unreachable)?;
+            let Some(chunk) = chunk.map_err(why)? else { break };
+            if since.elapsed() >= WINDOW {
+                if bytes < MIN_BYTES {
+                    return Err(RegistryError::Slow("less than 32 KiB in 30 s"));
+                }
+                (since, bytes) = (Instant::now(), 0);
+            }
+            if let Err(error) = write(*received, &chunk) {
+                return Ok(Err(error));
+            }
+            bytes += chunk.len() as u64;
+            *received += chunk.len() as u64;
+        }
+        if *received < size { Err(RegistryError::Unreachable) } else { Ok(Ok(())) }
     }
 }
