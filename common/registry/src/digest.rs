@@ -1,4 +1,6 @@
-//! Digests of content, `algorithm:hex`. No I/O.
+//! Digests of content, `algorithm:hex`. No I/O of its own.
+
+use std::io::{self, Read};
 
 use porch_fn_image::is_digest;
 use ring::digest::{Context, SHA256, SHA512};
@@ -12,53 +14,62 @@ pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, Re
     if is_digest(text) { Ok(text) } else { Err(RegistryError::malformed(what, problem)) }
 }
 
-/// Computes a digest while content arrives.
-pub struct Hasher {
+/// A stream that computes the digest of what is read from it.
+pub struct Hashed<R> {
+    inner: R,
     context: Context,
     algorithm: &'static str,
 }
 
-// === impl Hasher ===
+// === impl Hashed ===
 
-impl Hasher {
-    /// For the algorithm of this digest. `None`: the text is not a digest of a supported algorithm.
-    pub fn of(digest: &str) -> Option<Self> {
-        is_digest(digest).then(|| match digest.split_once(':') {
-            Some(("sha512", _)) => Self { context: Context::new(&SHA512), algorithm: "sha512" },
-            _ => Self::sha256(),
-        })
+impl<R: Read> Hashed<R> {
+    /// Computes a digest that can be compared with this one. If this is none of a supported
+    /// algorithm, no digest equals it.
+    pub fn new(inner: R, digest: &str) -> Self {
+        let is_long = digest.starts_with("sha512:");
+        let (context, algorithm) = if is_long { (&SHA512, "sha512") } else { (&SHA256, "sha256") };
+        Self { inner, context: Context::new(context), algorithm }
     }
 
-    /// For SHA-256.
-    pub fn sha256() -> Self {
-        Self { context: Context::new(&SHA256), algorithm: "sha256" }
+    /// Reads the rest of the stream. Returns the digest of all of it.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn finish(mut self) -> io::Result<String> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok(self.digest())
     }
 
-    /// Adds content.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.context.update(bytes);
-    }
-
-    /// The digest of all content.
-    pub fn digest(self) -> String {
+    fn digest(self) -> String {
         let text = format!("{}:", self.algorithm);
         self.context.finish().as_ref().iter().fold(text, |text, byte| text + &format!("{byte:02x}"))
     }
 }
 
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.context.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+/// The digest of content, by the algorithm of another digest.
+fn digest_like(digest: &str, bytes: &[u8]) -> String {
+    let mut hashed = Hashed::new(io::empty(), digest);
+    hashed.context.update(bytes);
+    hashed.digest()
+}
+
 /// The SHA-256 digest of content. It is used if the registry announces no digest.
 pub fn sha256(bytes: &[u8]) -> String {
-    let mut hasher = Hasher::sha256();
-    hasher.update(bytes);
-    hasher.digest()
+    digest_like("sha256:", bytes)
 }
 
 /// Whether content has this digest.
 pub fn has_digest(bytes: &[u8], digest: &str) -> bool {
-    Hasher::of(digest).is_some_and(|mut hasher| {
-        hasher.update(bytes);
-        hasher.digest() == digest
-    })
+    digest_like(digest, bytes) == digest
 }
 
 /// Fails if the content does not have the expected digest.
@@ -67,5 +78,28 @@ pub(crate) fn check(bytes: &[u8], expected: &str, what: &'static str) -> Result<
         Ok(())
     } else {
         Err(RegistryError::malformed(what, "its content does not have its digest"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of "abc", by FIPS 180-4.
+    const SHORT: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    const LONG: &str = "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
+                        2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f";
+
+    #[test]
+    fn only_content_with_the_digest_has_it() {
+        for digest in [format!("sha256:{SHORT}"), format!("sha512:{LONG}")] {
+            assert!(has_digest(b"abc", &digest) && !has_digest(b"abd", &digest));
+            let mut hashed = Hashed::new(&b"abc"[..], &digest);
+            hashed.read_exact(&mut [0]).unwrap();
+            assert_eq!(hashed.finish().unwrap(), digest);
+        }
+        for none in [SHORT, &format!("sha512:{SHORT}"), &format!("md5:{SHORT}"), "sha256:", ""] {
+            assert!(!has_digest(b"abc", none), "{none}");
+        }
     }
 }

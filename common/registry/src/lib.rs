@@ -37,7 +37,7 @@ use porch_fn_image::Image;
 
 pub use client::{Client, Manifest, Mirrors, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, Credentials, CredentialsFileContent};
-pub use digest::{Hasher, has_digest, sha256};
+pub use digest::{Hashed, has_digest, sha256};
 pub use error::RegistryError;
 pub use images::limiter::{Limiter, Permit};
 pub use images::{Images, ResolveError};

@@ -12,11 +12,11 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
-use porch_fn_registry::Hasher;
+use porch_fn_registry::Hashed;
 use serde_json::json;
 use tar::{Builder, Header};
 
-use crate::content::{Hashed, document_in, name_of};
+use crate::content::{document_in, name_of};
 use crate::document::{self, Descriptor};
 use crate::error::{OnDisk as _, StoreError};
 use crate::pull::Intake;
@@ -126,7 +126,7 @@ impl Store {
             let path = self.blob_path(digest);
             let file = File::open(&path).on_disk("cannot read", &path)?;
             let size = file.metadata().on_disk("cannot read", &path)?.len();
-            let mut data = Hashed::new(file, Hasher::of(digest).ok_or_else(missing)?);
+            let mut data = Hashed::new(file, digest);
             add(&format!("blobs/{}", digest.replacen(':', "/", 1)), size, &mut (&mut data).take(size))?;
             if data.finish().on_disk("cannot read", &path)? != *digest {
                 return Err(StoreError::Damaged(path));
@@ -172,7 +172,7 @@ impl Archive {
     /// Adds a file. Its name in the archive chooses no more than the algorithm of its digest.
     fn add(&mut self, name: PathBuf, content: impl Read) -> io::Result<()> {
         let claimed = name.to_string_lossy().replacen("blobs/", "", 1).replacen('/', ":", 1);
-        let mut content = Hashed::new(content, Hasher::of(&claimed).unwrap_or_else(Hasher::sha256));
+        let mut content = Hashed::new(content, &claimed);
         let path = self.folder.path().join("incoming");
         io::copy(&mut content, &mut File::create(&path)?)?;
         let digest = content.finish()?;

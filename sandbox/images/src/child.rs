@@ -12,13 +12,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
-use porch_fn_registry::Hasher;
+use porch_fn_registry::Hashed;
 use porch_fn_sandbox::{enter_own_mounts, path_of};
 use rustix::fs::{Mode, XattrFlags, fremovexattr, fsetxattr};
 use rustix::process::{Signal, set_parent_process_death_signal, umask};
 use serde::{Deserialize, Serialize};
 
-use crate::content::Hashed;
 use crate::document::Layer;
 use crate::unpack::{Size, decompressed, unpack};
 use crate::{Owner, StoreError};
@@ -131,12 +130,10 @@ impl Order {
 
 /// Applies a layer, and verifies both of its digests.
 fn apply(blob: &File, path: &Path, layer: &Layer, root: &File, limits: Size) -> Result<Size, String> {
-    let hasher = |digest: &str| Hasher::of(digest).ok_or("a layer's digest is malformed");
     let text = |error: io::Error| format!("a layer cannot be read: {error}");
-    let mut blob = Hashed::new(blob, hasher(&layer.digest)?);
-    let diff_id = hasher(&layer.diff_id)?;
+    let mut blob = Hashed::new(blob, &layer.digest);
     let unpacked = decompressed(&mut blob).map_err(text).and_then(|tar| {
-        let mut tar = Hashed::new(tar, diff_id);
+        let mut tar = Hashed::new(tar, &layer.diff_id);
         let size = unpack(&mut tar, root.as_fd(), limits).map_err(|error| error.to_string())?;
         Ok((size, tar.finish().map_err(text)?))
     });

@@ -2,49 +2,20 @@
 //! trusted.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader};
 use std::path::Path;
 
 use porch_fn_image::is_digest;
-use porch_fn_registry::{Hasher, has_digest};
+use porch_fn_registry::{Hashed, has_digest};
 
 use crate::document::MAX_DOCUMENT;
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::BUFFER;
 
-/// Computes the digest of what was read from the stream.
-pub(crate) struct Hashed<R> {
-    inner: R,
-    hasher: Hasher,
-}
-
-// === impl Hashed ===
-
-impl<R: Read> Hashed<R> {
-    pub(crate) fn new(inner: R, hasher: Hasher) -> Self {
-        Self { inner, hasher }
-    }
-
-    /// The digest of the whole stream.
-    pub(crate) fn finish(mut self) -> io::Result<String> {
-        io::copy(&mut self, &mut io::sink())?;
-        Ok(self.hasher.digest())
-    }
-}
-
-impl<R: Read> Read for Hashed<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        Ok(read)
-    }
-}
-
 /// Whether a file's content has this digest.
 pub(crate) fn is_intact(file: &Path, digest: &str) -> Result<bool, StoreError> {
-    let Some(hasher) = Hasher::of(digest) else { return Ok(false) };
     let buffered = |file| BufReader::with_capacity(BUFFER, file);
-    let found = File::open(file).and_then(|file| Hashed::new(buffered(file), hasher).finish());
+    let found = File::open(file).and_then(|file| Hashed::new(buffered(file), digest).finish());
     Ok(found.on_disk("cannot read", file)? == digest)
 }
 
