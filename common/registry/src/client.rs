@@ -26,7 +26,7 @@ use crate::credentials::Credentials;
 use crate::digest;
 use crate::error::{CONFIG, MANIFEST};
 use crate::lru;
-use crate::manifest::{ACCEPT, Document, choose, command, parse};
+use crate::manifest::{ACCEPT, Document, Found, choose, command, parse};
 use crate::platform::Platform;
 use crate::roots::Roots;
 use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page};
@@ -123,18 +123,17 @@ impl Client {
         session: &mut Session<'_>,
         image: &Image,
     ) -> Result<(Manifest, String), RegistryError> {
-        let mut fetched = fetch_manifest(session, reference(image)).await?;
-        let resolved = Arc::clone(&fetched.digest);
+        let (mut manifest, mut document) = fetch_manifest(session, reference(image)).await?;
+        let resolved = Arc::clone(&manifest.digest);
         // An index may contain one nested index, but no deeper nesting is read.
         for _ in 0..2 {
-            if let Document::Index(entries) = &fetched.document {
+            if let Document::Index(entries) = &document {
                 let entry = digest::known(choose(entries, &self.options.platform)?, MANIFEST)?;
-                fetched = fetch_manifest(session, entry).await?;
+                (manifest, document) = fetch_manifest(session, entry).await?;
             }
         }
-        let Fetched { document, digest, bytes } = fetched;
         match document {
-            Document::Manifest(config) => Ok((Manifest { resolved, digest, bytes }, config)),
+            Document::Manifest(found) => Ok((Manifest { resolved, ..manifest }, found.config.digest)),
             Document::Index(_) => Err(RegistryError::malformed(MANIFEST, "its indexes are nested too deep")),
         }
     }
@@ -165,7 +164,7 @@ impl Client {
             Err(RegistryError::Malformed { .. }) => {}
             Err(error) => return Err(error),
         }
-        Ok(fetch_manifest(&mut session, reference(image)).await?.digest)
+        Ok(fetch_manifest(&mut session, reference(image)).await?.0.digest)
     }
 
     async fn fetch_tags(&self, image: &Image) -> Result<Vec<String>, RegistryError> {
@@ -209,19 +208,15 @@ impl Registry for Client {
     }
 }
 
-/// A manifest or index.
-struct Fetched {
-    document: Document,
-    digest: Arc<str>,
-    bytes: Vec<u8>,
-}
-
 fn get<'a>(path: &'a str, accept: &'static str, what: &'static str) -> Query<'a> {
     Query { method: &Method::GET, path, accept, what, from: 0 }
 }
 
-/// Fetches a manifest or index and its digest.
-async fn fetch_manifest(session: &mut Session<'_>, reference: &str) -> Result<Fetched, RegistryError> {
+/// Fetches a manifest or an index.
+async fn fetch_manifest(
+    session: &mut Session<'_>,
+    reference: &str,
+) -> Result<(Manifest, Found), RegistryError> {
     let path = format!("manifests/{reference}");
     let response = session.send(get(&path, ACCEPT, MANIFEST)).await?;
     let by_digest = Some(reference).filter(|reference| reference.contains(':'));
@@ -229,7 +224,8 @@ async fn fetch_manifest(session: &mut Session<'_>, reference: &str) -> Result<Fe
     let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
     let digest: Arc<str> = digest.unwrap_or_else(|| digest::sha256(&body).into());
     digest::check(&body, &digest, MANIFEST)?;
-    Ok(Fetched { document: parse(&body)?, digest, bytes: body })
+    let document = parse(&body)?;
+    Ok((Manifest { resolved: Arc::clone(&digest), digest, bytes: body }, document))
 }
 
 /// The reference to request. A digest takes precedence over a tag.

@@ -2,10 +2,13 @@
 //! the same text, without addresses, times or text of a server.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const CONFIG: &str = "image configuration";
+/// An image configuration, for the person whose machine runs the image.
+pub(crate) const RUN_CONFIG: &str = "configuration";
 
 /// Why a lookup failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +76,14 @@ pub enum RegistryError {
         /// What is wrong with the response, without text of the registry.
         reason: String,
     },
+    /// This machine cannot run an image with this document. No lookup fails with this.
+    #[error("the image's {what} cannot be used: {reason}")]
+    Unusable {
+        /// `manifest`, `configuration`, or what the caller of [`read_json`] names.
+        what: &'static str,
+        /// What is wrong with the document. It may have text of the document, escaped.
+        reason: String,
+    },
     /// The index has no entry for this platform.
     #[error("the image is not built for {platform}: build it, or choose another platform with --platform")]
     Platform {
@@ -94,6 +105,10 @@ impl RegistryError {
         Self::Malformed { what, reason: reason.into() }
     }
 
+    pub(crate) fn unusable(what: &'static str, reason: impl Into<String>) -> Self {
+        Self::Unusable { what, reason: reason.into() }
+    }
+
     pub(crate) fn too_large(what: &'static str, limit: usize, unit: &str) -> Self {
         Self::malformed(what, format!("it has more than {limit} {unit}"))
     }
@@ -108,6 +123,15 @@ impl RegistryError {
 /// Parses a registry's JSON.
 pub(crate) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, RegistryError> {
     serde_json::from_slice(bytes).map_err(|error| RegistryError::malformed(what, json_problem(&error)))
+}
+
+/// Parses a document of an image that this machine runs, or of an archive with it.
+///
+/// # Errors
+/// [`RegistryError::Unusable`], which names the field.
+pub fn read_json<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T, RegistryError> {
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(bytes))
+        .map_err(|error| RegistryError::unusable(what, error.to_string().escape_debug().to_string()))
 }
 
 /// The error without serde's own text, which quotes the JSON.

@@ -2,16 +2,28 @@
 
 use std::fmt;
 
+use serde::Deserialize;
+
 /// Longest quote of an invalid text in an error, in characters.
 const MAX_QUOTED: usize = 100;
 
-/// The platform of function pods, in Go's names.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// The platform of function pods or of an image, in Go's names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "WirePlatform")]
 pub struct Platform {
     os: String,
     architecture: String,
     /// Empty if the architecture has no variants, and for the first variant of amd64 and arm64.
     variant: String,
+}
+
+/// A platform in an index, and in an image configuration.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WirePlatform {
+    os: String,
+    architecture: String,
+    variant: Option<String>,
 }
 
 impl Platform {
@@ -58,22 +70,9 @@ impl Platform {
         Self { os: lower(os), architecture: architecture.to_owned(), variant: variant.to_owned() }
     }
 
-    /// The best entry of an index for this platform. `platform` returns the platform that an entry
-    /// names. An entry may omit it: then only the image configuration names the platform.
-    pub fn best<'a, T>(&self, entries: &'a [T], platform: impl Fn(&T) -> Option<Self>) -> Option<&'a T> {
-        let of = |wanted: &Self| entries.iter().find(|&entry| platform(entry).as_ref() == Some(wanted));
-        let unnamed = || entries.iter().find(|&entry| platform(entry).is_none());
-        self.compatible().iter().find_map(of).or_else(unnamed)
-    }
-
-    /// Whether an image for this platform runs here.
-    pub fn runs(&self, image: &Self) -> bool {
-        self.compatible().contains(image)
-    }
-
     /// The platforms whose images run on this one, best first: itself, lower variants, and the
     /// 32-bit platforms of the same processors.
-    fn compatible(&self) -> Vec<Self> {
+    pub(crate) fn compatible(&self) -> Vec<Self> {
         let of = |architecture: &str, variant: &str| Self {
             os: self.os.clone(),
             architecture: architecture.to_owned(),
@@ -95,6 +94,12 @@ impl Platform {
             _ => {}
         }
         all
+    }
+}
+
+impl From<WirePlatform> for Platform {
+    fn from(wire: WirePlatform) -> Self {
+        Self::new(&wire.os, &wire.architecture, &wire.variant.unwrap_or_default())
     }
 }
 

@@ -7,17 +7,17 @@
 mod docker;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
-use porch_fn_registry::Hashed;
+use porch_fn_registry::{Descriptor, Document, Hashed, ImageManifest, Platform, choose};
 use serde_json::json;
 use tar::{Builder, Header};
 
 use crate::content::{document_in, name_of};
-use crate::document::{self, Descriptor};
 use crate::error::{OnDisk as _, StoreError};
 use crate::pull::Intake;
 use crate::run_folder::RunFolder;
@@ -56,9 +56,12 @@ impl Store {
         name: Option<&Image>,
     ) -> Result<Vec<Image>, StoreError> {
         let archive = self.blocking(move |store| Archive::read(store, stream)).await?;
+        let Document::Index(entries) = Document::read(&archive.named("index.json")?)? else {
+            return Err(problem("its index.json is no index"));
+        };
         let mut images: BTreeMap<String, Vec<String>> = BTreeMap::new();
         // An image with several names may have an entry for each.
-        for entry in document::read(&archive.named("index.json")?)?.manifests.unwrap_or_default() {
+        for entry in entries {
             images.entry(entry.digest.clone()).or_default().extend(name_in(&entry));
         }
         if name.is_some() && images.len() > 1 {
@@ -74,9 +77,9 @@ impl Store {
             if names.is_empty() {
                 return Err(problem("it has no name for an image: name it with --as"));
             }
-            let manifest = match document::read(&archive.document(&digest)?)?.manifests {
-                Some(nested) => document::choose(&nested)?,
-                None => digest.clone(),
+            let manifest = match Document::read(&archive.document(&digest)?)? {
+                Document::Index(nested) => choose(&nested, &Platform::default())?.to_owned(),
+                Document::Manifest(_) => digest.clone(),
             };
             imported.extend_from_slice(&names);
             intake.take(names, Record::new(digest, manifest)).await?;
@@ -95,7 +98,7 @@ impl Store {
         let stored = self.find(image)?.ok_or_else(missing)?;
         let digest = &stored.image.record.manifest;
         let bytes = self.blob(digest)?.ok_or_else(missing)?;
-        let media_type = document::manifest(&bytes)?.media_type;
+        let media_type = ImageManifest::read(&bytes)?.media_type;
         let media_type = if media_type.is_empty() { MEDIA_TYPE } else { &media_type };
         let mut annotations = json!({CONTAINERD_NAME: image.as_str()});
         if let Some(tag) = image.tag() {
@@ -195,13 +198,13 @@ impl Archive {
 
 /// A reference without a registry or a path is only a tag.
 fn name_in(entry: &Descriptor) -> Option<String> {
-    let annotation = |name: &str| entry.annotations.as_ref()?.get(name)?.clone();
+    let annotation = |name: &str| entry.annotations[name].as_str().map(str::to_owned);
     let other = || annotation(REF_NAME).filter(|name| name.contains(['/', ':']));
     annotation(CONTAINERD_NAME).or_else(other)
 }
 
-fn problem(reason: impl std::fmt::Display) -> StoreError {
-    StoreError::document("archive", reason)
+fn problem(reason: impl Display) -> StoreError {
+    StoreError::Archive(reason.to_string())
 }
 
 /// The full name by Docker's rules: `cat:v1` is `docker.io/library/cat:v1`.

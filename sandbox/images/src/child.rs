@@ -12,13 +12,12 @@ use std::process::{Command, ExitCode, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
-use porch_fn_registry::Hashed;
+use porch_fn_registry::{Hashed, Layer};
 use porch_fn_sandbox::{enter_own_mounts, path_of};
 use rustix::fs::{Mode, XattrFlags, fremovexattr, fsetxattr};
 use rustix::process::{Signal, set_parent_process_death_signal, umask};
 use serde::{Deserialize, Serialize};
 
-use crate::document::Layer;
 use crate::unpack::{Size, decompressed, unpack};
 use crate::{Owner, StoreError};
 

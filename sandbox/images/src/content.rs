@@ -6,9 +6,8 @@ use std::io::{self, BufReader};
 use std::path::Path;
 
 use porch_fn_image::is_digest;
-use porch_fn_registry::{Hashed, has_digest};
+use porch_fn_registry::{Hashed, MAX_DOCUMENT, has_digest};
 
-use crate::document::MAX_DOCUMENT;
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::BUFFER;
 

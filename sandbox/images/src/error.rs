@@ -1,6 +1,5 @@
 //! Errors of the image store.
 
-use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
@@ -10,15 +9,15 @@ use porch_fn_registry::RegistryError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the texts explain the fields")]
 pub enum StoreError {
-    /// The registry.
+    /// The registry, or a document of the image.
     #[error("{}", registry_text(.0))]
     Registry(#[from] RegistryError),
     /// A layer, as the process that unpacks it reports.
     #[error("{0}")]
     Layer(String),
-    /// A document of the image cannot be used: its manifest, its configuration or an archive.
-    #[error("the image's {what} cannot be used: {reason}")]
-    Document { what: &'static str, reason: String },
+    /// An archive cannot be used.
+    #[error("the image's archive cannot be used: {0}")]
+    Archive(String),
     /// A layer, manifest or configuration has another digest or size than announced.
     #[error("content of the image does not have digest {0}: its registry, a proxy or the archive changed it")]
     Digest(String),
@@ -68,14 +67,6 @@ fn registry_text(error: &RegistryError) -> String {
                                      this machine's certificates, or name a file with it in SSL_CERT_FILE"
             .to_owned(),
         other => other.to_string(),
-    }
-}
-
-// === impl StoreError ===
-
-impl StoreError {
-    pub(crate) fn document(what: &'static str, reason: impl Display) -> Self {
-        Self::Document { what, reason: reason.to_string() }
     }
 }
 

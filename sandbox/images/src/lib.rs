@@ -21,7 +21,6 @@
 mod archive;
 mod child;
 mod content;
-mod document;
 mod error;
 mod manage;
 mod pull;
@@ -31,7 +30,6 @@ mod trees;
 pub mod unpack;
 
 pub use child::unpack_child;
-pub use document::{Layer, RunConfig};
 pub use error::StoreError;
 pub use manage::Pruned;
 pub use pull::Progress;

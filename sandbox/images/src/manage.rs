@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use porch_fn_image::Image;
+use porch_fn_registry::read_json;
 use serde_json::Value;
 
 use crate::content::is_intact;
-use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
 use crate::store::{ImageInfo, Store};
@@ -48,7 +48,7 @@ impl Store {
         let _lock = self.lock()?;
         let Some(info) = self.load(image)? else { return Ok(None) };
         let Some(config) = self.blob(&info.config)? else { return Ok(None) };
-        Ok(Some((info, document::json("configuration", &config)?)))
+        Ok(Some((info, read_json(&config, "configuration")?)))
     }
 
     /// Gives an image another name, too. Returns whether the image is here.

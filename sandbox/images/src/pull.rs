@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
 use porch_fn_image::Image;
-use porch_fn_registry::{Client, RegistryError};
+use porch_fn_registry::{Client, ImageManifest, RegistryError};
 use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::content::{document_in, name_of};
-use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::run_folder::RunFolder;
 use crate::store::{Record, Store};
@@ -107,19 +106,18 @@ impl Intake<'_> {
         let Self { store, folder, progress, .. } = *self;
         let bytes = document_in(folder.path(), &record.manifest)?;
         let bytes = bytes.ok_or_else(|| StoreError::Digest(record.manifest.clone()))?;
-        let document = document::manifest(&bytes)?;
+        let manifest = ImageManifest::read(&bytes)?;
         names.iter().try_for_each(|name| record.check(name))?;
-        let config = &document.config;
-        let layers = document.layers.as_deref().unwrap_or_default();
-        let needs = layers.iter().fold(config.size, |sum, layer| sum.saturating_add(layer.size));
+        let config = &manifest.config;
+        let needs = manifest.layers.iter().fold(config.size, |sum, layer| sum.saturating_add(layer.size));
         store.check_limit(needs)?;
-        progress.start(layers.len(), needs);
+        progress.start(manifest.layers.len(), needs);
         let mut leases = vec![
             self.blob(&record.manifest, bytes.len() as u64).await?,
             self.blob(&config.digest, config.size).await?,
         ];
         let damaged = || StoreError::Damaged(store.blob_path(&config.digest));
-        let (_, layers) = document::parse(&document, &store.blob(&config.digest)?.ok_or_else(damaged)?)?;
+        let (_, layers) = manifest.read_config(&store.blob(&config.digest)?.ok_or_else(damaged)?)?;
         // Collected first, because the compiler cannot prove that a stream of closures is `Send`.
         let blobs: Vec<_> = layers.iter().map(|layer| self.blob(&layer.digest, layer.size)).collect();
         let (sender, mut arrived) = mpsc::unbounded_channel();
@@ -153,7 +151,7 @@ impl Intake<'_> {
         let mut path = self.folder.path().join(name_of(digest));
         let known = digest.to_owned();
         if !path.exists() {
-            let missing = || StoreError::document("archive", format!("it does not have {digest:?}"));
+            let missing = || StoreError::Archive(format!("it does not have {digest:?}"));
             let registry = self.registry.ok_or_else(missing)?;
             let known = known.clone();
             if let Some(lease) = self.store.blocking(move |it| it.lease_intact(&known, size)).await? {

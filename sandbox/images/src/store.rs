@@ -9,12 +9,11 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use porch_fn_image::Image;
-use porch_fn_registry::sha256;
+use porch_fn_registry::{ImageManifest, Layer, RunConfig, sha256};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::content::{document_in, has_size, is_intact, name_of, read};
-use crate::document::{self, Layer, RunConfig};
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::Size;
 
@@ -267,9 +266,9 @@ impl Store {
         let record = read(path)?.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
         let Some(record) = record else { return Ok(None) };
         let Some(manifest) = self.blob(&record.manifest)? else { return Ok(None) };
-        let Ok(manifest) = document::manifest(&manifest) else { return Ok(None) };
+        let Ok(manifest) = ImageManifest::read(&manifest) else { return Ok(None) };
         let Some(config) = self.blob(&manifest.config.digest)? else { return Ok(None) };
-        let Ok((run, layers)) = document::parse(&manifest, &config) else { return Ok(None) };
+        let Ok((run, layers)) = manifest.read_config(&config) else { return Ok(None) };
         let used = fs::metadata(path).and_then(|file| file.modified()).on_disk("cannot read", path)?;
         let trees = self.trees(&layers);
         let config = manifest.config.digest;

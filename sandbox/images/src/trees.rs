@@ -7,13 +7,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use porch_fn_registry::sha256;
+use porch_fn_registry::{Layer, sha256};
 use rustix::fs::syncfs;
 
 use crate::StoreError;
 use crate::child::{Order, run_child};
 use crate::content::read;
-use crate::document::Layer;
 use crate::error::OnDisk as _;
 use crate::store::{FILES, Store, Trees, lease};
 use crate::unpack::Size;

@@ -25,7 +25,7 @@ fn fields_decide_between_manifest_and_index() {
         ),
     ] {
         let found = parse(document.to_string().as_bytes()).map(|found| match found {
-            Document::Manifest(config) => format!("manifest {config}"),
+            Document::Manifest(manifest) => format!("manifest {}", manifest.config.digest),
             Document::Index(entries) => format!("index {}", entries[0].digest),
         });
         let expected =
@@ -42,7 +42,7 @@ fn chosen(platforms: &[&str], platform: &str) -> Result<usize, RegistryError> {
         json!({"digest": number.to_string(), "size": 1, "platform": architecture.map(|_| platform)})
     };
     let manifests: Vec<_> = platforms.iter().enumerate().map(entry).collect();
-    let entries: Vec<IndexEntry> = serde_json::from_value(manifests.into()).unwrap();
+    let entries: Vec<Descriptor> = serde_json::from_value(manifests.into()).unwrap();
     choose(&entries, &Platform::parse(platform).unwrap()).map(|digest| digest.parse().unwrap())
 }
 
@@ -122,6 +122,73 @@ fn entrypoint_and_cmd_are_joined_like_docker_does() {
                 let text = error.to_string();
                 assert!(text.contains(expected) && !text.contains("pl4nted"), "{text}");
             }
+        }
+    }
+}
+
+#[test]
+fn only_what_this_program_can_unpack_is_read_for_a_store() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let kind = "application/vnd.oci.image.config.v1+json";
+    let config = json!({"mediaType": kind, "digest": digest, "size": 7});
+    let of_layer = |kind: &str| json!([{"mediaType": kind, "digest": digest, "size": 7}]);
+    let layer = of_layer("application/vnd.docker.image.rootfs.diff.tar.gzip");
+    let encrypted = of_layer("application/vnd.oci.image.layer.v1.tar+encrypted");
+    let large = json!({"mediaType": kind, "digest": digest, "size": (8 << 20) + 1});
+    let unknown = json!([{"mediaType": "a.layer.b", "digest": "md5:0", "size": 7}]);
+    let negative = json!([{"mediaType": "a.layer.b", "digest": digest, "size": -5}]);
+    let many: Vec<_> = (0..201).map(|_| layer[0].clone()).collect();
+    let index = "application/vnd.oci.image.index.v1+json";
+    for (document, problem, is_lookup_refused) in [
+        (json!({"config": config, "layers": layer, "mediaType": null}), "", false),
+        (json!({"manifests": layer, "mediaType": index}), "", false),
+        (json!({"config": config, "mediaType": index}), "it says that it is", false),
+        (json!({"manifests": [], "mediaType": "a.manifest"}), "it says that it is", false),
+        (json!({"config": {"mediaType": "chart", "digest": digest, "size": 7}}), "but of \"chart\"", false),
+        (json!({"config": config, "artifactType": "sbom"}), "but of \"sbom\"", false),
+        (json!({"config": config, "layers": encrypted}), "encrypted", false),
+        (json!({"config": config, "layers": of_layer("text/\u{7}")}), "but of \"text/\\u{7}\"", false),
+        (json!({"config": config, "layers": unknown}), "unknown algorithm", false),
+        (json!({"config": config, "layers": many}), "more than 200 layers", false),
+        (json!({"config": large, "layers": layer}), "a configuration of 8 MiB", false),
+        (json!({"config": config, "layers": negative}), "layers[0].size: invalid value", false),
+        (json!({"config": config, "manifests": []}), "it is both an index and", true),
+        (json!({}), "it is neither an index nor", true),
+    ] {
+        let bytes = document.to_string();
+        let found =
+            Document::read(bytes.as_bytes()).map_or_else(|error| error.to_string(), |_| String::new());
+        let is_expected = found.contains(problem) && found.is_empty() == problem.is_empty();
+        assert!(is_expected, "{document}: {found}");
+        assert!(found.is_empty() || found.starts_with("the image's manifest cannot be used: "), "{found}");
+        assert_eq!(parse(bytes.as_bytes()).is_err(), is_lookup_refused, "{document}");
+    }
+}
+
+#[test]
+fn a_configuration_is_of_this_machine_and_of_its_manifest() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let descriptor = json!({"mediaType": "a.oci.image.config.b.layer.c", "digest": digest, "size": 7});
+    let manifest = json!({"config": descriptor, "layers": [descriptor]}).to_string();
+    let manifest = ImageManifest::read(manifest.as_bytes()).unwrap();
+    let own = Platform::default().to_string();
+    let (os, architecture) = own.split_once('/').unwrap();
+    for (os, architecture, diff_ids, expected) in [
+        (os, architecture, vec![&*digest], ""),
+        ("plan9", architecture, vec![&digest], "the image is for \"plan9/"),
+        (os, "s390x", vec![&digest], "the image is for \"linux/s390x\""),
+        (os, architecture, vec!["sha256:x"], "malformed, or others"),
+        (os, architecture, vec![], "malformed, or others"),
+    ] {
+        let rootfs = json!({"diff_ids": diff_ids});
+        let config =
+            json!({"os": os, "architecture": architecture, "rootfs": rootfs, "config": {"Env": null}});
+        match manifest.read_config(config.to_string().as_bytes()) {
+            Ok((run, layers)) => {
+                assert_eq!((run, expected), (RunConfig::default(), ""));
+                assert_eq!(layers, [Layer { digest: digest.clone(), size: 7, diff_id: digest.clone() }]);
+            }
+            Err(error) => assert!(!expected.is_empty() && error.to_string().contains(expected), "{error}"),
         }
     }
 }

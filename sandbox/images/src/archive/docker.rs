@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use porch_fn_registry::read_json;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Archive, CONTAINERD_NAME, problem};
 use crate::content::name_of;
-use crate::document;
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::clean;
 
@@ -26,7 +26,7 @@ struct WireImage {
 impl Archive {
     /// Adds what the other form has: an index and manifests.
     pub(super) fn convert(&mut self) -> Result<(), StoreError> {
-        let images: Vec<WireImage> = document::json("archive", &self.named("manifest.json")?)?;
+        let images: Vec<WireImage> = read_json(&self.named("manifest.json")?, "archive")?;
         let mut entries = Vec::new();
         for image in images {
             let layers = image.layers.iter().map(|layer| self.describe(layer, "layer.v1.tar"));
