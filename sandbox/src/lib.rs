@@ -50,7 +50,7 @@ pub use first::Served;
 pub use launch::{Ender, Launch, Pipes, Running, Server};
 pub use limits::not_enforced;
 pub use mounts::path_of;
-pub use namespaces::{enter_own_mounts, is_root};
+pub use namespaces::{become_unprivileged, enter_own_mounts, is_root};
 pub use spec::{Limits, Mount, Network, Sandbox, Source};
 
 /// The user and group of all files of images, and of all sandboxes, if this process is root:

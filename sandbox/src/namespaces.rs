@@ -60,19 +60,25 @@ fn map_root(uid: u32, gid: u32) -> Result<(), SandboxError> {
         .map_err(step("map its user"))
 }
 
+/// Changes from root to the user and group [`UNPRIVILEGED`], for good.
+///
+/// # Errors
+/// This process is not root.
+pub fn become_unprivileged() -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    Ok(set_thread_res_uid(uid, uid, uid)?)
+}
+
 /// Changes from root to an unprivileged user, who is root in a user namespace. `map` makes root do
 /// that for this process, which may be a copy of root's: so no other process of that user may look
 /// into it, not even for the moment in which it could map itself.
 pub(crate) fn drop_root(map: impl FnOnce() -> io::Result<()>) -> Result<(), SandboxError> {
-    let drop = || -> rustix::io::Result<()> {
-        let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
-        set_thread_groups(&[])?;
-        set_thread_res_gid(gid, gid, gid)?;
-        set_thread_res_uid(uid, uid, uid)?;
+    become_unprivileged()
         // By default, a change of the user does so, too.
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)
-    };
-    drop().map_err(step("change from root to an ordinary user"))?;
+        .and_then(|()| Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?))
+        .map_err(step("change from root to an ordinary user"))?;
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
         .map_err(step("create its namespaces"))?;
     map().map_err(step("map its user"))

@@ -4,9 +4,9 @@ use std::env;
 use std::path::{PathBuf, absolute};
 
 use porch_fn_flags::{CommaList, Size};
-use porch_fn_images::{Options, Owner, Store};
+use porch_fn_images::{Options, Store};
 use porch_fn_runner_config::MirrorFlags;
-use porch_fn_sandbox::{Limits, UNPRIVILEGED, is_root};
+use porch_fn_sandbox::Limits;
 
 use crate::failure::Failure;
 
@@ -106,10 +106,8 @@ pub(crate) struct SandboxFlags {
 // === impl RegistryArgs ===
 
 impl RegistryArgs {
-    /// Opens the image store. If this process is root, all files of images belong to the user of all
-    /// sandboxes.
+    /// Opens the image store.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
-        let owner = is_root().then_some(Owner { uid: UNPRIVILEGED, gid: UNPRIVILEGED });
         let folder = match self.image_dir.as_deref() {
             None | Some("") => {
                 user_folder("XDG_CACHE_HOME", ".cache", "--image-dir")?.join("porch-fn/images")
@@ -119,7 +117,7 @@ impl RegistryArgs {
                 absolute(folder).map_err(|error| Failure::usage(format!("--image-dir: {error}")))?
             }
         };
-        Ok(Store::open(Options { folder, max_bytes: self.image_max_size.0, owner })?)
+        Ok(Store::open(Options { folder, max_bytes: self.image_max_size.0 })?)
     }
 }
 

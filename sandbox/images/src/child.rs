@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use nix::mount::{MsFlags, mount};
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use porch_fn_registry::{Hashed, Layer};
-use porch_fn_sandbox::{enter_own_mounts, path_of};
+use porch_fn_sandbox::{UNPRIVILEGED, become_unprivileged, enter_own_mounts, is_root, path_of};
 use rustix::fs::{Mode, XattrFlags, fremovexattr, fsetxattr};
 use rustix::process::{Signal, set_parent_process_death_signal, umask};
 use serde::{Deserialize, Serialize};
 
+use crate::StoreError;
 use crate::unpack::{Size, decompressed, unpack};
-use crate::{Owner, StoreError};
 
 /// The first argument of the process.
 const NAME: &str = "__unpack";
@@ -35,7 +34,6 @@ pub(crate) struct Order {
     pub(crate) parents: Vec<PathBuf>,
     /// The layers and their blobs.
     pub(crate) layers: Vec<(PathBuf, Layer)>,
-    pub(crate) owner: Option<Owner>,
     pub(crate) limits: Size,
 }
 
@@ -83,6 +81,8 @@ impl Order {
     /// files for good, and ends with the parent process.
     fn open(&self) -> io::Result<Option<(File, Vec<File>)>> {
         let blobs = self.layers.iter().map(|(path, _)| File::open(path)).collect::<io::Result<_>>()?;
+        // An ordinary user becomes root in the namespace of the overlay.
+        let is_root = is_root();
         umask(Mode::from(0o022));
         fs::create_dir_all(&self.tree)?;
         if !self.parents.is_empty()
@@ -92,13 +92,10 @@ impl Order {
             return Ok(None);
         }
         let root = File::open(&self.tree)?;
-        if let Some(Owner { uid, gid }) = self.owner {
+        if is_root {
             // Overlayfs shows the mode and owner of the highest layer's folder as those of `/`.
-            fchown(&root, Some(uid), Some(gid))?;
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            setgroups(&[])?;
-            setresgid(gid, gid, gid)?;
-            setresuid(uid, uid, uid)?;
+            fchown(&root, Some(UNPRIVILEGED), Some(UNPRIVILEGED))?;
+            become_unprivileged()?;
         }
         // A change of the user clears it.
         set_parent_process_death_signal(Some(Signal::KILL))?;

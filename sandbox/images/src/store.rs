@@ -17,25 +17,14 @@ use crate::content::{document_in, has_size, is_intact, name_of, read};
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::Size;
 
-/// A user and a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// The user's number.
-    pub uid: u32,
-    /// The group's number.
-    pub gid: u32,
-}
-
 /// Settings of a store.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// `--image-dir`.
     pub folder: PathBuf,
     /// `--image-max-size`, in bytes: no image may need more. When all need more, those that were
     /// unused for longest are removed.
     pub max_bytes: u64,
-    /// The owner of all files of images. `None`: this process's user.
-    pub owner: Option<Owner>,
 }
 
 /// Attempts at the lock, which other processes hold only for moments.

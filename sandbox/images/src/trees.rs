@@ -103,7 +103,6 @@ impl Store {
             tree: made.join(FILES),
             parents: below.iter().map(|path| path.join(FILES)).collect(),
             layers: layers.iter().map(|layer| (self.blob_path(&layer.digest), layer.clone())).collect(),
-            owner: self.options().owner,
             limits: sizes.into_iter().fold(limits, Size::minus),
         };
         let Some(size) = run_child(&order)? else { return Ok(None) };

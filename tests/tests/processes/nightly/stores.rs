@@ -43,7 +43,7 @@ fn images() -> Vec<Image> {
 
 /// The files of an image in a user's store, if it is there.
 fn found(user: &ImageUser, name: &str) -> Option<Tree> {
-    let store = Store::open(Options { folder: user.store(), max_bytes: 1 << 30, owner: None }).unwrap();
+    let store = Store::open(Options { folder: user.store(), max_bytes: 1 << 30 }).unwrap();
     let stored = store.find(&Name::parse(name, "").unwrap()).unwrap()?;
     Some(tree::of_stack(&stored.stack()))
 }

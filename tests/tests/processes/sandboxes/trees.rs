@@ -72,7 +72,7 @@ fn umoci(folder: &Path, bundle: &Path) -> Result<Tree, String> {
 
 /// The folders that a sandbox of the image stacks.
 fn stack(user: &ImageUser) -> Vec<PathBuf> {
-    let options = Options { folder: user.store(), max_bytes: 1 << 30, owner: None };
+    let options = Options { folder: user.store(), max_bytes: 1 << 30 };
     // Only root may open another user's store.
     let store = Store::open(options).unwrap();
     store.find(&Image::parse(NAME, "").unwrap()).unwrap().expect("a complete image").stack()
