@@ -4,7 +4,7 @@ use std::env;
 use std::path::{PathBuf, absolute};
 
 use porch_fn_flags::{CommaList, Size};
-use porch_fn_images::{Options, Store};
+use porch_fn_images::Store;
 use porch_fn_runner_config::MirrorFlags;
 use porch_fn_sandbox::Limits;
 
@@ -117,7 +117,7 @@ impl RegistryArgs {
                 absolute(folder).map_err(|error| Failure::usage(format!("--image-dir: {error}")))?
             }
         };
-        Ok(Store::open(Options { folder, max_bytes: self.image_max_size.0 })?)
+        Ok(Store::open(&folder, self.image_max_size.0)?)
     }
 }
 

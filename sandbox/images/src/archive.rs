@@ -145,7 +145,7 @@ impl Archive {
     /// Reads an archive into a folder of the store.
     fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
         let mut archive = Self { folder: store.run_folder()?, digests: HashMap::new() };
-        let max_bytes = store.options().max_bytes;
+        let max_bytes = store.max_bytes;
         let limit = max_bytes >> 20;
         archive.read_all(stream, max_bytes).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => StoreError::TooLarge { needs: limit + 1, limit },

@@ -34,4 +34,4 @@ pub use error::StoreError;
 pub use manage::Pruned;
 pub use pull::Progress;
 pub use run_folder::RunFolder;
-pub use store::{ImageInfo, Options, Record, Store, Stored};
+pub use store::{ImageInfo, Record, Store, Stored};

@@ -176,7 +176,7 @@ impl Store {
     fn is_full(&self) -> Result<bool, StoreError> {
         let content = [self.files("blobs")?, self.files("layers")?].concat();
         let bytes = content.iter().map(|path| size_of(path)).fold(0, u64::saturating_add);
-        Ok(bytes > self.options().max_bytes)
+        Ok(bytes > self.max_bytes)
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
@@ -37,16 +36,13 @@ pub trait Progress: Send + Sync {
 /// Reports nothing.
 impl Progress for () {}
 
-/// An image of a registry.
-type Registry<'a> = (&'a Client, &'a Image);
-
 /// Where the content of an image comes from, where it goes to, and who watches.
 pub(crate) struct Intake<'a> {
     pub(crate) store: &'a Store,
     /// Has content of images, with names by its digests.
     pub(crate) folder: &'a RunFolder,
     /// Where the rest is fetched. `None`: the folder has all.
-    pub(crate) registry: Option<Registry<'a>>,
+    pub(crate) registry: Option<(&'a Client, &'a Image)>,
     pub(crate) progress: &'a dyn Progress,
 }
 
@@ -92,7 +88,7 @@ impl Store {
     }
 
     fn check_limit(&self, needs: u64) -> Result<(), StoreError> {
-        let limit = self.options().max_bytes;
+        let limit = self.max_bytes;
         let error = StoreError::TooLarge { needs: needs >> 20, limit: limit >> 20 };
         if needs > limit { Err(error) } else { Ok(()) }
     }
@@ -152,27 +148,23 @@ impl Intake<'_> {
         let known = digest.to_owned();
         if !path.exists() {
             let missing = || StoreError::Archive(format!("it does not have {digest:?}"));
-            let registry = self.registry.ok_or_else(missing)?;
+            let (client, image) = self.registry.ok_or_else(missing)?;
             let known = known.clone();
             if let Some(lease) = self.store.blocking(move |it| it.lease_intact(&known, size)).await? {
                 self.progress.add(size);
                 return Ok(lease);
             }
-            path = self.fetch(registry, digest, size).await?;
+            let fetched = NamedTempFile::new_in(self.folder.path()).and_then(|file| Ok(file.keep()?));
+            let file;
+            (file, path) = fetched.on_disk("cannot write", self.folder.path())?;
+            let write = |position, bytes: &[u8]| {
+                // A few KiB, into the page cache.
+                file.write_all_at(bytes, position).on_disk("cannot write", &path)?;
+                self.progress.add(bytes.len() as u64);
+                Ok::<_, StoreError>(())
+            };
+            client.fetch(image, digest, size, write).await?;
         }
         self.store.blocking(move |store| store.admit(&path, &known, size)).await
-    }
-
-    async fn fetch(&self, from: Registry<'_>, digest: &str, size: u64) -> Result<PathBuf, StoreError> {
-        let (client, image) = from;
-        let file = NamedTempFile::new_in(self.folder.path()).and_then(|file| Ok(file.keep()?));
-        let (file, path) = file.on_disk("cannot write", self.folder.path())?;
-        let write = |position, bytes: &[u8]| {
-            // A few KiB, into the page cache.
-            file.write_all_at(bytes, position).on_disk("cannot write", &path)?;
-            self.progress.add(bytes.len() as u64);
-            Ok(())
-        };
-        client.fetch(image, digest, size, write).await.map(|()| path)
     }
 }

@@ -17,23 +17,16 @@ use crate::content::{document_in, has_size, is_intact, name_of, read};
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::Size;
 
-/// Settings of a store.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// `--image-dir`.
-    pub folder: PathBuf,
-    /// `--image-max-size`, in bytes: no image may need more. When all need more, those that were
-    /// unused for longest are removed.
-    pub max_bytes: u64,
-}
-
 /// Attempts at the lock, which other processes hold only for moments.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The images of one folder. Cheap to clone. All methods block.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Options>);
+pub struct Store {
+    folder: Arc<Path>,
+    pub(crate) max_bytes: u64,
+}
 
 /// The folder of a tree that has its files.
 pub(crate) const FILES: &str = "fs";
@@ -131,13 +124,15 @@ impl ImageInfo {
 // === impl Store ===
 
 impl Store {
-    /// Opens the folder, and creates it if it is missing. Removes what a killed process left.
+    /// Opens the folder, `--image-dir`, and creates it if it is missing. Removes what a killed process
+    /// left. No image may need more than `max_bytes` bytes, `--image-max-size`. When all need more,
+    /// those that were unused for longest are removed.
     ///
     /// # Errors
     /// The folder cannot be used.
-    pub fn open(mut options: Options) -> Result<Self, StoreError> {
-        options.folder = absolute(&options.folder).on_disk("cannot use", &options.folder)?;
-        let store = Self(Arc::new(options));
+    pub fn open(folder: &Path, max_bytes: u64) -> Result<Self, StoreError> {
+        let folder = absolute(folder).on_disk("cannot use", folder)?;
+        let store = Self { folder: folder.into(), max_bytes };
         // Otherwise another user could put another folder in the place of this one.
         for above in store.folder().ancestors() {
             let Ok(found) = fs::symlink_metadata(above) else { continue };
@@ -157,16 +152,11 @@ impl Store {
 
     /// The folder of this store.
     pub fn folder(&self) -> &Path {
-        &self.0.folder
-    }
-
-    /// The settings of this store.
-    pub fn options(&self) -> &Options {
-        &self.0
+        &self.folder
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.folder.join(name)
+        self.folder.join(name)
     }
 
     pub(crate) fn record_path(&self, image: &Image) -> PathBuf {

@@ -95,7 +95,7 @@ impl Store {
     fn unpack_as(&self, to: &Path, below: &[PathBuf], layers: &[Layer]) -> Result<Option<File>, StoreError> {
         let sizes = below.iter().map(|path| tree(path)).collect::<Option<Vec<_>>>();
         let Some(sizes) = sizes else { return Ok(None) };
-        let limits = Size { bytes: self.options().max_bytes, entries: MAX_ENTRIES };
+        let limits = Size { bytes: self.max_bytes, entries: MAX_ENTRIES };
         let folder = self.run_folder()?;
         let made = folder.path().join("tree");
         let order = Order {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use porch_fn_image::Image as Name;
-use porch_fn_images::{Options, Store};
+use porch_fn_images::Store;
 use porch_fn_tests::image::{Image, Layer, push};
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::{Sandbox, figure};
@@ -43,7 +43,7 @@ fn images() -> Vec<Image> {
 
 /// The files of an image in a user's store, if it is there.
 fn found(user: &ImageUser, name: &str) -> Option<Tree> {
-    let store = Store::open(Options { folder: user.store(), max_bytes: 1 << 30 }).unwrap();
+    let store = Store::open(&user.store(), 1 << 30).unwrap();
     let stored = store.find(&Name::parse(name, "").unwrap()).unwrap()?;
     Some(tree::of_stack(&stored.stack()))
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use porch_fn_image::Image;
-use porch_fn_images::{Options, Store};
+use porch_fn_images::Store;
 use porch_fn_tests::image_user::ImageUser;
 use porch_fn_tests::process::figure;
 use porch_fn_tests::tree::{self, Tree, groups, of_folder, of_stack, try_of_stack};
@@ -72,9 +72,8 @@ fn umoci(folder: &Path, bundle: &Path) -> Result<Tree, String> {
 
 /// The folders that a sandbox of the image stacks.
 fn stack(user: &ImageUser) -> Vec<PathBuf> {
-    let options = Options { folder: user.store(), max_bytes: 1 << 30 };
     // Only root may open another user's store.
-    let store = Store::open(options).unwrap();
+    let store = Store::open(&user.store(), 1 << 30).unwrap();
     store.find(&Image::parse(NAME, "").unwrap()).unwrap().expect("a complete image").stack()
 }
 
