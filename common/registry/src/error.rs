@@ -1,5 +1,6 @@
 //! Errors of registry lookups. The texts reach callers and package commits. So the same cause has
-//! the same text, without addresses, times or text of a server.
+//! the same text, without addresses, times or text of a server. Only a document that a store cannot
+//! use is quoted: that text is for the person whose machine runs the image.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +11,7 @@ pub(crate) const CONFIG: &str = "image configuration";
 /// An image configuration, for the person whose machine runs the image.
 pub(crate) const RUN_CONFIG: &str = "configuration";
 
-/// Why a lookup failed.
+/// Why a lookup failed, or a document or blob of an image cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// The registry has no such repository or tag, or hides it from us.
@@ -71,7 +72,7 @@ pub enum RegistryError {
     /// The response exceeds a limit, or violates the distribution or image specification.
     #[error("the image's registry sent a malformed {what}: {reason}")]
     Malformed {
-        /// `manifest`, `image configuration`, `tag list`, `token`.
+        /// `manifest`, `image configuration`, `layer`, `tag list`, `token`.
         what: &'static str,
         /// What is wrong with the response, without text of the registry.
         reason: String,
@@ -111,6 +112,23 @@ impl RegistryError {
 
     pub(crate) fn too_large(what: &'static str, limit: usize, unit: &str) -> Self {
         Self::malformed(what, format!("it has more than {limit} {unit}"))
+    }
+
+    /// The text for a person whose own machine asked the registry. The other texts name flags of
+    /// runners.
+    pub fn on_own_machine(&self) -> String {
+        match self {
+            Self::Unreachable => "the image's registry cannot be reached: check the registry and the network path to \
+                                  it (proxy, DNS, firewall), and retry; without internet, use `porch-fn images import`"
+                .to_owned(),
+            Self::Platform { platform } => {
+                format!("the image is not built for {platform}, this machine's platform: build it for that")
+            }
+            Self::Untrusted => "the certificate of the image's registry is not trusted: add its CA to this machine's \
+                                certificates, or name a file with it in SSL_CERT_FILE"
+                .to_owned(),
+            other => other.to_string(),
+        }
     }
 
     /// Whether this error is a valid answer: the registry does not know the image, or the image

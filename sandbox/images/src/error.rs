@@ -10,7 +10,7 @@ use porch_fn_registry::RegistryError;
 #[allow(missing_docs, reason = "the texts explain the fields")]
 pub enum StoreError {
     /// The registry, or a document of the image.
-    #[error("{}", registry_text(.0))]
+    #[error("{}", .0.on_own_machine())]
     Registry(#[from] RegistryError),
     /// A layer, as the process that unpacks it reports.
     #[error("{0}")]
@@ -51,23 +51,6 @@ pub enum StoreError {
     /// A file that is not part of the store, such as an archive.
     #[error("{0}")]
     Stream(io::Error),
-}
-
-/// The texts of lookups name flags of runners.
-fn registry_text(error: &RegistryError) -> String {
-    match error {
-        RegistryError::Unreachable => "the image's registry cannot be reached: check the registry and the \
-                                       network path to it (proxy, DNS, firewall), and retry; without \
-                                       internet, use `porch-fn images import`"
-            .to_owned(),
-        RegistryError::Platform { platform } => {
-            format!("the image is not built for {platform}, this machine's platform: build it for that")
-        }
-        RegistryError::Untrusted => "the certificate of the image's registry is not trusted: add its CA to \
-                                     this machine's certificates, or name a file with it in SSL_CERT_FILE"
-            .to_owned(),
-        other => other.to_string(),
-    }
 }
 
 /// Names the file and the operation of an error of the disk.
