@@ -6,6 +6,8 @@
 #![warn(clippy::print_stderr)]
 
 mod admin;
+#[cfg(feature = "up")]
+mod advice;
 mod bench;
 mod call;
 mod cluster;

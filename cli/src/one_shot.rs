@@ -12,6 +12,7 @@ use porch_fn_image::Image;
 use porch_fn_images::{StoreError, Stored};
 use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, not_enforced};
 
+use crate::advice::explain;
 use crate::engine::{Engine, FAILED};
 use crate::failure::Failure;
 use crate::images::flags::SandboxFlags;
@@ -173,7 +174,7 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
     let _ = errors.join();
     let written = output.join();
     if let Err(error) = started {
-        note(format_args!("{program}: {}", Failure::new(&error)));
+        note(format_args!("{program}: {}", Failure::new(explain(&error))));
         return Ok(ExitCode::from(error.exit_code()));
     }
     if let Ok(Err(CopyError::Write(error))) = written

@@ -19,15 +19,9 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 /// The period of the limit of CPU, in microseconds: the kernel's default.
 const PERIOD: u64 = 100_000;
 
-/// The cgroup of one sandbox, by controller. Dropping it removes it, after its processes have ended.
+/// The folder of one sandbox's cgroup, by controller. Dropping it removes it, after its processes have ended.
 #[derive(Debug, Default)]
-pub(crate) struct Cgroup(Vec<Part>);
-
-#[derive(Debug)]
-struct Part {
-    controller: &'static str,
-    folder: PathBuf,
-}
+pub(crate) struct Cgroup(Vec<(&'static str, PathBuf)>);
 
 /// A limit that ended a process of a sandbox, or refused one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +47,7 @@ impl Cgroup {
             remove_unused(&parent);
             let folder = parent.join(&name);
             match set_up(&folder, &settings(controller, limits)) {
-                Ok(()) => parts.push(Part { controller, folder }),
+                Ok(()) => parts.push((controller, folder)),
                 Err(error) => {
                     tracing::debug!(controller, folder = %folder.display(), %error, "no cgroup for a sandbox");
                     let _ = fs::remove_dir(folder);
@@ -65,11 +59,11 @@ impl Cgroup {
 
     /// Moves a process into the cgroup. Controllers that refuse it are left out.
     pub(crate) fn add(&mut self, process: u32) {
-        self.0.retain(|part| {
-            let moved = fs::write(part.folder.join("cgroup.procs"), process.to_string());
+        self.0.retain(|(controller, folder)| {
+            let moved = fs::write(folder.join("cgroup.procs"), process.to_string());
             if let Err(error) = &moved {
-                tracing::debug!(controller = part.controller, %error, "no cgroup for a sandbox");
-                let _ = fs::remove_dir(&part.folder);
+                tracing::debug!(controller, %error, "no cgroup for a sandbox");
+                let _ = fs::remove_dir(folder);
             }
             moved.is_ok()
         });
@@ -77,15 +71,15 @@ impl Cgroup {
 
     /// Whether this controller enforces its limit.
     pub(crate) fn has(&self, controller: &str) -> bool {
-        self.0.iter().any(|part| part.controller == controller)
+        self.0.iter().any(|(name, _)| *name == controller)
     }
 
     /// The limits that the kernel had to enforce.
     pub(crate) fn exceeded(&self) -> Vec<Exceeded> {
         let count = |controller, files: &[&str], name| {
-            let mut parts = self.0.iter().filter(|part| part.controller == controller);
-            parts.any(|part| {
-                files.iter().any(|file| counter(&read(part.folder.join(file)), name).is_some_and(|it| it > 0))
+            let mut folders = self.0.iter().filter(|(name, _)| *name == controller);
+            folders.any(|(_, folder)| {
+                files.iter().any(|file| counter(&read(folder.join(file)), name).is_some_and(|it| it > 0))
             })
         };
         let memory = count("memory", &["memory.events", "memory.oom_control"], "oom_kill");
@@ -96,9 +90,9 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        for part in &self.0 {
+        for (_, folder) in &self.0 {
             // A killed process is in it for some moments more. The next sandbox removes it then.
-            let _ = fs::remove_dir(&part.folder);
+            let _ = fs::remove_dir(folder);
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Errors of sandboxes. Each says whether the image, a flag or the machine is at fault. Only faults
-//! of the machine come with advice on its settings.
+//! Errors of sandboxes. Each says whether the image, a flag or the machine is at fault.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,23 +36,17 @@ pub enum SandboxError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// A folder that every sandbox has, or the working directory.
-    #[error("the image's {what} {} cannot be used: {source}; change the image", .path.display())]
-    Image {
-        /// `folder`, `working directory`.
+    /// A folder that every sandbox has, the working directory, or the target of a mount.
+    #[error("the {what} {} cannot be used: {source}; {remedy}", .path.display())]
+    Place {
+        /// What it is.
         what: &'static str,
-        /// The path in the image.
-        path: PathBuf,
-        /// The operating system's error, or what is wrong with it.
-        source: io::Error,
-    },
-    /// The target of a mount.
-    #[error("nothing can be mounted at {}: {source}; see --mount", .path.display())]
-    Mount {
         /// The path in the sandbox.
         path: PathBuf,
         /// The operating system's error, or what is wrong with it.
         source: io::Error,
+        /// What the user can do.
+        remedy: &'static str,
     },
     /// The image's USER.
     #[error("the image's {file} has no {kind} {name:?}: name a number with --user, or add it to the image")]
@@ -76,29 +69,34 @@ pub enum SandboxError {
     /// Another process of the sandbox could not go on.
     #[error("{text}")]
     Inside {
-        /// What it reported, with advice if the machine is at fault.
+        /// What it reported.
         text: String,
         /// Docker's exit code for such a failure.
         code: u8,
+        /// Whether it was refused a step.
+        is_refused: bool,
     },
 }
 
-/// Exit codes of Docker: for a container that does not start, and for a command that cannot be run
-/// or does not exist.
-const NOT_STARTED: u8 = 125;
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+/// A place that is not the image's.
+pub(crate) const TARGET: &str = "target of a mount";
 
 // === impl SandboxError ===
 
 impl SandboxError {
-    /// Docker's exit code for such a failure.
+    /// Whether the machine's settings forbid sandboxes.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Inside { is_refused: true, .. })
+    }
+
+    /// Docker's exit code for such a failure: 127 and 126 for a command that does not exist or cannot
+    /// be run, and 125 for all else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Inside { code, .. } => *code,
-            Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-            Self::Command { .. } => NOT_EXECUTABLE,
-            _ => NOT_STARTED,
+            Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Command { .. } => 126,
+            _ => 125,
         }
     }
 }
@@ -117,13 +115,9 @@ pub(crate) fn step<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> Sand
     }
 }
 
-/// What of the image is at fault.
-pub(crate) fn image(what: &'static str, path: &Path) -> impl Fn(io::Error) -> SandboxError + use<> {
+/// A place of the sandbox that cannot be used. What is not the target of a mount is the image's.
+pub(crate) fn unusable(what: &'static str, path: &Path) -> impl Fn(io::Error) -> SandboxError + use<> {
     let path = Path::new("/").join(path);
-    move |source| SandboxError::Image { what, path: path.clone(), source }
-}
-
-/// Nothing can be mounted at this path of the image.
-pub(crate) fn mounting(path: &Path) -> impl Fn(io::Error) -> SandboxError {
-    move |source| SandboxError::Mount { path: path.to_owned(), source }
+    let remedy = if what == TARGET { "see --mount" } else { "change the image" };
+    move |source| SandboxError::Place { what, path: path.clone(), source, remedy }
 }

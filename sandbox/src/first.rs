@@ -26,7 +26,7 @@ use rustix::thread::{
 };
 
 use crate::command::{self, Inside};
-use crate::error::{image, step};
+use crate::error::{step, unusable};
 use crate::mounts::path_of;
 use crate::order::{Order, Report};
 use crate::root::{PROGRAM, ROOT, folder_of, open, open_device};
@@ -122,7 +122,7 @@ fn enter(order: &Order) -> Result<Inside, SandboxError> {
         .map_err(|error| step("apply the filter of system calls")(io::Error::other(error)))?;
     // As in Docker.
     umask(Mode::from(0o022));
-    enter_folder(&sandbox.folder).map_err(image("working directory", &sandbox.folder))?;
+    enter_folder(&sandbox.folder).map_err(unusable("image's working directory", &sandbox.folder))?;
     Ok(Inside::new(order))
 }
 

@@ -14,7 +14,6 @@ use rustix::fs::{Gid, Uid, fchown};
 use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::advice::advice;
 use crate::cgroups::{Cgroup, Exceeded};
 use crate::error::step;
 use crate::limits::Rlimits;
@@ -62,7 +61,7 @@ pub struct Running {
     control: BufReader<UnixStream>,
     cgroup: Cgroup,
     /// The process that builds it.
-    builder: Pid,
+    builder: Option<Pid>,
 }
 
 /// Ends a sandbox from another thread.
@@ -94,10 +93,8 @@ impl Launch {
             let stdio = [OwnedFd::from(input), output.into(), errors.into()];
             if is_root() {
                 // The function may open them again, as /dev/stdin for example.
-                for pipe in &stdio {
-                    let (user, group) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
-                    fchown(pipe, Some(user), Some(group))?;
-                }
+                let owner = (Some(Uid::from_raw(UNPRIVILEGED)), Some(Gid::from_raw(UNPRIVILEGED)));
+                stdio.iter().try_for_each(|pipe| fchown(pipe, owner.0, owner.1))?;
             }
             Ok((control, theirs, stdio, Pipes { stdin, stdout, stderr }))
         };
@@ -161,8 +158,6 @@ impl Launch {
     /// # Errors
     /// The process has ended.
     pub fn start(mut self, process: u32) -> Result<Running, SandboxError> {
-        let gone = || step("start its process")(io::ErrorKind::NotFound);
-        let builder = Pid::from_raw(process.cast_signed()).ok_or_else(gone)?;
         // The process waits for its order, so it has done nothing outside of the cgroup.
         self.cgroup.add(process);
         let rlimits = Rlimits::beside(&self.cgroup, &self.sandbox.limits);
@@ -171,6 +166,7 @@ impl Launch {
         descriptors.extend(listener.as_ref().map(UnixListener::as_fd));
         let order = Order { sandbox: self.sandbox, rlimits, server: args, user: User::default() };
         handover::send(&self.control, &order, &descriptors).map_err(step("send its order"))?;
+        let builder = Pid::from_raw(process.cast_signed());
         Ok(Running { control: BufReader::new(self.control), cgroup: self.cgroup, builder })
     }
 }
@@ -189,9 +185,8 @@ impl Running {
                 self.map().map_err(step("map its user"))?;
                 self.started()
             }
-            Some(Report::Failed { text, code, needs_advice }) => {
-                let text = if needs_advice { format!("{text}. {}", advice()) } else { text };
-                Err(SandboxError::Inside { text, code })
+            Some(Report::Failed { text, code, is_refused }) => {
+                Err(SandboxError::Inside { text, code, is_refused })
             }
             _ => Err(step("start")(io::Error::other("its first process ended, see its standard error"))),
         }
@@ -203,7 +198,7 @@ impl Running {
     /// # Errors
     /// It was not started so.
     pub fn wait(&self) -> io::Result<u8> {
-        let ended = waitpid(Some(self.builder), WaitOptions::empty())?;
+        let ended = waitpid(self.builder, WaitOptions::empty())?;
         let (_, status) = ended.ok_or(io::ErrorKind::NotFound)?;
         Ok(exit_code(status.exit_status(), status.terminating_signal()))
     }
@@ -239,7 +234,7 @@ impl Running {
     /// Makes the user of the process that builds the sandbox root in the process's user namespace.
     fn map(&self) -> io::Result<()> {
         for file in ["uid_map", "gid_map"] {
-            let path = format!("/proc/{}/{file}", self.builder.as_raw_nonzero());
+            let path = format!("/proc/{}/{file}", Pid::as_raw(self.builder));
             fs::write(path, format!("0 {UNPRIVILEGED} 1"))?;
         }
         self.control.get_ref().write_all(&[MAPPED])

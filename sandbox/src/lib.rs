@@ -21,7 +21,6 @@
 //! the machine. All mounts are in a mount namespace that ends with its processes. So a killed process
 //! leaves nothing mounted, and nothing in a folder.
 
-mod advice;
 mod build;
 mod cgroups;
 mod command;

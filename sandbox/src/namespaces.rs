@@ -34,10 +34,9 @@ pub fn is_root() -> bool {
 /// The machine does not allow it.
 pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
-    let is_root = is_root();
-    let user = if is_root { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
+    let user = if is_root() { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
     unshare(CloneFlags::CLONE_NEWNS | user | more).map_err(step("create its namespaces"))?;
-    if !is_root {
+    if !user.is_empty() {
         map_root(uid.as_raw(), gid.as_raw())?;
     }
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))

@@ -37,7 +37,7 @@ pub(crate) enum Report {
     /// The command runs, or the server is about to.
     Started,
     /// There is no sandbox.
-    Failed { text: String, code: u8, needs_advice: bool },
+    Failed { text: String, code: u8, is_refused: bool },
     /// The command failed, and its `/tmp` is full.
     TmpIsFull,
 }
@@ -46,8 +46,7 @@ pub(crate) enum Report {
 
 impl Report {
     pub(crate) fn failed(error: &SandboxError) -> Self {
-        let needs_advice = matches!(error, SandboxError::Refused { .. });
-        Self::Failed { text: error.to_string(), code: error.exit_code(), needs_advice }
+        Self::Failed { text: error.to_string(), code: error.exit_code(), is_refused: error.is_refused() }
     }
 
     /// Sends the report to the caller, who may have ended.

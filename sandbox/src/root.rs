@@ -15,7 +15,7 @@ use nix::sched::CloneFlags;
 use rustix::fs::{CWD, FileType, OFlags, fstat, makedev};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
-use crate::error::{image, mounting, step};
+use crate::error::{TARGET, step, unusable};
 use crate::inside::{self, canonical};
 use crate::mounts::path_of;
 use crate::spec::{FOLDERS, Mount, Sandbox, Source};
@@ -86,14 +86,13 @@ pub(crate) fn build(
         &inside::read_small(&root, "etc/passwd"),
         &inside::read_small(&root, "etc/group"),
     )?;
-    let tmp = folder_of(&root, "tmp")?;
     let tmpfs = sandbox.limits.tmpfs_options();
-    mount_tmpfs(&tmp, MsFlags::empty(), &tmpfs).map_err(step("mount its /tmp"))?;
+    mount_tmpfs(&folder_of(&root, "tmp")?, MsFlags::empty(), &tmpfs).map_err(step("mount its /tmp"))?;
     mount_devices(&root).map_err(step("mount its /dev"))?;
     for opened in &mounts {
-        opened.attach(&root, &tmpfs).map_err(mounting(&opened.mount.target))?;
+        opened.attach(&root, &tmpfs).map_err(unusable(TARGET, &opened.mount.target))?;
     }
-    let problem = image("working directory", &sandbox.folder);
+    let problem = unusable("image's working directory", &sandbox.folder);
     let folder = canonical(&root, &sandbox.folder).map_err(&problem)?;
     if !is_reserved(&folder) {
         // It may be in a mount that lacks it.
@@ -119,7 +118,7 @@ impl<'a> Opened<'a> {
         open()
             .map_err(|error| SandboxError::Open { path: source.clone(), source: error })
             .map_err(io::Error::other)
-            .map_err(mounting(&mount.target))
+            .map_err(unusable(TARGET, &mount.target))
     }
 
     fn attach(&self, root: &File, tmpfs: &str) -> io::Result<()> {
@@ -154,9 +153,9 @@ fn bind_program() -> io::Result<()> {
 /// Mounts the image's layers, and above them what the image lacks.
 fn mount_image(sandbox: &Sandbox, mounts: &[Opened<'_>], is_root: bool) -> Result<(), SandboxError> {
     let is_stacked = stack(&sandbox.layers)?;
-    let own = FOLDERS.iter().map(|folder| (Some("folder"), Path::new(folder), true));
-    let targets = mounts.iter().map(|it| (None, &*it.mount.target, it.is_folder));
-    let wanted = own.chain(targets).chain([(Some("working directory"), &*sandbox.folder, true)]);
+    let own = FOLDERS.iter().map(|folder| ("image's folder", Path::new(folder), true));
+    let targets = mounts.iter().map(|it| (TARGET, &*it.mount.target, it.is_folder));
+    let wanted = own.chain(targets).chain([("image's working directory", &*sandbox.folder, true)]);
     let root = open(Path::new(ROOT))?;
     let mut is_complete = true;
     for (what, path, is_folder) in wanted {
@@ -177,10 +176,7 @@ fn mount_image(sandbox: &Sandbox, mounts: &[Opened<'_>], is_root: bool) -> Resul
                 |path: &PathBuf| chown(Path::new(TOP).join(path), Some(UNPRIVILEGED), Some(UNPRIVILEGED));
             if is_root { folders.iter().try_for_each(|(path, _)| give(path)) } else { Ok(()) }
         };
-        add().map_err(|error| match what {
-            Some(what) => image(what, path)(error),
-            None => mounting(path)(error),
-        })?;
+        add().map_err(unusable(what, path))?;
     }
     if is_complete {
         return Ok(());
@@ -223,7 +219,7 @@ pub(crate) fn folder_of(root: &File, name: &str) -> Result<OwnedFd, SandboxError
         }
         inside::open(root, &path, OFlags::PATH | OFlags::DIRECTORY)
     };
-    open().map_err(image("folder", Path::new(name)))
+    open().map_err(unusable("image's folder", Path::new(name)))
 }
 
 /// Whether a canonical path is the root, or in /proc, which only the first process can mount.

@@ -20,6 +20,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use wrapper_server::go_exit_text;
 
+use crate::advice::explain;
 use crate::one_shot::reached;
 
 /// How long a pod may take to end its functions and itself after its calls have ended.
@@ -60,7 +61,7 @@ impl SandboxPod for Pod {
                     listening(socket.clone());
                     watch(child, running, stopped).await
                 }
-                Err(error) => Some(Reason::new("not_started", error.to_string())),
+                Err(error) => Some(Reason::new("not_started", explain(&error))),
             };
             // It may never have been there.
             let _ = std::fs::remove_file(socket);

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use porch_fn_sandbox::SandboxError;
+
 /// The variable that every container of a Kubernetes pod has.
 const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
 
@@ -27,8 +29,12 @@ const SETTINGS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Names the setting that most likely forbids a sandbox here.
-pub(crate) fn advice() -> &'static str {
+/// The text of an error. If the machine forbids sandboxes, it names the setting that most likely does.
+pub(crate) fn explain(error: &SandboxError) -> String {
+    if error.is_refused() { format!("{error}. {}", advice()) } else { error.to_string() }
+}
+
+fn advice() -> &'static str {
     let is_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists());
     let is_pod = std::env::var_os(IN_A_POD).is_some();
     advice_for(|path| fs::read_to_string(path).unwrap_or_default(), is_pod, is_container)
