@@ -195,9 +195,9 @@ mod tests {
         assert_eq!(
             report(None, false).block("FAIL", &found.results, &found.stderr),
             "[FAIL] \"f\"\n  Results:\n    [error] v1/Pod/a spec.x: bad\n    [info]: look\n  Stderr:\n    one\n    \
-             two \\u{1b}[2J\n"
+             two \\u{1b}[2J"
         );
-        assert_eq!(report(None, false).block("PASS", &[], ""), "[PASS] \"f\"\n");
+        assert_eq!(report(None, false).block("PASS", &[], ""), "[PASS] \"f\"");
         let executable =
             "Failed to execute function \"f\": exit status 1 (no) with structured results: [error]: bad";
         let expected = Parts {
