@@ -137,22 +137,22 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
     let mut running = launch.spawn()?;
     let Pipes { stdin, stdout, stderr } = pipes;
     let (end, ended) = mpsc::channel();
-    let (ender, of_input) = (running.ender()?, end.clone());
+    let (end_now, of_input) = (running.ender()?, end.clone());
     thread::spawn(move || {
         if let Err(CopyError::Read(error)) = copy(&io::stdin(), &stdin) {
             // The function must not take what it has for all, so its input stays open until its end.
             let _ = of_input.send(End::Input(error, stdin));
-            ender.end();
+            end_now();
         }
     });
     let output = thread::spawn(move || copy(&stdout, &io::stdout()));
     let errors = thread::spawn(move || copy(&stderr, &io::stderr()));
     if let Some(timeout) = timeout {
-        let ender = running.ender()?;
+        let end_now = running.ender()?;
         thread::spawn(move || {
             thread::sleep(timeout.into());
             let _ = end.send(End::Timeout);
-            ender.end();
+            end_now();
         });
     }
     let started = running.started();

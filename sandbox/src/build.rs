@@ -36,17 +36,18 @@ pub(crate) fn run() -> u8 {
 }
 
 /// Starts the first process.
-fn start(mut control: &UnixStream) -> Result<Child, SandboxError> {
+fn start(control: &UnixStream) -> Result<Child, SandboxError> {
     let (mut order, stdio) = handover::receive::<Order>(control).map_err(step("receive its order"))?;
     signals::handle_ignored().and_then(|()| signals::unblock()).map_err(step("reset its signals"))?;
     std::env::set_current_dir("/").map_err(step("enter the root folder"))?;
     // Modes of new files are exact.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let map = || {
-        Report::NeedsUser.send(control);
-        control.read_exact(&mut [0])
+    let wait = || {
+        Report::Waits.send(control);
+        order.rlimits = handover::receive(control)?.0;
+        Ok(())
     };
-    order.user = root::build(&mut order.sandbox, map)?;
+    order.user = root::build(&mut order.sandbox, wait)?;
     let mut more = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
     if order.sandbox.network == Network::None {
         more |= CloneFlags::CLONE_NEWNET;

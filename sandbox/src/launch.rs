@@ -17,7 +17,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use crate::cgroups::{Cgroup, Exceeded};
 use crate::error::step;
 use crate::limits::Rlimits;
-use crate::order::{BUILD, MAPPED, Order, Report, TERMINATE};
+use crate::order::{BUILD, Order, Report, TERMINATE};
 use crate::spec::Sandbox;
 use crate::user::User;
 use crate::{SandboxError, UNPRIVILEGED, build, exit_code, handover, is_root, signals};
@@ -62,20 +62,7 @@ pub struct Running {
     cgroup: Cgroup,
     /// The process that builds it.
     builder: Option<Pid>,
-}
-
-/// Ends a sandbox from another thread.
-#[derive(Debug)]
-pub struct Ender(UnixStream);
-
-// === impl Ender ===
-
-impl Ender {
-    /// Ends the sandbox at once.
-    pub fn end(&self) {
-        // It may have just ended.
-        let _ = self.0.shutdown(Shutdown::Both);
-    }
+    rlimits: Rlimits,
 }
 
 // === impl Launch ===
@@ -158,16 +145,17 @@ impl Launch {
     /// # Errors
     /// The process has ended.
     pub fn start(mut self, process: u32) -> Result<Running, SandboxError> {
-        // The process waits for its order, so it has done nothing outside of the cgroup.
-        self.cgroup.add(process);
-        let rlimits = Rlimits::beside(&self.cgroup, &self.sandbox.limits);
         let (listener, args) = self.server.map(|server| (server.listener, server.args)).unzip();
         let mut descriptors: Vec<BorrowedFd<'_>> = self.stdio.iter().map(OwnedFd::as_fd).collect();
         descriptors.extend(listener.as_ref().map(UnixListener::as_fd));
+        let (limits, rlimits) = (self.sandbox.limits, Rlimits::default());
         let order = Order { sandbox: self.sandbox, rlimits, server: args, user: User::default() };
         handover::send(&self.control, &order, &descriptors).map_err(step("send its order"))?;
+        // Beside the process, which mounts what it needs: with version 1, this takes some ms.
+        self.cgroup.add(process);
+        let rlimits = Rlimits::beside(&self.cgroup, &limits);
         let builder = Pid::from_raw(process.cast_signed());
-        Ok(Running { control: BufReader::new(self.control), cgroup: self.cgroup, builder })
+        Ok(Running { control: BufReader::new(self.control), cgroup: self.cgroup, rlimits, builder })
     }
 }
 
@@ -181,8 +169,8 @@ impl Running {
     pub fn started(&mut self) -> Result<(), SandboxError> {
         match self.report() {
             Some(Report::Started) => Ok(()),
-            Some(Report::NeedsUser) => {
-                self.map().map_err(step("map its user"))?;
+            Some(Report::Waits) => {
+                self.go_on().map_err(step("map its user"))?;
                 self.started()
             }
             Some(Report::Failed { text, code, is_refused }) => {
@@ -203,12 +191,14 @@ impl Running {
         Ok(exit_code(status.exit_status(), status.terminating_signal()))
     }
 
-    /// What ends the sandbox while a thread waits for it.
+    /// What ends the sandbox at once, for another thread.
     ///
     /// # Errors
     /// This process has no more descriptors.
-    pub fn ender(&self) -> io::Result<Ender> {
-        Ok(Ender(self.control.get_ref().try_clone()?))
+    pub fn ender(&self) -> io::Result<impl Fn() + Send + use<>> {
+        let control = self.control.get_ref().try_clone()?;
+        // It may have just ended.
+        Ok(move || drop(control.shutdown(Shutdown::Both)))
     }
 
     /// Sends SIGTERM to the first process.
@@ -231,13 +221,15 @@ impl Running {
         reached
     }
 
-    /// Makes the user of the process that builds the sandbox root in the process's user namespace.
-    fn map(&self) -> io::Result<()> {
-        for file in ["uid_map", "gid_map"] {
+    /// Lets the process that builds the sandbox go on. If it was root, its user becomes root in its user
+    /// namespace.
+    fn go_on(&self) -> io::Result<()> {
+        let maps: &[&str] = if is_root() { &["uid_map", "gid_map"] } else { &[] };
+        for file in maps {
             let path = format!("/proc/{}/{file}", Pid::as_raw(self.builder));
             fs::write(path, format!("0 {UNPRIVILEGED} 1"))?;
         }
-        self.control.get_ref().write_all(&[MAPPED])
+        handover::send(self.control.get_ref(), &self.rlimits, &[])
     }
 
     /// The next report. `None`: the sandbox has ended.

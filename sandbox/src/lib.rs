@@ -46,7 +46,7 @@ pub use cgroups::{Exceeded, take_own as take_own_cgroup};
 pub use command::Inside;
 pub use error::SandboxError;
 pub use first::Served;
-pub use launch::{Ender, Launch, Pipes, Running, Server};
+pub use launch::{Launch, Pipes, Running, Server};
 pub use limits::not_enforced;
 pub use mounts::path_of;
 pub use namespaces::{become_unprivileged, enter_own_mounts, is_root};

@@ -9,7 +9,7 @@ use crate::cgroups::Cgroup;
 use crate::spec::Limits;
 
 /// The limits that no cgroup enforces.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Rlimits {
     /// Memory of each process, in bytes.
     pub(crate) data: Option<u64>,

@@ -70,15 +70,15 @@ pub fn become_unprivileged() -> io::Result<()> {
     Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Changes from root to an unprivileged user, who is root in a user namespace. `map` makes root do
-/// that for this process, which may be a copy of root's: so no other process of that user may look
-/// into it, not even for the moment in which it could map itself.
-pub(crate) fn drop_root(map: impl FnOnce() -> io::Result<()>) -> Result<(), SandboxError> {
+/// Changes from root to an unprivileged user. Root makes that user root in a user namespace while this
+/// process does `wait`. It may be a copy of root's: so no other process of the user may look into it,
+/// not even for the moment in which it could map itself.
+pub(crate) fn drop_root(wait: impl FnOnce() -> io::Result<()>) -> Result<(), SandboxError> {
     become_unprivileged()
         // By default, a change of the user does so, too.
         .and_then(|()| Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?))
         .map_err(step("change from root to an ordinary user"))?;
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
         .map_err(step("create its namespaces"))?;
-    map().map_err(step("map its user"))
+    wait().map_err(step("wait for its caller"))
 }

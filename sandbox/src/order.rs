@@ -13,8 +13,6 @@ use crate::user::User;
 /// First argument of the process that builds a sandbox, and of the sandbox's first process.
 pub(crate) const BUILD: &str = "__sandbox";
 pub(crate) const FIRST: &str = "__sandbox-first";
-/// Tells the process that builds the sandbox that its user is root in its namespace now.
-pub(crate) const MAPPED: u8 = b'm';
 /// Asks the process that builds the sandbox to send SIGTERM to the first process.
 pub(crate) const TERMINATE: u8 = b't';
 
@@ -22,6 +20,7 @@ pub(crate) const TERMINATE: u8 = b't';
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) sandbox: Sandbox,
+    /// The process that builds the sandbox gets them later.
     pub(crate) rlimits: Rlimits,
     /// The arguments of the program's own server, if the sandbox runs that.
     pub(crate) server: Option<Vec<String>>,
@@ -32,8 +31,9 @@ pub(crate) struct Order {
 /// What the processes of a sandbox report, one line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The process that builds the sandbox was root, and waits for [`MAPPED`].
-    NeedsUser,
+    /// The process that builds the sandbox waits until it is in the cgroup, and root in its user
+    /// namespace. It gets [`Order::rlimits`] then.
+    Waits,
     /// The command runs, or the server is about to.
     Started,
     /// There is no sandbox.

@@ -58,10 +58,11 @@ struct Opened<'a> {
 }
 
 /// Builds everything but `/proc`, which only a process of the sandbox can mount. Resolves the working
-/// directory, and returns the image's user. `map` is for root: see [`namespaces::drop_root`].
+/// directory, and returns the image's user. `wait` returns when the caller has done its part: see
+/// [`namespaces::drop_root`].
 pub(crate) fn build(
     sandbox: &mut Sandbox,
-    map: impl FnOnce() -> io::Result<()>,
+    wait: impl FnOnce() -> io::Result<()>,
 ) -> Result<User, SandboxError> {
     let is_root = namespaces::is_root();
     namespaces::enter(CloneFlags::CLONE_NEWCGROUP)?;
@@ -76,7 +77,9 @@ pub(crate) fn build(
     bind_program().map_err(step("mount its program"))?;
     mount_image(sandbox, &mounts, is_root)?;
     if is_root {
-        namespaces::drop_root(map)?;
+        namespaces::drop_root(wait)?;
+    } else {
+        wait().map_err(step("wait for its caller"))?;
     }
     // A mount of this namespace, so that it can become the root of its processes.
     mounts::bind(&open(Path::new(ROOT))?, ROOT).map_err(step("mount the image"))?;
