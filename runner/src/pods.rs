@@ -6,6 +6,7 @@ pub(crate) mod configure;
 mod driver;
 mod error;
 mod executor;
+pub(crate) mod images;
 pub mod kubernetes;
 pub mod local;
 pub(crate) mod moved_tags;

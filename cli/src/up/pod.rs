@@ -1,81 +1,43 @@
 //! One pod in a sandbox: a wrapper-server that has an image's files.
 
-use std::convert::Infallible;
-use std::io;
+use std::io::PipeWriter;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::process::ExitStatus;
-use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use porch_fn_images::Stored;
-use porch_fn_pool::{ImageContent, Reason};
-use porch_fn_runner::pods::local::{GRACE, SandboxPod};
+use porch_fn_runner::pods::local::Control;
 use porch_fn_sandbox::{Launch, Pipes, Running, Sandbox, SandboxError, Server};
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot::Receiver;
 use tokio::task::spawn_blocking;
-use tokio::time::{interval, timeout};
-use wrapper_server::go_exit_text;
 
-use crate::advice::explain;
 use crate::one_shot::reached;
 
-/// How long a pod may take to end its functions and itself after its calls have ended.
-const LAST_GRACE: Duration = Duration::from_secs(2);
-/// How often a pod's limits are looked at.
-const LIMITS_EVERY: Duration = Duration::from_secs(2);
-
-/// A pod that does not run yet.
-#[derive(Debug)]
-pub(super) struct Pod {
-    pub(super) sandbox: Sandbox,
-    /// The wrapper-server's arguments, without the function's command.
-    pub(super) wrapper: Vec<String>,
-    pub(super) socket: PathBuf,
-    pub(super) content: Option<ImageContent>,
-    /// Keeps the image's files while the pod exists.
-    pub(super) stored: Stored,
+/// A sandbox that runs, and what it needs.
+pub(super) struct SandboxPod {
+    running: Running,
+    _stdin: PipeWriter,
+    _socket: Socket,
+    /// Keeps the image's files.
+    _stored: Stored,
+    /// The flags of the limits that the log names already.
+    reported: Vec<&'static str>,
 }
 
-// === impl Pod ===
+/// A socket, which is removed when this is dropped.
+struct Socket(PathBuf);
 
-impl SandboxPod for Pod {
-    fn content(&self) -> Option<ImageContent> {
-        self.content.clone()
-    }
-
-    fn run<'a>(
-        self: Box<Self>,
-        stopped: &'a mut Receiver<Infallible>,
-        listening: &'a (dyn Fn(PathBuf) + Sync),
-    ) -> BoxFuture<'a, Option<Reason>> {
-        async move {
-            let socket = self.socket.clone();
-            let _stored = self.stored;
-            let started = start(self.sandbox, &socket, self.wrapper).await;
-            let failure = match started {
-                Ok((child, running, _stdin)) => {
-                    listening(socket.clone());
-                    watch(child, running, stopped).await
-                }
-                Err(error) => Some(Reason::new("not_started", explain(&error))),
-            };
-            // It may never have been there.
-            let _ = std::fs::remove_file(socket);
-            failure
-        }
-        .boxed()
-    }
-}
-
-type Started = (Child, Running, io::PipeWriter);
-
-async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<Started, SandboxError> {
-    let listen = |error| SandboxError::Open { path: socket.clone(), source: error };
-    let listener = UnixListener::bind(socket).map_err(listen)?;
+/// Starts a sandbox whose wrapper-server listens on `socket`. `args` are the wrapper-server's arguments,
+/// without the function's command.
+pub(super) async fn start(
+    sandbox: Sandbox,
+    stored: Stored,
+    socket: PathBuf,
+    args: Vec<String>,
+) -> Result<(Child, SandboxPod), SandboxError> {
+    let listen = |source| SandboxError::Open { path: socket.clone(), source };
+    let listener = UnixListener::bind(&socket).map_err(listen)?;
+    let socket = Socket(socket);
     let spawn = |source| SandboxError::Step { step: "start its process", source };
     let (launch, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
     let child = Command::from(launch.command().map_err(spawn)?).spawn().map_err(spawn)?;
@@ -89,43 +51,42 @@ async fn start(sandbox: Sandbox, socket: &PathBuf, args: Vec<String>) -> Result<
         running.started().map(|()| running)
     });
     let running = running.await.map_err(|error| spawn(error.into()))??;
-    Ok((child, running, stdin))
+    let reported = Vec::new();
+    Ok((child, SandboxPod { running, _stdin: stdin, _socket: socket, _stored: stored, reported }))
 }
 
-/// Waits for the end of the pod, or ends it.
-async fn watch(mut child: Child, running: Running, stopped: &mut Receiver<Infallible>) -> Option<Reason> {
-    let mut reported = Vec::new();
-    let mut look = interval(LIMITS_EVERY);
-    loop {
-        tokio::select! {
-            ended = child.wait() => return Some(Reason::new("exited", match ended {
-                Ok(status) => ended_text(status, &running),
-                Err(error) => format!("the runner cannot wait for its process: {error}"),
-            })),
-            Err(_) = &mut *stopped => break,
-            _ = look.tick() => for (_, flag) in running.exceeded().into_iter().map(reached) {
-                if !reported.contains(&flag) {
-                    tracing::warn!(limit = format!("--sandbox-{flag}"), "a function reached a limit of its sandbox");
-                    reported.push(flag);
-                }
+// === impl SandboxPod ===
+
+impl Control for SandboxPod {
+    fn terminate(&self) {
+        self.running.terminate();
+    }
+
+    /// Reports the limits that the kernel had to enforce.
+    fn look(&mut self) {
+        for (_, flag) in self.running.exceeded().into_iter().map(reached) {
+            if !self.reported.contains(&flag) {
+                tracing::warn!(
+                    limit = format!("--sandbox-{flag}"),
+                    "a function reached a limit of its sandbox"
+                );
+                self.reported.push(flag);
             }
         }
     }
-    running.terminate();
-    if timeout(GRACE + LAST_GRACE, child.wait()).await.is_err() {
-        tracing::warn!("a local pod did not end and is killed");
-        drop(running);
-        let _ = child.wait().await;
+
+    fn advice(&self) -> String {
+        match self.running.exceeded().into_iter().map(reached).next() {
+            None => "run the image by hand with porch-fn run to see why".to_owned(),
+            Some((what, flag)) => format!("{what}: raise --sandbox-{flag}"),
+        }
     }
-    None
 }
 
-fn ended_text(status: ExitStatus, running: &Running) -> String {
-    let advice = match running.exceeded().into_iter().map(reached).next() {
-        None => "run the image by hand with porch-fn run to see why".to_owned(),
-        Some((what, flag)) => format!("{what}: raise --sandbox-{flag}"),
-    };
-    format!("its process ended ({}); {advice}", go_exit_text(status))
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Copies a pipe to its end.

@@ -8,7 +8,8 @@ use crate::config::Config;
 use crate::event::{Action, Event, Verdict};
 use crate::function::{Function, FunctionStats, Pool};
 use crate::shared::Watch;
-use crate::types::{Pod, RequestId, Time, Uid};
+use crate::tracked::Tracked;
+use crate::types::{ImageKey, Pod, RequestId, Time, Uid};
 
 // === impl Pool ===
 
@@ -90,6 +91,13 @@ impl Pool {
     /// Counts per image, in the order of the images.
     pub fn stats(&self) -> Vec<FunctionStats> {
         self.functions.values().map(|function| function.stats(&self.shared)).collect()
+    }
+
+    /// The images that have pods of this runner.
+    pub fn owned_images(&self) -> Vec<ImageKey> {
+        let is_ours = |tracked: &Tracked| self.shared.owned.owns(&tracked.pod.shard_key);
+        let owned = self.functions.values().filter(|function| function.pods.iter().any(is_ours));
+        owned.map(|function| function.image.clone()).collect()
     }
 
     /// A call finished with `verdict`, or its caller is gone (`None`).

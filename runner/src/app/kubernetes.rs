@@ -20,7 +20,6 @@ use crate::pods::kubernetes::pull_secret::PullSecret;
 use crate::pods::kubernetes::store::{Connect, Store};
 use crate::pods::kubernetes::template_source::{TemplateSource, Templates};
 use crate::pods::kubernetes::{clock, function_configs, watch as follow};
-use crate::pods::moved_tags;
 use crate::settings::Sources;
 use porch_fn_runner_config::{Flags, PodConnect};
 
@@ -117,22 +116,10 @@ impl Wiring<'_> {
             let watch_services = follow::services(Arc::clone(&shared));
             tasks.keep(tracing::info_span!("watch", resource = "services"), watch_services);
         }
-        let (pods, source, ttl) = (Arc::clone(&store), Arc::clone(&images), flags.image_metadata_ttl.into());
-        let revalidate = move |image| Arc::clone(&source).revalidate(image);
-        let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
-        tasks.keep(tracing::info_span!("tags"), moved);
         tasks.keep(tracing::info_span!("idle connections"), Arc::clone(&store).follow_idle());
         tasks.keep(tracing::info_span!("ending"), Arc::clone(&shared).look_after_ending());
 
-        let image_changes = images.registries.changes();
-        let blueprints = Blueprints {
-            templates,
-            images: Arc::clone(&images),
-            image_changes,
-            current,
-            flags: pod_flags,
-            started,
-        };
+        let blueprints = Blueprints { templates, current, flags: pod_flags, started };
         let desired = desired(flags, blueprints, images, owned);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
         let parts = self.runtime(desired, shared, ahead, events, sources, scope);

@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, watch};
 use super::{AppError, Wiring};
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
+use crate::pods::images::ImageSource;
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{LocalCluster, LocalImages, LocalOptions};
+use crate::pods::local::{LocalCluster, LocalOptions, LocalOrigins};
 use crate::pods::{Backend, Catalog, Driver, Events, ImageCommands, PodRuntime, moved_tags};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
@@ -112,14 +113,7 @@ impl Wiring<'_> {
     fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
         let events = events();
         cluster.subscribe(events.0.clone());
-        let catalog = Arc::new(LocalImages::new(cluster));
-        if let Some(sandboxes) = cluster.sandboxes().cloned() {
-            let (pods, ttl) = (cluster.clone(), self.flags.image_metadata_ttl.into());
-            let revalidate = move |image| sandboxes.revalidate(image);
-            let moved = moved_tags::follow(move || pods.images(), revalidate, owned.clone(), ttl);
-            self.tasks.keep(tracing::info_span!("tags"), moved);
-        }
-        let mut desired = desired(self.flags, LocalImages::new(cluster), catalog, owned);
+        let mut desired = desired(self.flags, LocalOrigins, cluster.images(), owned);
         desired.base.skew = LOCAL_SKEW;
         self.runtime(
             desired,
@@ -144,7 +138,8 @@ impl Wiring<'_> {
     ) -> PodParts {
         let flags = self.flags;
         let current = self.follow_settings(sources);
-        let catalog = Arc::clone(&desired.catalog);
+        let images = Arc::clone(&desired.images);
+        let catalog: Arc<dyn Catalog> = Arc::<ImageSource>::clone(&images);
         let (sender, resolved) = watch::channel(Resolved::default());
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
@@ -152,6 +147,8 @@ impl Wiring<'_> {
         let sender = events.0.clone();
         let (driver, pool) = Driver::new(config, backend, clock_ahead, events, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool"), driver.run());
+        let moved = moved_tags::follow(pool.clone(), images, flags.image_metadata_ttl.into());
+        self.tasks.keep(tracing::info_span!("tags"), moved);
         let follow = desired.follow(current.clone(), resolved, sender);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
         let runtime = PodRuntime {
@@ -202,7 +199,7 @@ fn backend(flags: &Flags) -> PodBackend {
 }
 
 /// The pool's configuration according to the flags.
-pub(super) fn desired<O>(flags: &Flags, origins: O, catalog: Arc<dyn Catalog>, owned: Owned) -> Desired<O> {
+pub(super) fn desired<O>(flags: &Flags, origins: O, images: Arc<ImageSource>, owned: Owned) -> Desired<O> {
     let base = Config {
         capacity: Some(flags.max_pods).filter(|&pods| pods > 0),
         scan_interval: flags.scan_interval.into(),
@@ -210,5 +207,5 @@ pub(super) fn desired<O>(flags: &Flags, origins: O, catalog: Arc<dyn Catalog>, o
         pending_timeout: flags.pod_pending_timeout.into(),
         ..Config::default()
     };
-    Desired { base, origins, owned, catalog, warm_up: flags.warm_up_pod_cache, warmed_up: HashSet::new() }
+    Desired { base, origins, owned, images, warm_up: flags.warm_up_pod_cache, warmed_up: HashSet::new() }
 }

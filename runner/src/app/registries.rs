@@ -10,7 +10,7 @@ use porch_fn_registry::{
 
 use super::{AppError, Wiring};
 use crate::pods::ImageCommands;
-use crate::pods::kubernetes::metadata::ImageSource;
+use crate::pods::images::ImageSource;
 
 /// The smallest effective `--image-metadata-ttl`. A smaller value would make the runner query
 /// registries all the time.
@@ -62,7 +62,7 @@ impl Wiring<'_> {
             report: Arc::new(move |what, has_answered, took| metrics.lookup(what, has_answered, took)),
         });
         let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
-        let registries = Images::new(Arc::new(client), ttl);
+        let registries = Some(Arc::new(Images::new(Arc::new(client), ttl)));
         Ok((Arc::new(ImageSource { file, registries }), credentials))
     }
 }

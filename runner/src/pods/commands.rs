@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{ImageKey, PodRecipe};
+use porch_fn_pool::ImageKey;
 use porch_fn_settings::yaml;
 use serde::Deserialize;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::settings_file::{Parse, SettingsFile};
 
@@ -96,12 +95,6 @@ impl ImageCommands {
         let tags = self.0.keys().filter_map(|key| key.as_str().strip_prefix(repository)?.strip_prefix(':'));
         image.with_tag(constraint.highest(tags)?).ok()
     }
-
-    /// A changed command gives a new version. Pods of the new version replace the old pods.
-    pub(super) fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
-        let command = self.command(image)?.join("\0");
-        Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
-    }
 }
 
 #[cfg(test)]
@@ -119,7 +112,7 @@ mod tests {
         let metadata = parse("images: [{image: annotate:v1, entrypoint: [cat, -u]}]").unwrap();
         assert_eq!(metadata, commands);
         let other = parse("functions: [{image: annotate:v1, command: [cat]}]").unwrap();
-        assert_ne!(commands.recipe(&key), other.recipe(&key));
+        assert_ne!(commands, other);
         for (text, expected) in [
             ("functions: [{image: a:v1, command: []}]", "\"a:v1\" has no command"),
             ("functions: [{image: a:v1}]", "\"a:v1\" has no command"),

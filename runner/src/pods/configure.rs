@@ -16,13 +16,14 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_pool::{
-    Config, Event, ImageKey, ImageSettings, Limits, Lookup, OwnedShards, PodRecipe, ShardKey,
+    Config, Event, ImageContent, ImageKey, ImageSettings, Limits, Lookup, OwnedShards, PodRecipe, ShardKey,
 };
 use porch_fn_settings::{Resolved, Settings};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{mpsc, watch};
 
 use super::backend::Catalog;
+use super::images::ImageSource;
 use crate::settings::{CurrentSettings, changed};
 
 /// The source of pod recipes.
@@ -30,24 +31,14 @@ pub(crate) trait Origins: Send + 'static {
     /// Returns the recipes of pods under these complete settings.
     fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
 
-    /// Waits until recipes change for a reason other than the settings. Returns the image if only
-    /// its recipe has changed. The last result of [`origins`](Self::origins) then already gives the
-    /// new recipe. Returns `None` if all recipes may have changed. Then call
-    /// [`origins`](Self::origins) again.
-    fn changed(&mut self) -> impl Future<Output = Option<ImageKey>> + Send;
-}
-
-/// Waits for the next image. Returns `None` if images were missed.
-pub(crate) async fn next_image<T: Clone>(changes: &mut broadcast::Receiver<T>) -> Option<T> {
-    match changes.recv().await {
-        Ok(image) => Some(image),
-        Err(RecvError::Lagged(_)) => None,
-        Err(RecvError::Closed) => pending().await,
+    /// Waits until recipes change for a reason other than the settings and the images.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send {
+        pending()
     }
 }
 
-/// Returns the recipe of an image's pods.
-pub(crate) type OriginOf = Box<dyn Fn(&ImageKey) -> Option<PodRecipe> + Send + Sync>;
+/// Returns the recipe of an image's pods with this content.
+pub(crate) type OriginOf = Box<dyn Fn(&ImageKey, Option<ImageContent>) -> PodRecipe + Send + Sync>;
 
 /// The pool's desired configuration.
 pub(crate) struct Desired<O> {
@@ -56,7 +47,7 @@ pub(crate) struct Desired<O> {
     pub(crate) origins: O,
     /// The images that this runner owns.
     pub(crate) owned: watch::Receiver<OwnedShards>,
-    pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) images: Arc<ImageSource>,
     /// Whether each image gets one pod before its first call (`--warm-up-pod-cache`).
     pub(crate) warm_up: bool,
     /// The images to warm up as of the last call of [`new_images`](Self::new_images).
@@ -70,12 +61,12 @@ impl<O: Origins> Desired<O> {
     /// incomplete settings pods have no recipe.
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
         let origin_of = current.complete.then(|| self.origins.origins(current));
-        let settings = Arc::clone(&current.settings);
+        let (settings, images) = (Arc::clone(&current.settings), Arc::clone(&self.images));
         let keys = |image: Image| (ImageKey::from(image.as_str()), ShardKey::from(image.as_str()));
         let kept_images = Arc::new(settings.kept(resolved).into_iter().map(keys).collect());
         let all = self.base.limits;
         let overrides = Lookup::by(move |image: &ImageKey| {
-            let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image)).unwrap_or_default();
+            let recipe = origin_of.as_ref().map(|origin_of| origin_of(image, images.content(image)));
             // The pool's keys are full image references, so they need no prefix.
             let limits = Image::parse(image.as_str(), "").map_or(all, |parsed| {
                 let effective = settings.of(&parsed);
@@ -88,7 +79,7 @@ impl<O: Origins> Desired<O> {
                     ttl: effective.ttl.value,
                 }
             });
-            Some(ImageSettings { limits, recipe })
+            Some(ImageSettings { limits, recipe: recipe.unwrap_or_default() })
         });
         Config { overrides, kept_images, ..self.base.clone() }
     }
@@ -98,7 +89,7 @@ impl<O: Origins> Desired<O> {
         let named = if self.warm_up { settings.warm(resolved) } else { Vec::new() };
         let mut news = Vec::new();
         for image in named.iter().filter(|image| !self.warmed_up.contains(image)) {
-            if self.catalog.knows(image) {
+            if self.images.knows(image) {
                 news.push(ImageKey::from(image.as_str()));
             } else {
                 tracing::warn!(%image, "the image is not warmed up: it cannot have pods");
@@ -116,6 +107,7 @@ impl<O: Origins> Desired<O> {
         mut resolved: watch::Receiver<Resolved>,
         events: mpsc::UnboundedSender<Event>,
     ) {
+        let mut changes = self.images.changes();
         let (mut is_configured, mut is_stale) = (false, true);
         // Errors are ignored: the channel closes when the pool is gone.
         let send = |event| drop(events.send(event));
@@ -133,10 +125,13 @@ impl<O: Origins> Desired<O> {
             }
             is_stale = true;
             tokio::select! {
-                change = self.origins.changed() => if let Some(image) = change {
-                    send(Event::RecipeChanged(image));
+                // A changed image affects only its own recipe, which the last configuration already
+                // gives. After a start, thousands of images become known one by one.
+                image = next_image(&mut changes) => if let Some(image) = image {
+                    send(Event::RecipeChanged(ImageKey::from(image.as_str())));
                     is_stale = false;
                 },
+                () = self.origins.changed() => {}
                 () = changed(&mut self.owned), if is_configured => {
                     send(Event::Own(self.owned.borrow_and_update().clone()));
                     is_stale = false;
@@ -146,5 +141,16 @@ impl<O: Origins> Desired<O> {
                 () = events.closed() => return,
             }
         }
+    }
+}
+
+/// Waits for the next image. Returns `None` if images were missed.
+async fn next_image(changes: &mut Option<broadcast::Receiver<Image>>) -> Option<Image> {
+    match changes {
+        None => pending().await,
+        Some(changes) => match changes.recv().await {
+            Err(RecvError::Closed) => pending().await,
+            received => received.ok(),
+        },
     }
 }

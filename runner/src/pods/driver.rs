@@ -110,6 +110,11 @@ impl Handle {
         self.with(|state| state.pool.stats()).unwrap_or_default()
     }
 
+    /// Returns the images that have pods of this runner.
+    pub(crate) fn owned_images(&self) -> Vec<ImageKey> {
+        self.with(|state| state.pool.owned_images()).unwrap_or_default()
+    }
+
     /// Returns the last start of each image's pods in the last hour.
     pub(crate) fn last_starts(&self) -> HashMap<ImageKey, ImagePods> {
         self.with(|state| state.starts.errors.all(state.clock.now())).unwrap_or_default()

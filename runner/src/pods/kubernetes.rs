@@ -4,7 +4,7 @@
 //! ```text
 //!   settings ───────┐
 //!   template_source ┴► blueprint ─┐                        ┌─► client ─► API server
-//!   metadata ◄─ moved_tags ───────┤► backend: one task per │
+//!   images ◄─ moved_tags ─────────┤► backend: one task per │
 //!   actions of the pool ──────────┘   action or probe      ┤─► probe ──► wrapper-server
 //!                                        ▲                 └─► services
 //!   watch ─► observe, crash ─► store ────┘
@@ -25,7 +25,6 @@ mod crash;
 #[cfg(test)]
 mod fake;
 pub(crate) mod function_configs;
-pub(crate) mod metadata;
 mod observe;
 mod probing;
 pub(crate) mod pull_secret;

@@ -7,11 +7,11 @@
 //! Kubernetes behaviour run on Kubernetes.
 
 mod cluster;
-mod images;
-mod process;
-mod sandboxes;
+mod options;
+mod pod;
+mod wrapper;
 
 pub use cluster::LocalCluster;
-pub(crate) use images::LocalImages;
-pub use process::{GRACE, LocalOptions};
-pub use sandboxes::{SandboxPod, Sandboxes};
+pub(crate) use options::LocalOrigins;
+pub use options::{LocalOptions, Sandboxes};
+pub use pod::{Control, Place, Pod};

@@ -5,18 +5,14 @@ use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
-use crate::pods::tests::AllImages;
+use crate::pods::ImageCommands;
 
 /// An [`Origins`] without any recipe.
 struct NoRecipes;
 
 impl Origins for NoRecipes {
     fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
-        Box::new(|_| None)
-    }
-
-    async fn changed(&mut self) -> Option<ImageKey> {
-        std::future::pending().await
+        Box::new(|_, _| PodRecipe::default())
     }
 }
 
@@ -38,11 +34,13 @@ async fn the_pool_gets_complete_settings_first_then_owned_images_and_images_to_w
     let (sender, receiver) = watch::channel(current("- {name: 'f:v1', maxReplicas: 1}", false));
     let (events, mut sent) = mpsc::unbounded_channel();
     let (owns, owned) = watch::channel(OwnedShards::None);
+    let mut file = ImageCommands::default();
+    file.add("f:v1", vec!["cat".to_owned()], "example.com").unwrap();
     let mut desired = Desired {
         base: Config::default(),
         origins: NoRecipes,
         owned,
-        catalog: Arc::new(AllImages),
+        images: Arc::new(ImageSource { file, registries: None }),
         warm_up: true,
         warmed_up: HashSet::new(),
     };

@@ -12,13 +12,12 @@ use porch_fn_flags::LogFormat;
 use porch_fn_image::Image;
 use porch_fn_pool::{ImageContent, ImageKey, PodRecipe, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
-use super::metadata::ImageSource;
 use super::spec::{self, Extras, PodOrder};
 use super::template::{Source, Template};
-use crate::pods::configure::{OriginOf, Origins, next_image};
-use crate::settings::CurrentSettings;
+use crate::pods::configure::{OriginOf, Origins};
+use crate::settings::{CurrentSettings, changed};
 
 /// Prefixes of public images, as in Porch 1.6 and 1.5. Pods of these images get no pull secret.
 const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
@@ -74,9 +73,6 @@ pub(crate) struct Blueprint {
 /// Creates a new blueprint whenever one of its inputs changes.
 pub(crate) struct Blueprints {
     pub(crate) templates: watch::Receiver<TemplateState>,
-    pub(crate) images: Arc<ImageSource>,
-    /// Receives each image whose content changes.
-    pub(crate) image_changes: broadcast::Receiver<Image>,
     pub(crate) current: watch::Sender<Arc<Blueprint>>,
     pub(crate) flags: PodFlags,
     pub(crate) started: Time,
@@ -175,16 +171,10 @@ impl Origins for Blueprints {
             Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
         // Published before the pool is notified, so that every later create uses this version.
         self.current.send_replace(Arc::clone(&blueprint));
-        let images = Arc::clone(&self.images);
-        Box::new(move |image| Some(blueprint.recipe(image, images.content(image))))
+        Box::new(move |image, content| blueprint.recipe(image, content))
     }
 
-    async fn changed(&mut self) -> Option<ImageKey> {
-        tokio::select! {
-            Ok(()) = self.templates.changed() => None,
-            // A changed image affects only its own recipe. Report only this image, not all images:
-            // after a start, thousands of images become known one by one.
-            image = next_image(&mut self.image_changes) => image.map(|image| ImageKey::from(image.as_str())),
-        }
+    async fn changed(&mut self) {
+        changed(&mut self.templates).await;
     }
 }

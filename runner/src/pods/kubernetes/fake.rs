@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tonic::codegen::Service;
 
-use super::metadata::ImageSource;
 use super::names;
 use crate::pods::commands::ImageCommands;
+use crate::pods::images::ImageSource;
 
 pub(super) const IMAGE: &str = "example.com/f:v1";
 
@@ -98,6 +98,7 @@ impl Registry for FakeRegistry {
 pub(super) fn images(registry: FakeRegistry) -> (Arc<ImageSource>, Arc<FakeRegistry>) {
     let registry = Arc::new(registry);
     let registries = Images::new(Arc::clone(&registry) as Arc<dyn Registry>, Duration::from_mins(10));
+    let registries = Some(Arc::new(registries));
     (Arc::new(ImageSource { file: ImageCommands::default(), registries }), registry)
 }
 

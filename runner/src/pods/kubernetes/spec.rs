@@ -19,10 +19,10 @@ use porch_fn_pool::{PodName, PodRecipe, ShardKey, Time};
 use porch_fn_settings::{ContainerOverrides, PodOverrides};
 use serde_json::Value;
 
-use super::metadata::ImageMetadata;
 use super::names;
 use super::template::{Source, Template};
 use super::times::format_time;
+use crate::pods::images::ImageMetadata;
 
 /// One pod to create.
 pub(super) struct PodOrder<'a> {

@@ -10,7 +10,7 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
+use porch_fn_pool::{self as pool, Event, Phase, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::announce::Announcements;
 use super::crash::{History, Logged, phase};
-use super::metadata::ImageSource;
 use super::observe::{Observed, observe};
 use crate::pods::backend::PodFacts;
+use crate::pods::images::ImageSource;
 use connections::Link;
 use services::KnownService;
 
@@ -252,13 +252,6 @@ impl Store {
         let state = self.state.lock();
         let ending = state.pods.iter().filter(|(_, pod)| pod.ending.is_some_and(|at| at.elapsed() >= long));
         ending.map(|(uid, pod)| (uid.clone(), pod.seen.object_name.clone())).collect()
-    }
-
-    /// Images that have pods, each with its shard key.
-    pub(crate) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
-        let state = self.state.lock();
-        let pods = state.pods.values().map(|known| &known.seen.pod);
-        pods.map(|pod| (pod.name.image.clone(), pod.shard_key.clone())).collect()
     }
 
     /// The name of the pod's object.

@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
@@ -19,13 +19,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tonic::async_trait;
 use tracing::Instrument;
+use wrapper_server::process::collect_orphans;
 
-use super::process::{self, LocalOptions, Place};
-use super::sandboxes::Sandboxes;
+use super::options::LocalOptions;
+use super::pod::{GRACE, Place};
 use crate::clock::now;
 use crate::pods::backend::{Backend, PodFacts};
-use crate::pods::commands::ImageCommands;
-use crate::pods::probe::{CONNECTION, until_serving};
+use crate::pods::images::ImageSource;
+use crate::pods::probe::until_serving;
 
 /// All local pods. Cheap to clone. [`stop`](Self::stop) ends the processes. Dropping the last clone
 /// also ends them: it closes the wrappers' stdin, and each wrapper then ends.
@@ -37,6 +38,7 @@ struct Inner {
     /// Distinguishes this cluster from other local clusters.
     id: u64,
     options: LocalOptions,
+    images: Arc<ImageSource>,
     state: Mutex<State>,
     /// Changes with every pod.
     changes: watch::Sender<()>,
@@ -66,8 +68,10 @@ struct LocalPod {
 impl LocalCluster {
     /// Creates a cluster without pods.
     pub fn new(options: LocalOptions) -> Self {
-        let (changes, _) = watch::channel(());
-        Self(Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default(), changes }))
+        let registries = options.sandboxes.as_ref().map(|sandboxes| sandboxes.registries());
+        let images = Arc::new(ImageSource { file: options.functions.clone(), registries });
+        let (id, state, changes) = (fastrand::u64(..), Mutex::default(), watch::Sender::new(()));
+        Self(Arc::new(Inner { id, options, images, state, changes }))
     }
 
     /// The cluster's unique name. Runners with the same scope share the same pods.
@@ -75,21 +79,9 @@ impl LocalCluster {
         format!("local/{:016x}", self.0.id)
     }
 
-    /// The functions that have pods here.
-    pub(crate) fn functions(&self) -> &ImageCommands {
-        &self.0.options.functions
-    }
-
-    /// The sandboxes of all other images.
-    pub(crate) fn sandboxes(&self) -> Option<&Arc<dyn Sandboxes>> {
-        self.0.options.sandboxes.as_ref()
-    }
-
-    /// The images that have pods, each with its shard key.
-    pub(crate) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
-        let state = self.0.state.lock();
-        let pods = state.pods.values().map(|local| &local.pod);
-        pods.map(|pod| (pod.name.image.clone(), pod.shard_key.clone())).collect()
+    /// The images that can have pods here.
+    pub(crate) fn images(&self) -> Arc<ImageSource> {
+        Arc::clone(&self.0.images)
     }
 
     /// Sends the existing pods to `events`, and then every change.
@@ -113,14 +105,9 @@ impl LocalCluster {
     }
 
     fn create(&self, name: PodName, shard_key: ShardKey, recipe: PodRecipe, reclaim_after: Time) -> Creation {
-        let refused = |reason: &str| Creation::Refused(Reason::new("other", reason));
-        let command = self.functions().command(&name.image).map(<[String]>::to_vec);
-        if command.is_none() && self.sandboxes().is_none() {
-            return refused("the image has no command: add it to --local-functions");
-        }
         let mut state = self.0.state.lock();
         if state.stopping {
-            return refused("the runner is shutting down");
+            return Creation::Refused(Reason::new("other", "the runner is shutting down"));
         }
         if state.pods.values().any(|local| local.pod.name == name) {
             return Creation::Exists;
@@ -128,11 +115,14 @@ impl LocalCluster {
         let resource_version = state.next_version();
         let uid = Uid::from(format!("local-{}", resource_version.as_str()));
         let image = name.image.clone();
+        let pulling = || Reason::new("pulling", "its image is being pulled, or its sandbox is being built");
+        let pulling = self.0.images.file.command(&image).is_none().then(pulling);
         let pod = Pod {
             name,
             uid: uid.clone(),
             resource_version,
             shard_key,
+            phase: Phase::Pending(pulling),
             recipe,
             reclaim_after: Some(reclaim_after),
             ..Pod::default()
@@ -144,7 +134,7 @@ impl LocalCluster {
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
-        let supervisor = supervise(Arc::downgrade(&self.0), uid.clone(), image, command, stopped);
+        let supervisor = supervise(Arc::downgrade(&self.0), uid.clone(), image, stopped);
         state.supervisors.spawn(supervisor.in_current_span());
         Creation::Ok(uid)
     }
@@ -152,7 +142,7 @@ impl LocalCluster {
     fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
         let mut state = self.0.state.lock();
         let outcome = state.write(uid, judged, |local| {
-            local.pod.terminating_since = Some(now() + process::GRACE);
+            local.pod.terminating_since = Some(now() + GRACE);
             drop(local.keep_alive.take());
         });
         // A running pod is removed when its process ends. The process of a failed pod has already
@@ -220,7 +210,7 @@ impl Backend for LocalCluster {
         {
             connection.close();
             // The next call dials it.
-            local.wrapper = connect(place);
+            local.wrapper = place.connection().map(|connection| (place, connection));
         }
     }
 
@@ -238,64 +228,49 @@ impl Backend for LocalCluster {
     }
 }
 
-fn connect(place: Place) -> Option<(Place, Arc<Connection>)> {
-    let connection = match &place {
-        // This cannot fail: any socket address is a valid address.
-        Place::Tcp(address) => Connection::new(address.to_string(), CONNECTION, None).ok()?,
-        Place::Unix(path) => Connection::unix(path.as_path(), CONNECTION),
-    };
-    Some((place, Arc::new(connection)))
-}
-
-/// Runs one pod's process and records its state. Holds only a weak reference to the cluster:
-/// dropping the cluster drops its supervisors, which end their processes.
+/// Runs one pod and records its state. Holds only a weak reference to the cluster: dropping the cluster
+/// drops its supervisors, which end their pods.
 async fn supervise(
     cluster: Weak<Inner>,
     uid: Uid,
     image: ImageKey,
-    command: Option<Vec<String>>,
     mut stopped: oneshot::Receiver<Infallible>,
 ) {
     let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
-    let change = |change: &dyn Fn(&mut LocalPod)| {
-        if let Some(inner) = cluster.upgrade() {
-            inner.state.lock().change(&uid, change);
-            inner.changes.send_replace(());
-        }
+    let started = tokio::select! {
+        started = options.start(&image) => started.map(Some),
+        Err(_) = &mut stopped => Ok(None),
     };
-    let listening = |place: Place| {
-        change(&|local| {
-            local.wrapper = connect(place.clone());
-            local.pod.phase = Phase::Running;
-        });
-    };
-    let failure = match (command, &options.sandboxes) {
-        (Some(command), _) => process::run(&options, &command, &mut stopped, listening).await,
-        // An image without a command and sandboxes has no pods.
-        (None, None) => None,
-        (None, Some(sandboxes)) => {
-            let pulling = || {
-                let reason = Reason::new("pulling", "its image is being pulled");
-                change(&|local| local.pod.phase = Phase::Pending(Some(reason.clone())));
-            };
-            let prepared = tokio::select! {
-                prepared = sandboxes.prepare(&image, options.wrapper_args(), &pulling) => Some(prepared),
-                Err(_) = &mut stopped => None,
-            };
-            match prepared {
-                Some(Ok(pod)) => {
-                    // What the store has, which may be older than what the registry has.
-                    let content = pod.content();
-                    change(&|local| local.pod.recipe.content.clone_from(&content));
-                    pod.run(&mut stopped, &|socket| listening(Place::Unix(socket))).await
-                }
-                Some(Err(reason)) => Some(reason),
-                None => None,
+    let failure = match started {
+        Ok(Some(pod)) => {
+            if let Some(inner) = cluster.upgrade() {
+                inner.started(&uid, &pod);
             }
+            pod.run(&mut stopped).await
         }
+        Ok(None) => None,
+        Err(reason) => Some(reason),
     };
+    // A killed wrapper leaves its functions running. They are now children of this process, which
+    // kills them here.
+    collect_orphans();
     if let Some(inner) = cluster.upgrade() {
         inner.state.lock().ended(&uid, failure);
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Records that a pod's wrapper listens.
+    fn started(&self, uid: &Uid, pod: &super::Pod) {
+        self.state.lock().change(uid, |local| {
+            local.wrapper = pod.place.connection().map(|connection| (pod.place.clone(), connection));
+            local.pod.phase = Phase::Running;
+            // What the image store has may be older than what the registry has.
+            local.pod.recipe.content.clone_from(&pod.content);
+        });
+        self.changes.send_replace(());
     }
 }
 

@@ -4,8 +4,8 @@ use porch_fn_pool::PodName;
 use porch_fn_settings::CacheConfig;
 
 use super::*;
+use crate::pods::images::ImageMetadata;
 use crate::pods::kubernetes::fake::IMAGE;
-use crate::pods::kubernetes::metadata::ImageMetadata;
 
 fn millis(millis: u64) -> Time {
     Time::from_millis(millis)

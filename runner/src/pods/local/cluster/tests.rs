@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 use std::ffi::OsString;
 
 use super::*;
+use crate::pods::ImageCommands;
 
 fn cluster(script: &str) -> LocalCluster {
     let mut functions = ImageCommands::default();

@@ -1,6 +1,7 @@
-//! The metadata that a pod of an image needs: the command to run, and the digest of the image's
-//! tag. The source is a registry, or the file of `--image-metadata` for registries that the runner
-//! cannot or should not query.
+//! The images that can have pods, and the metadata that a pod of an image needs: the command to run,
+//! and the digest of the image's tag. The source is a registry, or a file: `--image-metadata` for
+//! registries that the runner cannot or should not query, `--local-functions` for images that run as
+//! processes of this machine.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -8,6 +9,7 @@ use std::time::UNIX_EPOCH;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Metadata, RegistryError, ResolveError};
+use tokio::sync::broadcast;
 use tonic::async_trait;
 
 use crate::clock::time;
@@ -28,7 +30,8 @@ pub(crate) struct ImageMetadata {
 pub(crate) struct ImageSource {
     /// Takes precedence over registries.
     pub(crate) file: ImageCommands,
-    pub(crate) registries: Images,
+    /// All other images; `None` if there are no others.
+    pub(crate) registries: Option<Arc<Images>>,
 }
 
 // === impl ImageSource ===
@@ -40,8 +43,9 @@ impl ImageSource {
             return Ok(ImageMetadata { entrypoint: entrypoint.to_vec(), content: None });
         }
         // No registry has an image whose reference is invalid.
-        let parsed = parse(image).ok_or(RegistryError::NotFound)?;
-        let known = self.registries.metadata(&parsed).await?;
+        let (registries, parsed) =
+            self.registries.as_ref().zip(parse(image)).ok_or(RegistryError::NotFound)?;
+        let known = registries.metadata(&parsed).await?;
         Ok(ImageMetadata { content: content(&parsed, &known), entrypoint: known.command.clone() })
     }
 
@@ -49,21 +53,26 @@ impl ImageSource {
     /// Returns `None` also if the reference has a digest, or if the command comes from the file.
     /// With the file, only the node resolves the tag.
     pub(crate) fn content(&self, image: &ImageKey) -> Option<ImageContent> {
-        let parsed = self.tagged(image)?;
-        content(&parsed, self.registries.known(&parsed)?.as_ref())
+        let (registries, parsed) = self.tagged(image)?;
+        content(&parsed, registries.known(&parsed)?.as_ref())
     }
 
     /// Queries the registry for the tag of `image`, unless the known answer is recent enough.
-    pub(crate) async fn revalidate(self: Arc<Self>, image: ImageKey) {
-        if let Some(parsed) = self.tagged(&image) {
+    pub(crate) async fn revalidate(&self, image: ImageKey) {
+        if let Some((registries, parsed)) = self.tagged(&image) {
             // After a failure the known answer stays, and the failure is cached.
-            let _ = self.registries.metadata(&parsed).await;
+            let _ = registries.metadata(&parsed).await;
         }
+    }
+
+    /// Receives each image whose [`content`](Self::content) is new.
+    pub(crate) fn changes(&self) -> Option<broadcast::Receiver<Image>> {
+        self.registries.as_ref().map(|registries| registries.changes())
     }
 
     /// Learns metadata from a running pod, which another runner may have created.
     pub(crate) fn learn(&self, image: &ImageKey, content: Option<&ImageContent>, entrypoint: Vec<String>) {
-        let Some(parsed) = parse(image) else { return };
+        let Some((registries, parsed)) = self.registries.as_ref().zip(parse(image)) else { return };
         if self.file.command(image).is_some() || entrypoint.is_empty() {
             return;
         }
@@ -73,34 +82,40 @@ impl ImageSource {
             (None, None) => return,
         };
         let since = UNIX_EPOCH + resolved.unwrap_or_default().since(Time::default());
-        self.registries.learn(&parsed, Metadata { digest, command: entrypoint, since });
+        registries.learn(&parsed, Metadata { digest, command: entrypoint, since });
     }
 
     /// Records that a node could not pull `image`. The registry is queried again for the next pod.
     pub(crate) fn distrust(&self, image: &ImageKey) {
-        if let Some(parsed) = parse(image) {
-            self.registries.distrust(&parsed);
+        if let Some((registries, parsed)) = self.registries.as_ref().zip(parse(image)) {
+            registries.distrust(&parsed);
         }
     }
 
     /// Returns the image if it has a tag that its registry resolves.
-    fn tagged(&self, image: &ImageKey) -> Option<Image> {
+    fn tagged(&self, image: &ImageKey) -> Option<(&Images, Image)> {
         let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
-        parsed.filter(|_| self.file.command(image).is_none())
+        let parsed = parsed.filter(|_| self.file.command(image).is_none())?;
+        Some((self.registries.as_ref()?, parsed))
     }
 }
 
-/// Accepts every image: only the creation of a pod shows whether the image exists.
 #[async_trait]
 impl Catalog for ImageSource {
-    fn knows(&self, _: &Image) -> bool {
-        true
+    /// With registries, only the creation of a pod shows whether an image exists.
+    fn knows(&self, image: &Image) -> bool {
+        self.registries.is_some() || self.file.knows(image)
+    }
+
+    fn listed(&self) -> Option<Vec<&str>> {
+        self.registries.is_none().then(|| self.file.images())
     }
 
     async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
-        match self.file.highest(image, constraint) {
-            Some(listed) => Ok(listed),
-            None => self.registries.resolve(image, constraint).await,
+        match (self.file.highest(image, constraint), &self.registries) {
+            (Some(listed), _) => Ok(listed),
+            (None, Some(registries)) => registries.resolve(image, constraint).await,
+            (None, None) => Err(ResolveError::NoMatch),
         }
     }
 }
