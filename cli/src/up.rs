@@ -185,22 +185,19 @@ impl Started {
         let functions =
             functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
         let images = functions.images().into_iter().map(str::to_owned).collect();
-        let sandboxes = match args.pod_backend {
-            Backend::Sandbox => {
-                let ttl = runner_flags.image_metadata_ttl.into();
-                let sandboxes = Sandboxes::open(&args.registries, ttl, args.sandbox.limits())?;
-                Some(Arc::new(sandboxes) as Arc<dyn runner::pods::local::Sandboxes>)
-            }
-            Backend::Local => None,
+        let has_sandboxes = args.pod_backend == Backend::Sandbox;
+        let open = || {
+            let ttl = runner_flags.image_metadata_ttl.into();
+            Sandboxes::open(&args.registries, ttl, args.sandbox.limits())
         };
-        let has_sandboxes = sandboxes.is_some();
+        let sandboxes = has_sandboxes.then(open).transpose()?;
         let pods = LocalCluster::new(LocalOptions {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
             max_message: runner_flags.server.max_request_body_size,
             log_level: args.log_level,
             log_format: args.log_format,
             functions,
-            sandboxes,
+            sandboxes: sandboxes.map(|sandboxes| Arc::new(sandboxes) as Arc<_>),
         });
         let mut runners = Vec::new();
         for number in 1..=args.runners {

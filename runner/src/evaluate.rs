@@ -83,7 +83,7 @@ impl Runner {
 
     fn not_found(&self, image: &str) -> Reply {
         let mut reply = Reply::failed(Code::NotFound, &format!("function {} not found", go_quote(image)));
-        let mut listed = self.pods.as_ref().and_then(|pods| pods.catalog.listed()).unwrap_or_default();
+        let mut listed = self.pods.as_ref().and_then(|pods| pods.images.listed()).unwrap_or_default();
         listed.truncate(MAX_LISTED);
         if !listed.is_empty()
             && let Ok(listed) = HeaderValue::try_from(listed.join(","))

@@ -30,13 +30,15 @@ use porch_fn_proto::frame;
 use porch_fn_telemetry::{span, trace_context};
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog, PodFacts};
+pub use backend::{Backend, PodFacts};
 pub use commands::ImageCommands;
 pub(crate) use driver::{Driver, Events, Handle, number};
 pub use error::IMAGE_MISSING;
 
 use crate::metrics::{Metrics, Runtime};
+use configure::ranges::Resolve as _;
 use error::{PodError, wrap_failure};
+use images::ImageSource;
 
 /// A call fails after it got this many pods that are gone, are unreachable, or refuse the call
 /// before they run it. The pool probes such a pod before it gives the pod to a call again.
@@ -45,7 +47,7 @@ const MAX_PODS_GONE: u32 = 10;
 /// Runs calls in pods.
 pub(crate) struct PodRuntime {
     pub(crate) pool: Handle,
-    pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) images: Arc<ImageSource>,
     pub(crate) default_prefix: String,
     pub(crate) max_message: usize,
     /// How often a call is repeated on another pod after its pod died during the call. This is
@@ -55,7 +57,7 @@ pub(crate) struct PodRuntime {
 }
 
 impl PodRuntime {
-    /// Runs `image` in a pod. Returns `None` if the catalog does not know the image. `parsed` is
+    /// Runs `image` in a pod. Returns `None` if the image can have no pods. `parsed` is
     /// `image`, parsed as a reference. A `tag` that is a version or a constraint selects a tag of
     /// the image's repository.
     pub(crate) async fn evaluate(
@@ -85,8 +87,8 @@ impl PodRuntime {
         true
     }
 
-    /// Returns the image to run and the shard key of the call; `None` if the catalog does not know
-    /// the image. As in kpt, a version is a literal tag, and a constraint selects the highest tag
+    /// Returns the image to run and the shard key of the call; `None` if the image can
+    /// have no pods. As in kpt, a version is a literal tag, and a constraint selects the highest tag
     /// that it allows. Any other `tag` is ignored, and so is every `tag` if the image has a digest.
     async fn choose(
         &self,
@@ -100,12 +102,12 @@ impl PodRuntime {
         } else if parse_version(tag).is_some() {
             chosen = chosen.with_tag(tag).map_err(PodError::Image)?;
         } else if let Some(constraint) = Constraint::parse(tag) {
-            let resolved = self.catalog.resolve(&chosen, &constraint).await;
+            let resolved = self.images.resolve(&chosen, &constraint).await;
             let unresolved = |source| PodError::Unresolved { constraint: tag.to_owned(), source };
             chosen = resolved.map_err(unresolved)?;
         }
         let shard_key = || ShardKey::from(shard_key(image, tag, &self.default_prefix));
-        Ok(self.catalog.knows(&chosen).then(|| (ImageKey::from(chosen.as_str()), shard_key())))
+        Ok(self.images.knows(&chosen).then(|| (ImageKey::from(chosen.as_str()), shard_key())))
     }
 
     async fn run(&self, image: &ImageKey, shard_key: &ShardKey, call: &Call) -> Result<Reply, PodError> {

@@ -13,7 +13,7 @@ use porch_fn_images::{Record, RunFolder, Store, StoreError, Stored};
 use porch_fn_pool::{ImageContent, ImageKey, Reason, Time};
 use porch_fn_registry::{Client, Images, Limiter, RegistryError};
 use porch_fn_runner::pods::IMAGE_MISSING;
-use porch_fn_runner::pods::local::{Place, Pod, Sandboxes as SandboxesOfRunner};
+use porch_fn_runner::pods::local::{Place, Pod, Pulling, Sandboxes as SandboxesOfRunner};
 use porch_fn_sandbox::{Inside, Limits, Served};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
@@ -21,6 +21,7 @@ use tonic::async_trait;
 use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod;
+use crate::advice::explain;
 use crate::failure::Failure;
 use crate::images::client;
 use crate::images::flags::RegistryArgs;
@@ -61,9 +62,9 @@ impl SandboxesOfRunner for Sandboxes {
         Arc::clone(&self.registries)
     }
 
-    async fn start(&self, image: &ImageKey, wrapper: Vec<String>) -> Result<Pod, Reason> {
+    async fn start(&self, image: &ImageKey, args: Vec<String>, pulling: Pulling<'_>) -> Result<Pod, Reason> {
         let parsed = Image::parse(image.as_str(), "").map_err(missing)?;
-        let stored = self.stored(&parsed).await.map_err(missing)?;
+        let stored = self.stored(&parsed, pulling).await.map_err(missing)?;
         let sandbox = RunFlags::default().sandbox(&stored, &[], self.limits);
         let sandbox = sandbox.ok_or_else(|| missing(NOTHING_TO_RUN))?;
         let Record { resolved, pulled, .. } = &stored.image.record;
@@ -71,7 +72,7 @@ impl SandboxesOfRunner for Sandboxes {
         let content = ImageContent { digest: resolved.as_str().into(), resolved: Some(pulled) };
         let name = self.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
         let socket = self.sockets.short_path(&name);
-        let started = pod::start(sandbox, stored, socket.clone(), wrapper).await;
+        let started = pod::start(sandbox, stored, socket.clone(), args).await;
         let (child, control) = started.map_err(|error| Reason::new("not_started", explain(&error)))?;
         Ok(Pod { child, place: Place::Unix(socket), content: Some(content), control: Box::new(control) })
     }
@@ -102,37 +103,39 @@ impl Sandboxes {
         })
     }
 
-    /// Returns the image. Pulls it before if it is not here, or if its registry has reported another
-    /// digest since it was pulled.
-    async fn stored(&self, image: &Image) -> Result<Stored, StoreError> {
+    /// Returns the image. Pulls it before if it is not here or outdated.
+    async fn stored(&self, image: &Image, pulling: Pulling<'_>) -> Result<Stored, StoreError> {
         let turn = Arc::clone(self.pulls.lock().entry(image.to_string()).or_default());
         let stored = {
             let _turn = turn.lock().await;
-            self.stored_in_turn(image).await
+            self.stored_in_turn(image, pulling).await
         };
         drop(turn);
         self.pulls.lock().retain(|_, turn| Arc::strong_count(turn) > 1);
         stored
     }
 
-    async fn stored_in_turn(&self, image: &Image) -> Result<Stored, StoreError> {
-        let here = self.find(image).await?;
-        let is_outdated = |Record { resolved, pulled, .. }: &Record| {
-            let known = self.registries.known(image);
-            known.is_some_and(|known| *known.digest != **resolved && known.since > *pulled)
+    async fn stored_in_turn(&self, image: &Image, pulling: Pulling<'_>) -> Result<Stored, StoreError> {
+        let outdated = match self.find(image).await? {
+            Some(stored) if !self.is_outdated(image, &stored) => return Ok(stored),
+            outdated => outdated,
         };
-        match here {
-            None => self.pull(image).await,
-            Some(stored) if is_outdated(&stored.image.record) => {
-                let pulled = self.pull(image).await;
-                pulled.or_else(|error| {
-                    let error = error.to_string();
-                    tracing::warn!(%image, error, "the tag has moved, and the image cannot be pulled again");
-                    Ok(stored)
-                })
+        pulling();
+        match (self.pull(image).await, outdated) {
+            (Err(error), Some(outdated)) => {
+                let error = error.to_string();
+                tracing::warn!(%image, error, "the tag has moved, and the image cannot be pulled again");
+                Ok(outdated)
             }
-            Some(stored) => Ok(stored),
+            (pulled, _) => pulled,
         }
+    }
+
+    /// Whether the image's registry has reported another digest since it was pulled.
+    fn is_outdated(&self, image: &Image, Stored { image: stored, .. }: &Stored) -> bool {
+        let Record { resolved, pulled, .. } = &stored.record;
+        let known = self.registries.known(image);
+        known.is_some_and(|known| *known.digest != **resolved && known.since > *pulled)
     }
 
     async fn find(&self, image: &Image) -> Result<Option<Stored>, StoreError> {

@@ -14,7 +14,7 @@ use super::{AppError, Wiring};
 use crate::clock::now_ahead;
 use crate::pods::kubernetes::announce::Announcements;
 use crate::pods::kubernetes::backend::KubernetesBackend;
-use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
+use crate::pods::kubernetes::blueprint::{Blueprint, NoTemplate, PodFlags, origins};
 use crate::pods::kubernetes::client::Cluster;
 use crate::pods::kubernetes::pull_secret::PullSecret;
 use crate::pods::kubernetes::store::{Connect, Store};
@@ -119,8 +119,8 @@ impl Wiring<'_> {
         tasks.keep(tracing::info_span!("idle connections"), Arc::clone(&store).follow_idle());
         tasks.keep(tracing::info_span!("ending"), Arc::clone(&shared).look_after_ending());
 
-        let blueprints = Blueprints { templates, current, flags: pod_flags, started };
-        let desired = desired(flags, blueprints, images, owned);
+        let origins = origins(pod_flags, started, current);
+        let desired = desired(flags, origins, templates, images, owned);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
         let parts = self.runtime(desired, shared, ahead, events, sources, scope);
         Ok(PodParts { synced: Some(synced), store: Some(store), ..parts })

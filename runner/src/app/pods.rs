@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use jiff::SignedDuration;
 use porch_fn_discovery::{HostPort, Target};
 use porch_fn_lifecycle::drain;
-use porch_fn_pool::{Config, Event, OwnedShards};
+use porch_fn_pool::{Config, Event, OwnedShards, PodRecipe};
 use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 
@@ -18,8 +18,8 @@ use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::images::ImageSource;
 use crate::pods::kubernetes::store::Store;
-use crate::pods::local::{LocalCluster, LocalOptions, LocalOrigins};
-use crate::pods::{Backend, Catalog, Driver, Events, ImageCommands, PodRuntime, moved_tags};
+use crate::pods::local::{LocalCluster, LocalOptions};
+use crate::pods::{Backend, Driver, Events, ImageCommands, PodRuntime, moved_tags};
 use crate::settings::{CurrentSettings, Sources};
 use porch_fn_runner_config::{Flags, PodBackend};
 
@@ -113,7 +113,10 @@ impl Wiring<'_> {
     fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
         let events = events();
         cluster.subscribe(events.0.clone());
-        let mut desired = desired(self.flags, LocalOrigins, cluster.images(), owned);
+        // All local pods have the same configuration: their flags change only with the process.
+        let origins: Origins<()> =
+            Box::new(|_, ()| Box::new(|_, content| PodRecipe { content, ..PodRecipe::of("local", None) }));
+        let mut desired = desired(self.flags, origins, watch::channel(()).1, cluster.images(), owned);
         desired.base.skew = LOCAL_SKEW;
         self.runtime(
             desired,
@@ -129,7 +132,7 @@ impl Wiring<'_> {
     /// its configuration up to date. `scope` identifies the set of pods.
     pub(super) fn runtime(
         &mut self,
-        mut desired: Desired<impl Origins>,
+        mut desired: Desired<impl Send + Sync + 'static>,
         backend: Arc<dyn Backend>,
         clock_ahead: SignedDuration,
         events: Events,
@@ -139,21 +142,20 @@ impl Wiring<'_> {
         let flags = self.flags;
         let current = self.follow_settings(sources);
         let images = Arc::clone(&desired.images);
-        let catalog: Arc<dyn Catalog> = Arc::<ImageSource>::clone(&images);
         let (sender, resolved) = watch::channel(Resolved::default());
-        let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
+        let find = ranges::follow(current.clone(), Arc::clone(&images), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
         let config = desired.config(&current.borrow(), &Resolved::default());
         let sender = events.0.clone();
         let (driver, pool) = Driver::new(config, backend, clock_ahead, events, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool"), driver.run());
-        let moved = moved_tags::follow(pool.clone(), images, flags.image_metadata_ttl.into());
+        let moved = moved_tags::follow(pool.clone(), Arc::clone(&images), flags.image_metadata_ttl.into());
         self.tasks.keep(tracing::info_span!("tags"), moved);
         let follow = desired.follow(current.clone(), resolved, sender);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
         let runtime = PodRuntime {
             pool,
-            catalog,
+            images,
             default_prefix: flags.server.default_image_prefix.clone(),
             max_message: flags.server.max_request_body_size,
             max_retries: flags.max_grpc_retries,
@@ -199,7 +201,13 @@ fn backend(flags: &Flags) -> PodBackend {
 }
 
 /// The pool's configuration according to the flags.
-pub(super) fn desired<O>(flags: &Flags, origins: O, images: Arc<ImageSource>, owned: Owned) -> Desired<O> {
+pub(super) fn desired<T>(
+    flags: &Flags,
+    origins: Origins<T>,
+    template: watch::Receiver<T>,
+    images: Arc<ImageSource>,
+    owned: Owned,
+) -> Desired<T> {
     let base = Config {
         capacity: Some(flags.max_pods).filter(|&pods| pods > 0),
         scan_interval: flags.scan_interval.into(),
@@ -207,5 +215,13 @@ pub(super) fn desired<O>(flags: &Flags, origins: O, images: Arc<ImageSource>, ow
         pending_timeout: flags.pod_pending_timeout.into(),
         ..Config::default()
     };
-    Desired { base, origins, owned, images, warm_up: flags.warm_up_pod_cache, warmed_up: HashSet::new() }
+    Desired {
+        base,
+        origins,
+        template,
+        owned,
+        images,
+        warm_up: flags.warm_up_pod_cache,
+        warmed_up: HashSet::new(),
+    }
 }

@@ -4,13 +4,10 @@
 //! vanish, which also happens without an action. Several runners may act on the same pods: the
 //! backend resolves conflicts, and the pool accepts the result.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{Action, Event, Time, Uid};
-use porch_fn_registry::ResolveError;
 use tonic::async_trait;
 
 /// Runs pods on a machine or in a cluster.
@@ -44,24 +41,4 @@ pub struct PodFacts {
     pub created: Option<Time>,
     /// The cluster's own message about why the pod waits or failed, cut to a limit.
     pub cause: Option<String>,
-}
-
-/// Knows which images can have pods, and which image a tag constraint selects. The runner queries
-/// the catalog for every function call.
-#[async_trait]
-pub trait Catalog: Debug + Send + Sync + 'static {
-    /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`.
-    fn knows(&self, image: &Image) -> bool;
-
-    /// The images that can have pods, if only listed images can.
-    fn listed(&self) -> Option<Vec<&str>> {
-        None
-    }
-
-    /// Returns the image of this repository with the highest tag that `constraint` allows. The tag
-    /// of `image` itself is ignored.
-    ///
-    /// # Errors
-    /// [`ResolveError`], if no tag matches or the tags cannot be read.
-    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError>;
 }

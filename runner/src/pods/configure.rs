@@ -19,32 +19,24 @@ use porch_fn_pool::{
     Config, Event, ImageContent, ImageKey, ImageSettings, Limits, Lookup, OwnedShards, PodRecipe, ShardKey,
 };
 use porch_fn_settings::{Resolved, Settings};
-use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
-use super::backend::Catalog;
 use super::images::ImageSource;
 use crate::settings::{CurrentSettings, changed};
 
-/// The source of pod recipes.
-pub(crate) trait Origins: Send + 'static {
-    /// Returns the recipes of pods under these complete settings.
-    fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
-
-    /// Waits until recipes change for a reason other than the settings and the images.
-    fn changed(&mut self) -> impl Future<Output = ()> + Send {
-        pending()
-    }
-}
+/// Returns the recipes of pods under these complete settings, with this template.
+pub(crate) type Origins<T> = Box<dyn FnMut(&CurrentSettings, &T) -> OriginOf + Send>;
 
 /// Returns the recipe of an image's pods with this content.
 pub(crate) type OriginOf = Box<dyn Fn(&ImageKey, Option<ImageContent>) -> PodRecipe + Send + Sync>;
 
 /// The pool's desired configuration.
-pub(crate) struct Desired<O> {
+pub(crate) struct Desired<T> {
     /// The configuration without per-image settings.
     pub(crate) base: Config,
-    pub(crate) origins: O,
+    pub(crate) origins: Origins<T>,
+    /// What pods are made of besides the settings and their images.
+    pub(crate) template: watch::Receiver<T>,
     /// The images that this runner owns.
     pub(crate) owned: watch::Receiver<OwnedShards>,
     pub(crate) images: Arc<ImageSource>,
@@ -56,11 +48,11 @@ pub(crate) struct Desired<O> {
 
 // === impl Desired ===
 
-impl<O: Origins> Desired<O> {
+impl<T> Desired<T> {
     /// Returns the configuration under these settings; `resolved` comes from [`ranges`]. Under
     /// incomplete settings pods have no recipe.
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
-        let origin_of = current.complete.then(|| self.origins.origins(current));
+        let origin_of = current.complete.then(|| (self.origins)(current, &self.template.borrow_and_update()));
         let (settings, images) = (Arc::clone(&current.settings), Arc::clone(&self.images));
         let keys = |image: Image| (ImageKey::from(image.as_str()), ShardKey::from(image.as_str()));
         let kept_images = Arc::new(settings.kept(resolved).into_iter().map(keys).collect());
@@ -131,7 +123,7 @@ impl<O: Origins> Desired<O> {
                     send(Event::RecipeChanged(ImageKey::from(image.as_str())));
                     is_stale = false;
                 },
-                () = self.origins.changed() => {}
+                () = changed(&mut self.template) => {}
                 () = changed(&mut self.owned), if is_configured => {
                     send(Event::Own(self.owned.borrow_and_update().clone()));
                     is_stale = false;
@@ -148,9 +140,7 @@ impl<O: Origins> Desired<O> {
 async fn next_image(changes: &mut Option<broadcast::Receiver<Image>>) -> Option<Image> {
     match changes {
         None => pending().await,
-        Some(changes) => match changes.recv().await {
-            Err(RecvError::Closed) => pending().await,
-            received => received.ok(),
-        },
+        // The sender lives as long as the configuration.
+        Some(changes) => changes.recv().await.ok(),
     }
 }

@@ -10,11 +10,10 @@ use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Metadata, RegistryError, ResolveError};
 use tokio::sync::broadcast;
-use tonic::async_trait;
 
 use crate::clock::time;
-use crate::pods::backend::Catalog;
 use crate::pods::commands::ImageCommands;
+use crate::pods::configure::ranges::Resolve;
 
 /// The metadata of an image for a new pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,14 +36,24 @@ pub(crate) struct ImageSource {
 // === impl ImageSource ===
 
 impl ImageSource {
+    /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`. With registries,
+    /// only the creation of a pod shows whether an image exists.
+    pub(crate) fn knows(&self, image: &Image) -> bool {
+        self.registries.is_some() || self.file.knows(image)
+    }
+
+    /// The images that can have pods, if only those of the file can.
+    pub(crate) fn listed(&self) -> Option<Vec<&str>> {
+        self.registries.is_none().then(|| self.file.images())
+    }
+
     /// Returns the metadata of `image`.
     pub(crate) async fn metadata(&self, image: &ImageKey) -> Result<ImageMetadata, RegistryError> {
         if let Some(entrypoint) = self.file.command(image) {
             return Ok(ImageMetadata { entrypoint: entrypoint.to_vec(), content: None });
         }
         // No registry has an image whose reference is invalid.
-        let (registries, parsed) =
-            self.registries.as_ref().zip(parse(image)).ok_or(RegistryError::NotFound)?;
+        let (registries, parsed) = self.registry(image).ok_or(RegistryError::NotFound)?;
         let known = registries.metadata(&parsed).await?;
         Ok(ImageMetadata { content: content(&parsed, &known), entrypoint: known.command.clone() })
     }
@@ -72,10 +81,9 @@ impl ImageSource {
 
     /// Learns metadata from a running pod, which another runner may have created.
     pub(crate) fn learn(&self, image: &ImageKey, content: Option<&ImageContent>, entrypoint: Vec<String>) {
-        let Some((registries, parsed)) = self.registries.as_ref().zip(parse(image)) else { return };
-        if self.file.command(image).is_some() || entrypoint.is_empty() {
+        let Some((registries, parsed)) = self.registry(image).filter(|_| !entrypoint.is_empty()) else {
             return;
-        }
+        };
         let (digest, resolved) = match (parsed.digest(), content) {
             (Some(digest), _) => (digest.into(), None),
             (None, Some(content)) => (content.digest.as_str().into(), content.resolved),
@@ -87,30 +95,25 @@ impl ImageSource {
 
     /// Records that a node could not pull `image`. The registry is queried again for the next pod.
     pub(crate) fn distrust(&self, image: &ImageKey) {
-        if let Some((registries, parsed)) = self.registries.as_ref().zip(parse(image)) {
+        if let Some((registries, parsed)) = self.registry(image) {
             registries.distrust(&parsed);
         }
     }
 
     /// Returns the image if it has a tag that its registry resolves.
     fn tagged(&self, image: &ImageKey) -> Option<(&Images, Image)> {
-        let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
-        let parsed = parsed.filter(|_| self.file.command(image).is_none())?;
-        Some((self.registries.as_ref()?, parsed))
+        self.registry(image).filter(|(_, parsed)| parsed.digest().is_none())
+    }
+
+    /// Returns the image if it is a registry's. The pool's keys already contain the registry, so no
+    /// prefix is added.
+    fn registry(&self, image: &ImageKey) -> Option<(&Images, Image)> {
+        let registries = self.registries.as_deref().filter(|_| self.file.command(image).is_none())?;
+        Some((registries, Image::parse(image.as_str(), "").ok()?))
     }
 }
 
-#[async_trait]
-impl Catalog for ImageSource {
-    /// With registries, only the creation of a pod shows whether an image exists.
-    fn knows(&self, image: &Image) -> bool {
-        self.registries.is_some() || self.file.knows(image)
-    }
-
-    fn listed(&self) -> Option<Vec<&str>> {
-        self.registries.is_none().then(|| self.file.images())
-    }
-
+impl Resolve for ImageSource {
     async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         match (self.file.highest(image, constraint), &self.registries) {
             (Some(listed), _) => Ok(listed),
@@ -118,11 +121,6 @@ impl Catalog for ImageSource {
             (None, None) => Err(ResolveError::NoMatch),
         }
     }
-}
-
-/// The pool's keys already contain the registry, so no prefix is added.
-fn parse(image: &ImageKey) -> Option<Image> {
-    Image::parse(image.as_str(), "").ok()
 }
 
 fn content(image: &Image, known: &Metadata) -> Option<ImageContent> {

@@ -7,11 +7,9 @@
 //! Kubernetes behaviour run on Kubernetes.
 
 mod cluster;
-mod options;
 mod pod;
 mod wrapper;
 
 pub use cluster::LocalCluster;
-pub(crate) use options::LocalOrigins;
-pub use options::{LocalOptions, Sandboxes};
-pub use pod::{Control, Place, Pod};
+pub use pod::{Control, Place, Pod, Pulling, Sandboxes};
+pub use wrapper::LocalOptions;

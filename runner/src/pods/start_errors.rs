@@ -4,10 +4,11 @@
 //! pod may be another runner's. So the runner also reports when its pods became ready, and the
 //! router compares the times of all runners.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::Hash;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use lru::LruCache;
 use porch_fn_pool::{ImageKey, Time};
 use porch_fn_proto::shard::{ImagePods, StartError};
 use porch_fn_text::cut;
@@ -16,81 +17,79 @@ use porch_fn_text::cut;
 /// mistyped name, then disappears from the status page.
 const KEPT: Duration = Duration::from_hours(1);
 /// Maximum number of images with a failure. The oldest failure is dropped.
-const MAX_FAILURES: usize = 100;
+const MAX_FAILURES: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 /// Maximum number of images with a success. The oldest success is dropped.
-const MAX_SUCCESSES: usize = 1000;
+const MAX_SUCCESSES: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 /// Longest text, in bytes.
 const MAX_TEXT: usize = 1000;
 
 /// The last start of each image.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StartErrors {
-    failures: HashMap<ImageKey, (Time, String)>,
-    /// The images whose failure is only that of a waiting call.
-    rejected: HashSet<ImageKey>,
-    successes: HashMap<ImageKey, Time>,
+    failures: LruCache<ImageKey, Failure>,
+    successes: LruCache<ImageKey, Time>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    at: Time,
+    text: String,
+    /// It is only that of a waiting call.
+    is_rejection: bool,
+}
+
+impl Default for StartErrors {
+    fn default() -> Self {
+        Self { failures: LruCache::new(MAX_FAILURES), successes: LruCache::new(MAX_SUCCESSES) }
+    }
 }
 
 impl StartErrors {
     /// The start of a pod failed, or the pod waits because of an error.
-    pub(super) fn record_failure(&mut self, image: &ImageKey, text: &str, now: Time) {
+    pub(super) fn record_failure(&mut self, image: &ImageKey, text: &str, at: Time) {
         let text = cut(text, MAX_TEXT, "…").into_owned();
-        self.rejected.remove(image);
-        self.failures.insert(image.clone(), (now, text));
-        drop_oldest(&mut self.failures, MAX_FAILURES, |(at, _)| *at);
+        self.failures.put(image.clone(), Failure { at, text, is_rejection: false });
     }
 
     /// A call waited in vain for a pod that may be another runner's. Unlike a failed start, this is
     /// over when a pod serves a call.
-    pub(super) fn record_rejection(&mut self, image: &ImageKey, text: &str, now: Time) {
-        self.record_failure(image, text, now);
-        self.rejected.insert(image.clone());
-        let failures = &self.failures;
-        self.rejected.retain(|image| failures.contains_key(image));
+    pub(super) fn record_rejection(&mut self, image: &ImageKey, text: &str, at: Time) {
+        let text = cut(text, MAX_TEXT, "…").into_owned();
+        self.failures.put(image.clone(), Failure { at, text, is_rejection: true });
     }
 
     /// A pod serves a call of the image.
     pub(super) fn record_served(&mut self, image: &ImageKey) {
-        if !self.rejected.is_empty() && self.rejected.remove(image) {
-            self.failures.remove(image);
+        if self.failures.peek(image).is_some_and(|failure| failure.is_rejection) {
+            self.failures.pop(image);
         }
     }
 
     /// A pod became ready for the first time.
-    pub(super) fn record_success(&mut self, image: &ImageKey, now: Time) {
-        self.failures.remove(image);
-        self.rejected.remove(image);
-        self.successes.insert(image.clone(), now);
-        drop_oldest(&mut self.successes, MAX_SUCCESSES, |at| *at);
+    pub(super) fn record_success(&mut self, image: &ImageKey, at: Time) {
+        self.failures.pop(image);
+        self.successes.put(image.clone(), at);
     }
 
     /// Whether the image's last start failed in the last hour.
     pub(super) fn has_failed(&self, image: &ImageKey, now: Time) -> bool {
-        self.failures.get(image).is_some_and(|(at, _)| now.since(*at) < KEPT)
+        self.failures.peek(image).is_some_and(|failure| now.since(failure.at) < KEPT)
     }
 
     /// The last start of each image in the last hour, for reports: its error, if no later start
     /// succeeded, and when a pod last became ready for the first time.
-    pub(super) fn all(&mut self, now: Time) -> HashMap<ImageKey, ImagePods> {
-        self.failures.retain(|_, (at, _)| now.since(*at) < KEPT);
-        self.successes.retain(|_, at| now.since(*at) < KEPT);
+    pub(super) fn all(&self, now: Time) -> HashMap<ImageKey, ImagePods> {
         let mut all: HashMap<ImageKey, ImagePods> = HashMap::new();
-        for (image, (at, text)) in &self.failures {
+        for (image, Failure { at, text, .. }) in
+            self.failures.iter().filter(|(_, it)| now.since(it.at) < KEPT)
+        {
             let error = StartError { at_ms: at.as_millis(), text: text.clone() };
             all.entry(image.clone()).or_default().start_error = Some(error);
         }
-        for (image, at) in &self.successes {
+        for (image, at) in self.successes.iter().filter(|(_, at)| now.since(**at) < KEPT) {
             all.entry(image.clone()).or_default().started_at_ms = at.as_millis();
         }
         all
-    }
-}
-
-fn drop_oldest<K: Clone + Eq + Hash, V>(map: &mut HashMap<K, V>, most: usize, at: impl Fn(&V) -> Time) {
-    if map.len() > most
-        && let Some(oldest) = map.iter().min_by_key(|(_, value)| at(value)).map(|(key, _)| key.clone())
-    {
-        map.remove(&oldest);
     }
 }
 
@@ -151,11 +150,17 @@ mod tests {
             errors.record_failure(&image(&number.to_string()), &"ž".repeat(1000), at(number));
             errors.record_success(&image(&format!("ready {number}")), at(number));
         }
-        assert_eq!((errors.failures.len(), errors.successes.len()), (MAX_FAILURES, MAX_SUCCESSES));
+        let most = (MAX_FAILURES.get(), MAX_SUCCESSES.get());
+        assert_eq!((errors.failures.len(), errors.successes.len()), most);
         let has_failed = |name, now| errors.has_failed(&image(name), at(now));
         assert!(!has_failed("900", 1000) && has_failed("901", 1000));
         assert!(has_failed("1000", 4599) && !has_failed("1000", 4600));
-        assert!(errors.failures.values().all(|(_, text)| text.len() <= MAX_TEXT && text.ends_with('…')));
-        assert!(!errors.successes.contains_key(&image("ready 0")));
+        assert!(
+            errors
+                .failures
+                .iter()
+                .all(|(_, Failure { text, .. })| text.len() <= MAX_TEXT && text.ends_with('…'))
+        );
+        assert!(!errors.successes.contains(&image("ready 0")));
     }
 }

@@ -343,14 +343,14 @@ mod tests {
             (vec![ok(), Event::Ready(uid()), Event::Gone(uid())], None, None),
             (vec![ok()], Some(DeleteReason::Surplus), None),
         ] {
-            let (mut starts, _) = run(&events, delete);
+            let (starts, _) = run(&events, delete);
             let last = starts.errors.all(SECOND).remove(&name().image).unwrap_or_default();
             let error = last.start_error.as_ref().map(|error| (error.at_ms / 1000, &*error.text));
             assert_eq!(error, expected, "{events:?}");
             let is_ready = events.iter().any(|event| matches!(event, Event::Ready(_)));
             assert_eq!(last.started_at_ms != 0, is_ready, "{events:?}");
         }
-        let (mut starts, _) = run(&[ok(), seen(Phase::Running)], Some(DeleteReason::Failed));
+        let (starts, _) = run(&[ok(), seen(Phase::Running)], Some(DeleteReason::Failed));
         let text = starts.errors.all(SECOND).remove(&name().image).unwrap().start_error.unwrap().text;
         assert!(text.starts_with("pod f-v1-0: the pod ran but was not ready in time"), "{text}");
     }

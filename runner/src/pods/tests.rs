@@ -8,7 +8,6 @@ use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, PodState, PodStats, Time, Uid};
 use porch_fn_proto::shard::ImagePod;
 use porch_fn_proto::{Chunks, encode_request};
-use porch_fn_registry::ResolveError;
 use porch_fn_telemetry::span::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -20,21 +19,7 @@ use super::probe::CONNECTION;
 use super::*;
 use crate::metrics::tests::metrics;
 
-/// A catalog in which every image can have pods.
-#[derive(Debug)]
-pub(crate) struct AllImages;
-
-#[tonic::async_trait]
-impl Catalog for AllImages {
-    fn knows(&self, _: &Image) -> bool {
-        true
-    }
-
-    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
-        let highest = constraint.highest(["v1.9.0", "v1.10.0", "v2.0.0-rc.1"]);
-        highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
-    }
-}
+const TAGS: [&str; 8] = ["latest", "stable", "v0.4", "v0.4.1", "v1", "v1.9.0", "v1.10.0", "v2.0.0-rc.1"];
 
 /// A backend whose pods are ready immediately and listen at `address`.
 struct ReadyPods {
@@ -76,6 +61,10 @@ impl Backend for ReadyPods {
     }
 }
 
+fn digest() -> String {
+    format!("f@sha256:{}", "0".repeat(64))
+}
+
 /// A runtime with [`ReadyPods`]. Its task runs whenever the test waits.
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
@@ -84,9 +73,13 @@ pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let events = (events, receiver);
     let (driver, pool) = Driver::new(Config::default(), backend, SignedDuration::ZERO, events, metrics().0);
     tokio::spawn(driver.run());
+    let mut file = ImageCommands::default();
+    for image in TAGS.map(|tag| format!("f:{tag}")).into_iter().chain([digest()]) {
+        file.add(&image, vec!["cat".to_owned()], "example.com").unwrap();
+    }
     PodRuntime {
         pool,
-        catalog: Arc::new(AllImages),
+        images: Arc::new(ImageSource { file, registries: None }),
         default_prefix: "example.com".to_owned(),
         max_message: 1 << 20,
         max_retries: 0,
@@ -201,7 +194,7 @@ async fn a_call_whose_pod_dies_is_repeated_up_to_the_retry_limit() {
 #[tokio::test]
 async fn the_tag_field_selects_the_tag() {
     let runtime = runtime(None);
-    let digest = format!("f@sha256:{}", "0".repeat(64));
+    let digest = digest();
     for (image, tag, chosen) in [
         ("f", "", Some("f:latest")),
         ("f:v1", "", Some("f:v1")),

@@ -14,11 +14,11 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use porch_fn_backoff::{Backoff, spread};
 use porch_fn_image::{Constraint, Image};
+use porch_fn_registry::ResolveError;
 use porch_fn_settings::{Range, Resolved};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use super::super::backend::Catalog;
 use crate::settings::{CurrentSettings, changed};
 
 /// Time limit for one request.
@@ -29,16 +29,29 @@ const MAX_REQUESTS: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
-/// How long an answer is valid. Then this module asks the catalog again. The catalog answers from
-/// its list of tags even if the list has expired, and refreshes the list in the background. So a
+/// How long an answer is valid. Then this module asks again. The answer is from a list of tags even if the list has expired, and refreshes the list in the background. So a
 /// new version may be missing in one answer, and appear only in the next one.
 const VALID_FOR: Duration = Duration::from_hours(1);
+
+/// Knows which image a tag constraint selects.
+pub(crate) trait Resolve: Send + Sync {
+    /// Returns the image of this repository with the highest tag that `constraint` allows. The tag
+    /// of `image` itself is ignored.
+    ///
+    /// # Errors
+    /// [`ResolveError`], if no tag matches or the tags cannot be read.
+    fn resolve(
+        &self,
+        image: &Image,
+        constraint: &Constraint,
+    ) -> impl Future<Output = Result<Image, ResolveError>> + Send;
+}
 
 /// Keeps `resolved` up to date until its receivers are gone. Without `warm_up`, it resolves only
 /// ranges of FunctionConfigs with a minimum number of pods.
 pub(crate) async fn follow(
     mut current: watch::Receiver<CurrentSettings>,
-    catalog: Arc<dyn Catalog>,
+    images: Arc<impl Resolve>,
     warm_up: bool,
     resolved: watch::Sender<Resolved>,
 ) {
@@ -56,10 +69,10 @@ pub(crate) async fn follow(
                 known.retain(|range, _| ranges.contains(range));
                 known.len() != before
             });
-            // This restarts all ranges. The catalog caches answers, so a resolved range gets its
+            // This restarts all ranges. Answers are cached, so a resolved range gets its
             // answer without a wait for a registry. A range in a pause after a failure is tried
             // again at once.
-            let follow = |range: &Range| follow_one(range.clone(), &*catalog, &permits, &resolved);
+            let follow = |range: &Range| follow_one(range.clone(), &*images, &permits, &resolved);
             following = ranges.iter().map(follow).collect();
         }
         tokio::select! {
@@ -74,7 +87,7 @@ pub(crate) async fn follow(
 /// Keeps the image of one range up to date, forever. After a failure the known image stays.
 async fn follow_one(
     range: Range,
-    catalog: &dyn Catalog,
+    images: &impl Resolve,
     permits: &Semaphore,
     resolved: &watch::Sender<Resolved>,
 ) {
@@ -82,7 +95,7 @@ async fn follow_one(
     let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         let permit = permits.acquire().await;
-        let answer = resolve(&range, catalog).await;
+        let answer = resolve(&range, images).await;
         drop(permit);
         let pause = match answer {
             Ok(image) => {
@@ -118,9 +131,9 @@ async fn follow_one(
     }
 }
 
-async fn resolve(range: &Range, catalog: &dyn Catalog) -> Result<Image, String> {
+async fn resolve(range: &Range, images: &impl Resolve) -> Result<Image, String> {
     let constraint = Constraint::parse(&range.constraint).ok_or("not a version constraint")?;
-    let answer = timeout(REQUEST_TIMEOUT, catalog.resolve(&range.repository, &constraint)).await;
+    let answer = timeout(REQUEST_TIMEOUT, images.resolve(&range.repository, &constraint)).await;
     let answer = answer.map_err(|_| format!("no answer within {}s", REQUEST_TIMEOUT.as_secs()))?;
     answer.map_err(|error| error.to_string())
 }

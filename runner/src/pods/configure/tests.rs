@@ -7,15 +7,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::*;
 use crate::pods::ImageCommands;
 
-/// An [`Origins`] without any recipe.
-struct NoRecipes;
-
-impl Origins for NoRecipes {
-    fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
-        Box::new(|_, _| PodRecipe::default())
-    }
-}
-
 fn current(cache: &str, complete: bool) -> CurrentSettings {
     crate::settings::tests::current(CacheConfig::parse(cache, "example.com").unwrap(), complete)
 }
@@ -38,7 +29,8 @@ async fn the_pool_gets_complete_settings_first_then_owned_images_and_images_to_w
     file.add("f:v1", vec!["cat".to_owned()], "example.com").unwrap();
     let mut desired = Desired {
         base: Config::default(),
-        origins: NoRecipes,
+        origins: Box::new(|_, ()| Box::new(|_, _| PodRecipe::default())),
+        template: watch::channel(()).1,
         owned,
         images: Arc::new(ImageSource { file, registries: None }),
         warm_up: true,

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use super::spec::{self, Extras, PodOrder};
 use super::template::{Source, Template};
-use crate::pods::configure::{OriginOf, Origins};
-use crate::settings::{CurrentSettings, changed};
+use crate::pods::configure::Origins;
+use crate::settings::CurrentSettings;
 
 /// Prefixes of public images, as in Porch 1.6 and 1.5. Pods of these images get no pull secret.
 const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
@@ -68,14 +68,6 @@ pub(crate) struct Blueprint {
     flags: PodFlags,
     settings: Arc<Settings>,
     config_time: Time,
-}
-
-/// Creates a new blueprint whenever one of its inputs changes.
-pub(crate) struct Blueprints {
-    pub(crate) templates: watch::Receiver<TemplateState>,
-    pub(crate) current: watch::Sender<Arc<Blueprint>>,
-    pub(crate) flags: PodFlags,
-    pub(crate) started: Time,
 }
 
 // === impl Blueprint ===
@@ -161,20 +153,18 @@ impl Blueprint {
     }
 }
 
-// === impl Blueprints ===
-
-impl Origins for Blueprints {
-    fn origins(&mut self, current: &CurrentSettings) -> OriginOf {
-        let template = self.templates.borrow_and_update().clone();
-        let settings = Arc::clone(&current.settings);
-        let blueprint =
-            Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
+/// Creates a new blueprint whenever one of its inputs changes, and sends it to `current`. `started` is
+/// when this process read its flags.
+pub(crate) fn origins(
+    flags: PodFlags,
+    started: Time,
+    current: watch::Sender<Arc<Blueprint>>,
+) -> Origins<TemplateState> {
+    Box::new(move |CurrentSettings { settings, time, .. }, template| {
+        let (template, flags, settings) = (template.clone(), flags.clone(), Arc::clone(settings));
+        let blueprint = Arc::new(Blueprint::new(template, flags, settings, started, *time));
         // Published before the pool is notified, so that every later create uses this version.
-        self.current.send_replace(Arc::clone(&blueprint));
+        current.send_replace(Arc::clone(&blueprint));
         Box::new(move |image, content| blueprint.recipe(image, content))
-    }
-
-    async fn changed(&mut self) {
-        changed(&mut self.templates).await;
-    }
+    })
 }

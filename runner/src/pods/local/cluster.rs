@@ -15,14 +15,14 @@ use porch_fn_pool::{
     Action, Creation, Event, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey,
     Time, Uid, WriteOutcome,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tonic::async_trait;
 use tracing::Instrument;
 use wrapper_server::process::collect_orphans;
 
-use super::options::LocalOptions;
 use super::pod::{GRACE, Place};
+use super::wrapper::LocalOptions;
 use crate::clock::now;
 use crate::pods::backend::{Backend, PodFacts};
 use crate::pods::images::ImageSource;
@@ -40,8 +40,6 @@ struct Inner {
     options: LocalOptions,
     images: Arc<ImageSource>,
     state: Mutex<State>,
-    /// Changes with every pod.
-    changes: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -70,8 +68,7 @@ impl LocalCluster {
     pub fn new(options: LocalOptions) -> Self {
         let registries = options.sandboxes.as_ref().map(|sandboxes| sandboxes.registries());
         let images = Arc::new(ImageSource { file: options.functions.clone(), registries });
-        let (id, state, changes) = (fastrand::u64(..), Mutex::default(), watch::Sender::new(()));
-        Self(Arc::new(Inner { id, options, images, state, changes }))
+        Self(Arc::new(Inner { id: fastrand::u64(..), options, images, state: Mutex::default() }))
     }
 
     /// The cluster's unique name. Runners with the same scope share the same pods.
@@ -115,14 +112,11 @@ impl LocalCluster {
         let resource_version = state.next_version();
         let uid = Uid::from(format!("local-{}", resource_version.as_str()));
         let image = name.image.clone();
-        let pulling = || Reason::new("pulling", "its image is being pulled, or its sandbox is being built");
-        let pulling = self.0.images.file.command(&image).is_none().then(pulling);
         let pod = Pod {
             name,
             uid: uid.clone(),
             resource_version,
             shard_key,
-            phase: Phase::Pending(pulling),
             recipe,
             reclaim_after: Some(reclaim_after),
             ..Pod::default()
@@ -139,41 +133,13 @@ impl LocalCluster {
         Creation::Ok(uid)
     }
 
-    fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
-        let mut state = self.0.state.lock();
-        let outcome = state.write(uid, judged, |local| {
-            local.pod.terminating_since = Some(now() + GRACE);
-            drop(local.keep_alive.take());
-        });
-        // A running pod is removed when its process ends. The process of a failed pod has already
-        // ended, so remove the pod here.
-        if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
-            && outcome == WriteOutcome::Ok
-        {
-            state.remove(uid);
-        }
-        outcome
-    }
-
-    fn push(
-        &self,
-        uid: &Uid,
-        judged: &ResourceVersion,
-        until: Time,
-        place_wanted: Option<Time>,
-    ) -> WriteOutcome {
-        self.0.state.lock().write(uid, judged, |local| {
-            local.pod.reclaim_after = Some(until);
-            local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
-        })
-    }
-
     /// Waits until the pod's wrapper listens. If the pod ends before, waits until the caller stops.
     async fn until_located(&self, uid: &Uid) {
-        let mut changes = self.0.changes.subscribe();
+        let (sender, mut events) = mpsc::unbounded_channel();
+        self.subscribe(sender);
         while self.connection(uid).is_none() {
-            // The sender is here.
-            let _ = changes.changed().await;
+            // The cluster has the sender.
+            let _ = events.recv().await;
         }
     }
 }
@@ -187,11 +153,18 @@ impl Backend for LocalCluster {
                 Event::Created { name, result }
             }
             Action::Delete { uid, resource_version, .. } => {
-                let result = self.delete(&uid, &resource_version);
+                // The pod's supervisor removes it when it has ended.
+                let result = self.0.state.lock().write(&uid, &resource_version, |local| {
+                    local.pod.terminating_since = Some(now() + GRACE);
+                    drop(local.keep_alive.take());
+                });
                 Event::Deleted { uid, result }
             }
             Action::Push { uid, resource_version, until, place_wanted, .. } => {
-                let result = self.push(&uid, &resource_version, until, place_wanted);
+                let result = self.0.state.lock().write(&uid, &resource_version, |local| {
+                    local.pod.reclaim_after = Some(until);
+                    local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
+                });
                 Event::Pushed { uid, result }
             }
             Action::Probe { uid, .. } => {
@@ -210,7 +183,7 @@ impl Backend for LocalCluster {
         {
             connection.close();
             // The next call dials it.
-            local.wrapper = place.connection().map(|connection| (place, connection));
+            local.wrapper = place.connect();
         }
     }
 
@@ -237,15 +210,30 @@ async fn supervise(
     mut stopped: oneshot::Receiver<Infallible>,
 ) {
     let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
+    let record = |change: &mut dyn FnMut(&mut State)| {
+        if let Some(inner) = cluster.upgrade() {
+            change(&mut inner.state.lock());
+        }
+    };
+    let pulling = || {
+        let reason = Reason::new("pulling", "its image is being pulled");
+        let phase = Phase::Pending(Some(reason));
+        record(&mut |state| state.change(&uid, |local| local.pod.phase.clone_from(&phase)));
+    };
     let started = tokio::select! {
-        started = options.start(&image) => started.map(Some),
+        started = options.start(&image, &pulling) => started.map(Some),
         Err(_) = &mut stopped => Ok(None),
     };
     let failure = match started {
         Ok(Some(pod)) => {
-            if let Some(inner) = cluster.upgrade() {
-                inner.started(&uid, &pod);
-            }
+            record(&mut |state| {
+                state.change(&uid, |local| {
+                    local.wrapper = pod.place.clone().connect();
+                    local.pod.phase = Phase::Running;
+                    // What the image store has may be older than what the registry has.
+                    local.pod.recipe.content.clone_from(&pod.content);
+                });
+            });
             pod.run(&mut stopped).await
         }
         Ok(None) => None,
@@ -254,43 +242,26 @@ async fn supervise(
     // A killed wrapper leaves its functions running. They are now children of this process, which
     // kills them here.
     collect_orphans();
-    if let Some(inner) = cluster.upgrade() {
-        inner.state.lock().ended(&uid, failure);
+    if let Some(reason) = failure {
+        record(&mut |state| state.failed(&uid, reason.clone()));
+        // A failed pod stays until it is deleted.
+        let Err(_) = stopped.await;
     }
-}
-
-// === impl Inner ===
-
-impl Inner {
-    /// Records that a pod's wrapper listens.
-    fn started(&self, uid: &Uid, pod: &super::Pod) {
-        self.state.lock().change(uid, |local| {
-            local.wrapper = pod.place.connection().map(|connection| (pod.place.clone(), connection));
-            local.pod.phase = Phase::Running;
-            // What the image store has may be older than what the registry has.
-            local.pod.recipe.content.clone_from(&pod.content);
-        });
-        self.changes.send_replace(());
-    }
+    record(&mut |state| state.remove(&uid));
 }
 
 // === impl State ===
 
 impl State {
-    /// Records that a pod's process has ended. Without a `failure`, the process was stopped on
-    /// request.
-    fn ended(&mut self, uid: &Uid, failure: Option<Reason>) {
-        let Some(local) = self.pods.get(uid) else { return };
-        match failure {
-            Some(reason) if local.pod.terminating_since.is_none() => {
-                tracing::warn!(error = &*reason.text, "local pod failed");
-                self.change(uid, |local| {
-                    local.wrapper = None;
-                    local.pod.phase = Phase::Failed(reason);
-                });
-            }
-            // A pod that died during its deletion counts as deleted.
-            _ => self.remove(uid),
+    /// Records that a pod has ended by itself.
+    fn failed(&mut self, uid: &Uid, reason: Reason) {
+        // A pod that died during its deletion counts as deleted.
+        if self.pods.get(uid).is_some_and(|local| local.pod.terminating_since.is_none()) {
+            tracing::warn!(error = &*reason.text, "local pod failed");
+            self.change(uid, |local| {
+                local.wrapper = None;
+                local.pod.phase = Phase::Failed(reason);
+            });
         }
     }
 

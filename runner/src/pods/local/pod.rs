@@ -1,6 +1,7 @@
 //! A pod of this machine, whatever it runs: a process, and what the process needs.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -8,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{ImageContent, Reason};
+use porch_fn_pool::{ImageContent, ImageKey, Reason};
+use porch_fn_registry::Images;
 use tokio::process::Child;
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
+use tonic::async_trait;
 use wrapper_server::go_exit_text;
 
 use crate::pods::probe::CONNECTION;
@@ -57,6 +60,25 @@ pub trait Control: Send {
     fn advice(&self) -> String;
 }
 
+/// Starts pods of images that have no command on this machine. The runner knows nothing else of
+/// sandboxes: `porch-fn up` brings them. The runner of a cluster may create pods there, so it runs no
+/// image itself.
+#[async_trait]
+pub trait Sandboxes: fmt::Debug + Send + Sync {
+    /// What the registries of the images report.
+    fn registries(&self) -> Arc<Images>;
+
+    /// Starts a pod. `args` are the wrapper-server's arguments. Gets the image before, unless it is
+    /// here and its registry has reported no other content since. Calls `pulling` if that takes a pull.
+    ///
+    /// # Errors
+    /// Why the pod cannot start.
+    async fn start(&self, image: &ImageKey, args: Vec<String>, pulling: Pulling<'_>) -> Result<Pod, Reason>;
+}
+
+/// Is called before a pull.
+pub type Pulling<'a> = &'a (dyn Fn() + Sync);
+
 // === impl Pod ===
 
 impl Pod {
@@ -93,13 +115,13 @@ pub(super) fn exited(ended: std::io::Result<ExitStatus>, control: &dyn Control) 
 // === impl Place ===
 
 impl Place {
-    /// A connection that the first call or probe dials. `None` cannot happen: any socket address is a
-    /// valid address.
-    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
-        let connection = match self {
+    /// Adds a connection, which the first call or probe dials. `None` cannot happen: any socket address
+    /// is a valid address.
+    pub(super) fn connect(self) -> Option<(Self, Arc<Connection>)> {
+        let connection = match &self {
             Self::Tcp(address) => Connection::new(address.to_string(), CONNECTION, None).ok()?,
             Self::Unix(path) => Connection::unix(path.as_path(), CONNECTION),
         };
-        Some(Arc::new(connection))
+        Some((self, Arc::new(connection)))
     }
 }

@@ -1,19 +1,41 @@
-//! The pod of a local function: a wrapper-server that runs a command of this machine, and ends when the
-//! runner ends.
+//! How local pods start. That of a local function is a wrapper-server that runs a command of this
+//! machine, and ends when the runner ends.
 
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::sync::Arc;
 
-use porch_fn_pool::Reason;
+use porch_fn_flags::LogFormat;
+use porch_fn_pool::{ImageKey, Reason};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::options::LocalOptions;
-use super::pod::{Control, Place, Pod, exited};
+use super::pod::{Control, GRACE, Place, Pod, Pulling, Sandboxes, exited};
 use crate::environment::environment;
+use crate::pods::commands::ImageCommands;
+
+/// Options of all local pods.
+#[derive(Debug, Clone)]
+pub struct LocalOptions {
+    /// The wrapper-server's command line, without its flags.
+    pub wrapper: Vec<OsString>,
+    /// `--max-request-body-size` for the wrapper.
+    pub max_message: usize,
+    /// `--log-level` for the wrapper.
+    pub log_level: u8,
+    /// `--log-format` for the wrapper.
+    pub log_format: LogFormat,
+    /// `--prestart` for the wrapper.
+    pub prestart: bool,
+    /// The command of each image that runs as a process of this machine.
+    pub functions: ImageCommands,
+    /// Sandboxes for all other images.
+    pub sandboxes: Option<Arc<dyn Sandboxes>>,
+}
 
 /// A wrapper-server process.
 struct Wrapper {
@@ -24,8 +46,37 @@ struct Wrapper {
     stdout: Option<ChildStdout>,
 }
 
+// === impl LocalOptions ===
+
+impl LocalOptions {
+    /// Starts a pod. Calls `pulling` if that takes a pull.
+    pub(super) async fn start(&self, image: &ImageKey, pulling: Pulling<'_>) -> Result<Pod, Reason> {
+        match (self.functions.command(image), &self.sandboxes) {
+            (Some(command), _) => start(self, command).await,
+            (None, Some(sandboxes)) => sandboxes.start(image, self.wrapper_args(), pulling).await,
+            (None, None) => {
+                Err(Reason::new("other", "the image has no command: add it to --local-functions"))
+            }
+        }
+    }
+
+    /// The wrapper's flags, without its address.
+    pub(super) fn wrapper_args(&self) -> Vec<String> {
+        let mut args = vec![
+            format!("--max-request-body-size={}", self.max_message),
+            format!("--verbosity={}", self.log_level),
+            format!("--drain-timeout={}s", GRACE.as_secs()),
+            "--exit-with-stdin".to_owned(),
+        ];
+        // Other wrappers, such as Porch's, do not have this flag and refuse it.
+        args.extend((self.log_format == LogFormat::Json).then(|| "--log-format=json".to_owned()));
+        args.extend(self.prestart.then(|| "--prestart".to_owned()));
+        args
+    }
+}
+
 /// Starts a pod, and waits until its wrapper listens.
-pub(super) async fn start(options: &LocalOptions, command: &[String]) -> Result<Pod, Reason> {
+async fn start(options: &LocalOptions, command: &[String]) -> Result<Pod, Reason> {
     let mut child = spawn_wrapper(options, command).map_err(|error| {
         Reason::new("exited", format!("the wrapper-server cannot be started: {error}; see --wrapper-server"))
     })?;

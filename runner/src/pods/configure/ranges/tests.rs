@@ -6,7 +6,6 @@ use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use porch_fn_registry::ResolveError;
 use porch_fn_settings::{
     CacheConfig, FunctionConfig, FunctionConfigs, Setting, Settings, Source, TagSemantics,
 };
@@ -25,12 +24,7 @@ struct Registry {
     most_open: AtomicUsize,
 }
 
-#[tonic::async_trait]
-impl Catalog for Registry {
-    fn knows(&self, _: &Image) -> bool {
-        true
-    }
-
+impl Resolve for Registry {
     async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         *self.requests.lock() += 1;
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
@@ -75,8 +69,7 @@ impl Setup {
         registry.tags.lock().extend(tags.iter().copied());
         let (current, receiver) = watch::channel(current(objects));
         let (sender, resolved) = watch::channel(Resolved::default());
-        let catalog: Arc<dyn Catalog> = Arc::<Registry>::clone(&registry);
-        tokio::spawn(follow(receiver, catalog, warm_up, sender));
+        tokio::spawn(follow(receiver, Arc::clone(&registry), warm_up, sender));
         Self { registry, current, resolved }
     }
 

@@ -8,6 +8,8 @@ use tokio::time::{sleep, timeout};
 
 use std::ffi::OsString;
 
+use porch_fn_pool::DeleteReason;
+
 use super::*;
 use crate::pods::ImageCommands;
 
@@ -38,11 +40,16 @@ async fn a_pod_that_dies_during_its_deletion_frees_its_name() {
     assert!(matches!(create(&cluster), Creation::Ok(_)));
     let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
     let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();
-    assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), WriteOutcome::Ok);
-    cluster.0.state.lock().ended(&pod.uid, Some(Reason::new("exited", "signal: killed")));
-    let gone = std::iter::from_fn(|| events.try_recv().ok())
-        .any(|event| matches!(event, Event::Gone(uid) if uid == pod.uid));
-    assert!(gone);
+    let Pod { uid, resource_version, name, .. } = pod.clone();
+    let delete = Action::Delete { uid, resource_version, name, reason: DeleteReason::Expired };
+    let deleted = cluster.execute(delete).await;
+    assert!(matches!(deleted, Some(Event::Deleted { result: WriteOutcome::Ok, .. })));
+    cluster.0.state.lock().failed(&pod.uid, Reason::new("exited", "signal: killed"));
+    let mut gone = None;
+    while !matches!(&gone, Some(Event::Gone(uid)) if *uid == pod.uid) {
+        gone = timeout(Duration::from_secs(20), events.recv()).await.unwrap();
+        assert!(!matches!(&gone, Some(Event::Seen(Pod { phase: Phase::Failed(_), .. }))));
+    }
     assert!(matches!(create(&cluster), Creation::Ok(_)));
 }
 
