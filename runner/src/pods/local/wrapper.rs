@@ -29,8 +29,6 @@ pub struct LocalOptions {
     pub log_level: u8,
     /// `--log-format` for the wrapper.
     pub log_format: LogFormat,
-    /// `--prestart` for the wrapper.
-    pub prestart: bool,
     /// The command of each image that runs as a process of this machine.
     pub functions: ImageCommands,
     /// Sandboxes for all other images.
@@ -70,7 +68,6 @@ impl LocalOptions {
         ];
         // Other wrappers, such as Porch's, do not have this flag and refuse it.
         args.extend((self.log_format == LogFormat::Json).then(|| "--log-format=json".to_owned()));
-        args.extend(self.prestart.then(|| "--prestart".to_owned()));
         args
     }
 }
