@@ -125,3 +125,38 @@ async fn a_pull_from_a_registry_that_is_too_slow_ends() {
         figure(&format!("a pull of a byte per second ended after {:?}", begun.elapsed()));
     }
 }
+
+/// An owner of a pod waits a minute before it replaces the pod.
+const REPLACED_WITHIN: Duration = Duration::from_mins(4);
+
+#[tokio::test]
+#[ignore = "takes minutes; tests/run nightly sandboxes runs it"]
+async fn a_tag_that_moves_gets_new_pods_and_no_call_fails() {
+    let sandbox = Sandbox::new();
+    let registry = Registry::start(&sandbox, "registry", Ipv4Addr::LOCALHOST.into(), Access::default()).await;
+    let name = registry.image("f/moves:v1");
+    for user in ImageUser::all() {
+        let mut up = None;
+        for content in ["first", "second"] {
+            let script = format!("cat; echo '# {content}'");
+            let layer = Layer::of_programs(&["sh", "cat"]);
+            push(registry.address(), "f/moves:v1", &Image::new(&["sh", "-c", &script]).layer(layer)).await;
+            if up.is_none() {
+                up = Some(Up::start(&user, &["--", "--image-metadata-ttl=2s"]).await);
+            }
+            let client = up.as_ref().unwrap().client();
+            let begun = Instant::now();
+            loop {
+                let answer = client.call(&name, INPUT).await;
+                assert_eq!(answer.code, Code::Ok, "{answer:?}");
+                if String::from_utf8_lossy(&answer.resource_list).contains(content) {
+                    break;
+                }
+                assert!(begun.elapsed() < REPLACED_WITHIN, "the pods are old: {answer:?}");
+                sleep(Duration::from_millis(100)).await;
+            }
+            figure(&format!("the {content} content after {:?}", begun.elapsed()));
+        }
+        up.unwrap().kill().await;
+    }
+}
