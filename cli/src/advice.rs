@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use porch_fn_sandbox::SandboxError;
+use porch_fn_sandbox::{Limits, SandboxError, enforced};
 
 /// The variable that every container of a Kubernetes pod has.
 const IN_A_POD: &str = "KUBERNETES_SERVICE_HOST";
@@ -32,6 +32,22 @@ const SETTINGS: [(&str, &str, &str); 3] = [
 /// The text of an error. If the machine forbids sandboxes, it names the setting that most likely does.
 pub(crate) fn explain(error: &SandboxError) -> String {
     if error.is_refused() { format!("{error}. {}", advice()) } else { error.to_string() }
+}
+
+/// What of these limits this process cannot enforce as asked. Empty if it can enforce all.
+pub(crate) fn not_enforced(limits: &Limits) -> String {
+    let enforced = enforced(limits);
+    let mut missing = Vec::new();
+    if limits.memory_bytes.is_some() && !enforced.contains(&"memory") {
+        missing.push("memory is limited for each process and without shared memory");
+    }
+    if limits.cpus.is_some() && !enforced.contains(&"cpu") {
+        missing.push("CPU is not limited");
+    }
+    match &*missing.join(", and ") {
+        "" => String::new(),
+        missing => format!("without a cgroup that is delegated to this process, {missing}"),
+    }
 }
 
 fn advice() -> &'static str {

@@ -10,9 +10,9 @@ use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
 use porch_fn_images::{StoreError, Stored};
-use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox, not_enforced};
+use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox};
 
-use crate::advice::explain;
+use crate::advice::{explain, not_enforced};
 use crate::engine::{Engine, FAILED};
 use crate::failure::Failure;
 use crate::images::flags::SandboxFlags;
@@ -173,10 +173,13 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
     // All processes that could write have ended.
     let _ = errors.join();
     let written = output.join();
-    if let Err(error) = started {
-        note(format_args!("{program}: {}", Failure::new(explain(&error))));
-        return Ok(ExitCode::from(error.exit_code()));
-    }
+    let code = match started {
+        Ok(()) => code,
+        Err(error) => {
+            note(format_args!("{program}: {}", Failure::new(explain(&error))));
+            error.exit_code()
+        }
+    };
     if let Ok(Err(CopyError::Write(error))) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {

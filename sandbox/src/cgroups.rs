@@ -69,9 +69,9 @@ impl Cgroup {
         });
     }
 
-    /// Whether this controller enforces its limit.
-    pub(crate) fn has(&self, controller: &str) -> bool {
-        self.0.iter().any(|(name, _)| *name == controller)
+    /// The controllers that enforce their limits.
+    pub(crate) fn controllers(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|(controller, _)| *controller)
     }
 
     /// The limits that the kernel had to enforce.

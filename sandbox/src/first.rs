@@ -34,37 +34,20 @@ use crate::spec::Network;
 use crate::user::User;
 use crate::{SandboxError, handover, mounts, seccomp};
 
-/// Files and folders of /proc that say something about the machine, as in Docker.
-const MASKED: [&str; 9] = [
-    "acpi",
-    "interrupts",
-    "kcore",
-    "keys",
-    "latency_stats",
-    "sched_debug",
-    "scsi",
-    "timer_list",
-    "timer_stats",
-];
+/// Names in /proc that say something about the machine, as in Docker.
+const MASKED: &str = "acpi interrupts kcore keys latency_stats sched_debug scsi timer_list timer_stats";
 /// Those that change something of the machine.
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 const NONE: Option<&str> = None;
 const INERT: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 
-/// What the program's own server gets.
-#[derive(Debug)]
-pub struct Served {
-    /// Where it listens.
-    pub listener: UnixListener,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// The sandbox's command.
-    pub inside: Inside,
-}
+/// The program's own server. It gets the socket where it listens, its arguments, and the sandbox's
+/// command.
+pub type Serve = dyn Fn(UnixListener, Vec<String>, Inside) -> ExitCode;
 
 /// Runs the first process. `serve` is the program's own server.
-pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
+pub(crate) fn run(serve: &Serve) -> ExitCode {
     let Ok((order, report, listener)) = receive() else { return ExitCode::FAILURE };
     let failed = |error: &SandboxError| {
         Report::failed(error).send(&report);
@@ -78,7 +61,7 @@ pub(crate) fn run(serve: &dyn Fn(Served) -> ExitCode) -> ExitCode {
         Some((listener, args)) => {
             Report::Started.send(&report);
             drop(report);
-            serve(Served { listener, args, inside })
+            serve(listener, args, inside)
         }
         None => command::run(&inside, &report).unwrap_or_else(|error| failed(&error)),
     }
@@ -130,7 +113,7 @@ fn enter(order: &Order) -> Result<Inside, SandboxError> {
 fn mask(proc: &OwnedFd, null: &File) -> io::Result<()> {
     let find = |name| openat(proc, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
     // Each kernel has only some of them.
-    for place in MASKED.into_iter().filter_map(|name| find(name).ok()) {
+    for place in MASKED.split(' ').filter_map(|name| find(name).ok()) {
         if FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Directory {
             let flags = INERT | MsFlags::MS_RDONLY;
             mount(Some("tmpfs"), &*path_of(&place), Some("tmpfs"), flags, Some("size=4k"))?;

@@ -45,11 +45,11 @@ use std::process::ExitCode;
 pub use cgroups::{Exceeded, take_own as take_own_cgroup};
 pub use command::Inside;
 pub use error::SandboxError;
-pub use first::Served;
+pub use first::Serve;
 pub use launch::{Launch, Pipes, Running, Server};
-pub use limits::not_enforced;
+pub use limits::enforced;
 pub use mounts::path_of;
-pub use namespaces::{become_unprivileged, enter_own_mounts, is_root};
+pub use namespaces::{become_unprivileged, enter, is_root};
 pub use spec::{Limits, Mount, Network, Sandbox, Source};
 
 /// The user and group of all files of images, and of all sandboxes, if this process is root:
@@ -59,7 +59,7 @@ pub const UNPRIVILEGED: u32 = 65534;
 /// Runs a process of a sandbox, if `args`, program name included, are its command line. Every program
 /// that uses [`Launch`] must call this first, before it has a second thread. `serve` is the program's
 /// server for sandboxes.
-pub fn run_child(args: &[OsString], serve: &dyn Fn(Served) -> ExitCode) -> Option<ExitCode> {
+pub fn run_child(args: &[OsString], serve: &Serve) -> Option<ExitCode> {
     match args.get(1)?.to_str()? {
         order::BUILD => Some(build::run().into()),
         order::FIRST => Some(first::run(serve)),

@@ -20,9 +20,10 @@ pub(crate) struct Rlimits {
 
 impl Rlimits {
     pub(crate) fn beside(cgroup: &Cgroup, limits: &Limits) -> Self {
+        let has = |controller| cgroup.controllers().any(|name| name == controller);
         Self {
-            data: limits.memory_bytes.filter(|_| !cgroup.has("memory")),
-            pids: Some(limits.pids).filter(|_| !cgroup.has("pids")),
+            data: limits.memory_bytes.filter(|_| !has("memory")),
+            pids: Some(limits.pids).filter(|_| !has("pids")),
         }
     }
 
@@ -41,19 +42,7 @@ impl Rlimits {
     }
 }
 
-/// What of these limits this process cannot enforce as asked, for people. Empty if it can enforce
-/// all.
-pub fn not_enforced(limits: &Limits) -> String {
-    let cgroup = Cgroup::create(limits);
-    let mut missing = Vec::new();
-    if limits.memory_bytes.is_some() && !cgroup.has("memory") {
-        missing.push("memory is limited for each process and without shared memory");
-    }
-    if limits.cpus.is_some() && !cgroup.has("cpu") {
-        missing.push("CPU is not limited");
-    }
-    match &*missing.join(", and ") {
-        "" => String::new(),
-        missing => format!("without a cgroup that is delegated to this process, {missing}"),
-    }
+/// The controllers that enforce these limits in cgroups of this process: `memory`, `cpu`, `pids`.
+pub fn enforced(limits: &Limits) -> Vec<&'static str> {
+    Cgroup::create(limits).controllers().collect()
 }

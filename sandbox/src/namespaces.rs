@@ -32,31 +32,19 @@ pub fn is_root() -> bool {
 ///
 /// # Errors
 /// The machine does not allow it.
-pub(crate) fn enter(more: CloneFlags) -> Result<(), SandboxError> {
-    let (uid, gid) = (geteuid(), getegid());
+pub fn enter(more: CloneFlags) -> Result<(), SandboxError> {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let user = if is_root() { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
     unshare(CloneFlags::CLONE_NEWNS | user | more).map_err(step("create its namespaces"))?;
     if !user.is_empty() {
-        map_root(uid.as_raw(), gid.as_raw())?;
+        // This user is root in the new namespace. Nobody else exists there.
+        let map = |file: &str, text: String| fs::write(format!("/proc/self/{file}"), text);
+        map("setgroups", "deny".to_owned())
+            .and_then(|()| map("uid_map", format!("0 {uid} 1")))
+            .and_then(|()| map("gid_map", format!("0 {gid} 1")))
+            .map_err(step("map its user"))?;
     }
     mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
-}
-
-/// Enters a mount namespace, like the process that builds a sandbox, with no further namespaces.
-///
-/// # Errors
-/// The machine does not allow it.
-pub fn enter_own_mounts() -> Result<(), SandboxError> {
-    enter(CloneFlags::empty())
-}
-
-/// In a new user namespace, this user is root. Nobody else exists there.
-fn map_root(uid: u32, gid: u32) -> Result<(), SandboxError> {
-    let map = |file: &str, id: u32| fs::write(format!("/proc/self/{file}"), format!("0 {id} 1"));
-    fs::write("/proc/self/setgroups", "deny")
-        .and_then(|()| map("uid_map", uid))
-        .and_then(|()| map("gid_map", gid))
-        .map_err(step("map its user"))
 }
 
 /// Changes from root to the user and group [`UNPRIVILEGED`], for good.

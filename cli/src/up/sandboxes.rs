@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +15,14 @@ use porch_fn_pool::{ImageContent, ImageKey, Reason, Time};
 use porch_fn_registry::{Client, Images, Limiter, RegistryError};
 use porch_fn_runner::pods::IMAGE_MISSING;
 use porch_fn_runner::pods::local::{Place, Pod, Pulling, Sandboxes as SandboxesOfRunner};
-use porch_fn_sandbox::{Inside, Limits, Served};
+use porch_fn_sandbox::{Inside, Limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tonic::async_trait;
 use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod;
-use crate::advice::explain;
+use crate::advice::{explain, not_enforced};
 use crate::failure::Failure;
 use crate::images::client;
 use crate::images::flags::RegistryArgs;
@@ -44,7 +45,7 @@ pub(super) struct Sandboxes {
 }
 
 /// Runs the wrapper-server as the first process of a sandbox.
-pub(super) fn serve(Served { listener, args, inside: Inside { command, env } }: Served) -> ExitCode {
+pub(super) fn serve(listener: UnixListener, args: Vec<String>, Inside { command, env }: Inside) -> ExitCode {
     let environment = env.iter().filter_map(|variable| {
         let (name, value) = variable.split_once('=')?;
         Some((name.into(), value.into()))
@@ -87,7 +88,7 @@ impl Sandboxes {
         let store = args.open()?;
         let client = Arc::new(client(args)?);
         porch_fn_sandbox::take_own_cgroup();
-        let missing = porch_fn_sandbox::not_enforced(&limits);
+        let missing = not_enforced(&limits);
         if !missing.is_empty() {
             tracing::warn!("{missing}");
         }

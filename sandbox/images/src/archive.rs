@@ -26,6 +26,8 @@ use crate::unpack::{Guard, clean, decompressed};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
+/// Most names of images in an archive.
+const MAX_NAMES: usize = 100;
 /// The image's full name, by containerd and Docker.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
 /// The image's tag, or its name.
@@ -64,6 +66,9 @@ impl Store {
         for entry in entries {
             images.entry(entry.digest.clone()).or_default().extend(name_in(&entry));
         }
+        if images.is_empty() || images.values().map(Vec::len).sum::<usize>() > MAX_NAMES {
+            return Err(problem(format!("it has no image, or more than {MAX_NAMES} names of images")));
+        }
         if name.is_some() && images.len() > 1 {
             return Err(problem("it has several images, so --as cannot name them"));
         }
@@ -82,9 +87,10 @@ impl Store {
                 Document::Manifest(_) => digest.clone(),
             };
             imported.extend_from_slice(&names);
-            intake.take(names, Record::new(digest, manifest)).await?;
+            let taken = intake.take(names, Record::new(digest, manifest)).await;
+            self.collect().await;
+            taken?;
         }
-        self.collect().await;
         Ok(imported)
     }
 

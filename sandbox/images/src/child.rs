@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
 use porch_fn_registry::{Hashed, Layer};
-use porch_fn_sandbox::{UNPRIVILEGED, become_unprivileged, enter_own_mounts, is_root, path_of};
+use porch_fn_sandbox::{UNPRIVILEGED, become_unprivileged, enter, is_root, path_of};
 use rustix::fs::{Mode, XattrFlags, fremovexattr, fsetxattr};
 use rustix::process::{Signal, set_parent_process_death_signal, umask};
 use serde::{Deserialize, Serialize};
@@ -105,7 +106,7 @@ impl Order {
     /// Mounts an overlay over the tree, which gets its changes. Only this process sees it.
     fn mount_overlay(&self) -> io::Result<()> {
         // The kernel stacks only what was opened in this namespace.
-        enter_own_mounts().map_err(io::Error::other)?;
+        enter(CloneFlags::empty()).map_err(io::Error::other)?;
         let work = self.folder.join("work");
         fs::create_dir(&work)?;
         let upper = File::open(&self.tree)?;

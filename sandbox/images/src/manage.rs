@@ -87,8 +87,10 @@ impl Store {
     pub fn prune(&self, unused_for: Duration) -> Result<Pruned, StoreError> {
         for path in self.files("blobs")? {
             let digest = path.file_name().unwrap_or_default().to_string_lossy().replacen('-', ":", 1);
-            if !is_intact(&path, &digest)? {
-                fs::remove_file(&path).on_disk("cannot remove", path)?;
+            let is_damaged = || matches!(is_intact(&path, &digest), Ok(false));
+            // Another process may have replaced it meanwhile.
+            if is_damaged() {
+                self.alone(|doomed| Ok(is_damaged() && move_free(&path, doomed)?))?;
             }
         }
         let (pruned, kept) =
@@ -188,7 +190,7 @@ fn size_of(path: &Path) -> u64 {
 
 /// Moves a record, a blob or a tree away, unless a sandbox uses it. The caller holds the store's
 /// lock alone.
-fn move_free(path: &Path, doomed: &RunFolder) -> Result<bool, StoreError> {
+pub(crate) fn move_free(path: &Path, doomed: &RunFolder) -> Result<bool, StoreError> {
     let is_free = File::open(path).on_disk("cannot open", path)?.try_lock().is_ok();
     if is_free {
         let to = doomed.path().join(path.file_name().unwrap_or_default());

@@ -5,15 +5,18 @@
 //! layers of an image become one plain tree.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use porch_fn_registry::{Layer, sha256};
 use rustix::fs::syncfs;
+use walkdir::WalkDir;
 
 use crate::StoreError;
 use crate::child::{Order, run_child};
 use crate::content::read;
 use crate::error::OnDisk as _;
+use crate::manage::move_free;
 use crate::store::{FILES, Store, Trees, lease};
 use crate::unpack::Size;
 
@@ -27,6 +30,15 @@ const SIZE: &str = "tree.json";
 pub(crate) fn tree(path: &Path) -> Option<Size> {
     let size = read(&path.join(SIZE)).ok()??;
     serde_json::from_slice(&size).ok().filter(|_| path.join(FILES).is_dir())
+}
+
+/// Whether a tree is as it was made. The kernel notes when a file was changed, and nobody can set that
+/// time.
+fn is_whole(path: &Path) -> bool {
+    let changed = |file: &Path| fs::symlink_metadata(file).map(|file| (file.ctime(), file.ctime_nsec())).ok();
+    let made = changed(&path.join(SIZE));
+    let mut files = WalkDir::new(path.join(FILES)).into_iter();
+    tree(path).is_some() && files.all(|file| file.is_ok_and(|file| changed(file.path()) <= made))
 }
 
 // === impl Size ===
@@ -82,9 +94,11 @@ impl Store {
     pub(crate) fn unpack(&self, layers: &[Layer], number: usize) -> Result<Option<File>, StoreError> {
         let (chain, plain) = self.tree_paths(layers);
         for path in [&plain, &chain[number]] {
-            let _lock = self.lock()?;
-            if tree(path).is_some() {
-                return lease(path);
+            let lock = self.lock()?;
+            let kept = lease(path)?;
+            drop(lock);
+            if is_whole(path) {
+                return Ok(kept);
             }
         }
         self.unpack_as(&chain[number], &chain[..number], &layers[number..=number])
@@ -95,7 +109,8 @@ impl Store {
     fn unpack_as(&self, to: &Path, below: &[PathBuf], layers: &[Layer]) -> Result<Option<File>, StoreError> {
         let sizes = below.iter().map(|path| tree(path)).collect::<Option<Vec<_>>>();
         let Some(sizes) = sizes else { return Ok(None) };
-        let limits = Size { bytes: self.max_bytes, entries: MAX_ENTRIES };
+        let blobs = layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
+        let limits = Size { bytes: self.max_bytes.saturating_sub(blobs), entries: MAX_ENTRIES };
         let folder = self.run_folder()?;
         let made = folder.path().join("tree");
         let order = Order {
@@ -111,12 +126,12 @@ impl Store {
             .and_then(|()| Ok(syncfs(File::open(&made)?)?))
             .on_disk("cannot write", &made)?;
         let _lock = self.lock()?;
-        if tree(to).is_none() {
-            // An incomplete one is replaced.
-            let _ = fs::rename(to, folder.path().join("incomplete"));
+        if !is_whole(to) {
+            // An incomplete or damaged one is replaced, unless a sandbox uses it.
+            let is_kept = to.exists() && !move_free(to, &folder)?;
             match fs::rename(&made, to) {
-                // Another process was faster.
-                Err(_) if tree(to).is_some() => {}
+                // Or another process was faster.
+                Err(_) if is_kept || is_whole(to) => {}
                 renamed => renamed.on_disk("cannot write", to)?,
             }
         }

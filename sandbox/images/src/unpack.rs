@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tar::{Entry, EntryType};
 
-use self::folder::{Folder, make_file, make_folder};
+use self::folder::{Folder, MAX_PATH, make_file, make_folder};
 pub(crate) use self::guard::Guard;
 
 /// Size of buffers before the decompressor and before a file, in bytes.
@@ -166,8 +166,8 @@ fn apply<R: Read>(folder: &mut Folder<'_>, entry: &mut Entry<'_, R>) -> Result<(
 /// The path that a name means. Names are untrusted. They are cleaned like in Go's tools: `..` ends at
 /// the root, and a leading slash is dropped.
 pub(crate) fn clean(name: &[u8]) -> Result<PathBuf, UnpackError> {
-    if name.contains(&0) {
-        return Err(UnpackError::Refused("a name has a NUL"));
+    if name.contains(&0) || name.len() > MAX_PATH {
+        return Err(UnpackError::Refused("a name has a NUL, or is longer than Linux allows"));
     }
     let mut path = PathBuf::new();
     for part in Path::new(OsStr::from_bytes(name)).components() {
@@ -192,7 +192,11 @@ fn modified<R: Read>(entry: &mut Entry<'_, R>) -> Result<Timespec, UnpackError> 
                 let value = attribute.value().unwrap_or_default();
                 let (seconds, fraction) = value.split_once('.').unwrap_or((value, ""));
                 time.tv_sec = seconds.parse().unwrap_or(time.tv_sec);
-                time.tv_nsec = format!("{fraction:0<9}").get(..9).and_then(|it| it.parse().ok()).unwrap_or(0);
+                time.tv_nsec = format!("{fraction:0<9}")
+                    .get(..9)
+                    .and_then(|it| it.parse::<u32>().ok())
+                    .unwrap_or(0)
+                    .into();
             }
             _ => {}
         }

@@ -23,7 +23,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 /// What a file, folder or link takes on the disk beside its data, in bytes.
 const PER_PATH: u64 = 4 << 10;
 /// Longest path, as in Linux's `PATH_MAX`, in bytes.
-const MAX_PATH: usize = 4095;
+pub(super) const MAX_PATH: usize = 4095;
 /// Most folders above a file, after links were followed.
 const MAX_DEPTH: usize = 256;
 
@@ -35,6 +35,8 @@ pub(super) struct Folder<'a> {
     keys: RandomState,
     /// What this layer has made, and the folders above it. Its whiteouts hide only the rest.
     touched: HashSet<u64>,
+    /// The folders that have nothing of lower layers any more.
+    hidden: HashSet<u64>,
     /// The folder of the entry before. Most entries are in the same folder as the one before.
     last: Option<(PathBuf, Opened)>,
 }
@@ -47,7 +49,14 @@ type Done<T = ()> = Result<T, UnpackError>;
 
 impl<'a> Folder<'a> {
     pub(super) fn new(root: BorrowedFd<'a>, guard: &'a Guard) -> Self {
-        Self { root, guard, keys: RandomState::new(), touched: HashSet::new(), last: None }
+        Self {
+            root,
+            guard,
+            keys: RandomState::new(),
+            touched: HashSet::new(),
+            hidden: HashSet::new(),
+            last: None,
+        }
     }
 
     /// Number of files, folders and links that this layer has made.
@@ -149,6 +158,9 @@ impl<'a> Folder<'a> {
 
     /// Calls itself for each level of folders: as many as a resolved path may have.
     fn hide_all(&mut self, folder: &OwnedFd, path: &Path) -> Done {
+        if !self.hidden.insert(self.keys.hash_one(path)) {
+            return Ok(());
+        }
         for entry in fs::read_dir(path_of(folder))? {
             let name = entry?.file_name();
             self.hide(folder, &name, &path.join(&name))?;

@@ -331,3 +331,62 @@ async fn slow_registries_hold_nobody_else() {
         }
     }
 }
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn marks_of_a_folder_cost_no_more_than_its_entries() {
+    const COUNT: usize = 8_000;
+    let mut layer = Layer::new();
+    for number in 0..COUNT {
+        layer = layer.file(&format!("d/{number}"), 0o644, b"");
+    }
+    for number in 0..COUNT {
+        layer = if number % 2 == 0 { layer.opaque("d") } else { layer.whiteout(".", "d") };
+    }
+    let mut layout = Layout::default();
+    let layer = layout.layer(layer);
+    layout.image("x/marks:v1", &[layer], &config(&["/none"]));
+    // It would take minutes, and this waits for half of one.
+    ImageUser::own().import_archive(&layout.with_prefix("example.com/").archive()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn imports_that_fail_leave_no_more_than_the_limit() {
+    const MIB: usize = 1 << 20;
+    let user = ImageUser::own();
+    for number in 0..4_u8 {
+        let mut layout = Layout::default();
+        // Its layer fits, and its files as well do not.
+        let content: Vec<_> = (0..6 * MIB).map(|at| (at % 251) as u8 ^ number).collect();
+        let layer = layout.tar(Layer::new().file("f", 0o644, &content).finish());
+        layout.image("x/large:v1", &[layer], &config(&["/none"]));
+        let archive = layout.with_prefix("example.com/").archive();
+        let ended = user.run(&["images", "import", "--image-max-size", "8Mi", "-"], &archive).await;
+        assert!(stderr(&ended).contains("--image-max-size"), "{ended:?}");
+        let size = size(&user.store());
+        assert!(size <= 9 * MIB as u64, "{size} bytes after import {number}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn an_archive_has_an_image_and_few_names() {
+    let user = ImageUser::own();
+    for names in [0, 101] {
+        let mut layout = Layout::default();
+        let layer = layout.layer(Layer::new());
+        if names > 0 {
+            layout.image("x/first:v1", &[layer], &config(&["/none"]));
+        }
+        let digest = layout.digest_of("x/first:v1").map(str::to_owned);
+        for number in 1..names {
+            let digest = digest.as_deref().unwrap();
+            let size = layout.blob_of(digest).unwrap().len();
+            layout.name(&format!("x/f{number}:v1"), digest, size);
+        }
+        let archive = layout.with_prefix("example.com/").archive();
+        let ended = user.run(&["images", "import", "-"], &archive).await;
+        assert!(!ended.status.success() && stderr(&ended).contains("100 names"), "{names}: {ended:?}");
+    }
+}
