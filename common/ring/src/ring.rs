@@ -1,14 +1,10 @@
 //! The hash ring. It maps a key to a preference order: runners that may serve the key, best first.
 //!
-//! `hashring` finds a key's position. It cannot list the *distinct* runners that follow: its
-//! `get_with_replicas` copies the whole ring and repeats runners. Therefore each position has a
-//! preference order, which is computed once per membership change. A lookup is one hash, one binary
-//! search and one slice.
+//! Each position has a preference order, which is computed once per membership change. A lookup is
+//! one hash, one binary search and one slice.
 
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-use hashring::HashRing;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the mapping from (runners, key) to a preference order. If you change the hashed
@@ -35,24 +31,12 @@ pub const MAX_NODES: usize = u16::MAX as usize;
 #[derive(Debug)]
 pub struct Ring {
     nodes: Vec<Arc<str>>,
-    points: HashRing<Point, BuildHasherDefault<PositionHasher>>,
+    /// Each point's position, in order, and its runner.
+    points: Vec<(u64, u16)>,
     /// One row of `row_len` node indices per point, in ring order.
     preferences: Vec<u16>,
     row_len: usize,
 }
-
-/// A virtual node.
-#[derive(Debug)]
-struct Point {
-    position: u64,
-    /// Number of the row in [`Ring::preferences`].
-    row: u32,
-}
-
-/// A hasher that returns the position of a [`Point`] or a key unchanged: a position is already a
-/// hash.
-#[derive(Default)]
-struct PositionHasher(u64);
 
 impl Ring {
     /// Builds the ring of these runners. Their names are the addresses from discovery: `host:port`,
@@ -65,11 +49,8 @@ impl Ring {
         nodes.truncate(MAX_NODES);
 
         let row_len = if nodes.len() <= FULL_LIST_NODES { nodes.len() } else { SUCCESSORS };
-        let positions = positions(&nodes);
-        let preferences = preferences(&positions, row_len);
-        let rows = positions.iter().zip(0..).map(|(&(position, _), row)| Point { position, row });
-        let mut points = HashRing::with_hasher(BuildHasherDefault::default());
-        points.batch_add(rows.collect());
+        let points = positions(&nodes);
+        let preferences = preferences(&points, row_len);
         Self { nodes, points, preferences, row_len }
     }
 
@@ -85,17 +66,18 @@ impl Ring {
     /// If a caller skips some runners, the others are in the same order as on a ring without the
     /// skipped runners. So a caller need not build a new ring when a runner becomes unhealthy.
     pub fn preference(&self, key: &str) -> &[u16] {
-        let Some(point) = self.points.get(&xxh3_64(key.as_bytes())) else { return &[] };
-        let start = point.row as usize * self.row_len;
+        let hash = xxh3_64(key.as_bytes());
+        let next = self.points.partition_point(|&(position, _)| position < hash);
+        // The first point owns the hashes after the last one, too.
+        let start = if next == self.points.len() { 0 } else { next * self.row_len };
         self.preferences.get(start..start + self.row_len).unwrap_or_default()
     }
 
     /// Returns each point's position, in order, and its runner as an index into
     /// [`nodes`](Self::nodes), to draw the ring. Each point owns the hashes after the previous
-    /// point up to its own; the first point also owns those after the last. Computed on each call,
-    /// in about 20 ms at 1,000 runners.
-    pub fn points(&self) -> Vec<(u64, u16)> {
-        positions(&self.nodes)
+    /// point up to its own; the first point also owns those after the last.
+    pub fn points(&self) -> &[(u64, u16)] {
+        &self.points
     }
 
     /// The runner that owns `key`; `None` when the ring is empty.
@@ -162,24 +144,4 @@ fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
         out.copy_from_slice(&row);
     }
     flat
-}
-
-impl Hash for Point {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.position);
-    }
-}
-
-impl Hasher for PositionHasher {
-    fn write_u64(&mut self, position: u64) {
-        self.0 = position;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64(bytes);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }

@@ -158,7 +158,7 @@ pub struct Totals {
 impl Status {
     pub(crate) fn of(known: Known, answers: &Answers, at_ms: u64) -> Self {
         let points = known.ring.points();
-        let shares = shares(&points, known.ring.nodes().len());
+        let shares = shares(points, known.ring.nodes().len());
         let Shards { ring: info, shards, images, discovery_error } = known.shards;
         let notes = notes(&shards, answers);
         // If the router's list has the maximum length, the router may have left out images.
@@ -202,7 +202,7 @@ impl Status {
             router: known.router.name,
             instance: String::new(),
             routers: Vec::new(),
-            ring: RingStatus { info, slices: slices(&points) },
+            ring: RingStatus { info, slices: slices(points) },
             shards: shards.collect(),
             images,
             truncated,
