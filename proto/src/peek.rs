@@ -32,31 +32,14 @@ pub struct Peek {
 }
 
 /// Why a message is not a readable `EvaluateFunctionRequest`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PeekError {
-    /// A field continues after the end of the message.
-    #[error("the request is cut off: a field continues after the end of the message")]
-    Truncated,
-    /// A malformed varint, field number zero, an unknown wire type or a malformed group.
-    #[error("the request is not a protobuf message")]
-    Malformed,
-    /// The image or tag is too long.
-    #[error("field {field} of the request is longer than {MAX_NAME_BYTES} bytes")]
-    TooLong {
-        /// The field's number.
-        field: u32,
-    },
-    /// The image or tag is not UTF-8.
-    #[error("field {field} of the request is not UTF-8")]
-    NotUtf8 {
-        /// The field's number.
-        field: u32,
-    },
-}
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PeekError(String);
 
 impl From<prost::DecodeError> for PeekError {
     fn from(_: prost::DecodeError) -> Self {
-        Self::Malformed
+        // A malformed varint, field number zero, an unknown wire type or a malformed group.
+        Self("the request is not a protobuf message".to_owned())
     }
 }
 
@@ -66,6 +49,8 @@ impl From<prost::DecodeError> for PeekError {
 /// # Errors
 /// A [`PeekError`]. The same bytes give the same error, however they are cut into slices.
 pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
+    let cut_off =
+        || PeekError("the request is cut off: a field continues after the end of the message".to_owned());
     let mut found = Peek::default();
     let mut rest = message.reader();
     while rest.has_remaining() {
@@ -74,10 +59,10 @@ pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
             skip_field(wire_type, field, &mut rest, DecodeContext::default())?;
             continue;
         }
-        let len = usize::try_from(decode_varint(&mut rest)?).map_err(|_| PeekError::Truncated)?;
+        let len = usize::try_from(decode_varint(&mut rest)?).map_err(|_| cut_off())?;
         let start = message.len() - rest.remaining();
         if len > rest.remaining() {
-            return Err(PeekError::Truncated);
+            return Err(cut_off());
         }
         match field {
             IMAGE_FIELD => found.image = text(&mut rest, len, field)?,
@@ -93,11 +78,11 @@ pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
 
 fn text(rest: &mut Reader<'_>, len: usize, field: u32) -> Result<String, PeekError> {
     if len > MAX_NAME_BYTES {
-        return Err(PeekError::TooLong { field });
+        return Err(PeekError(format!("field {field} of the request is longer than {MAX_NAME_BYTES} bytes")));
     }
     let mut bytes = vec![0; len];
     rest.copy_to_slice(&mut bytes);
-    String::from_utf8(bytes).map_err(|_| PeekError::NotUtf8 { field })
+    String::from_utf8(bytes).map_err(|_| PeekError(format!("field {field} of the request is not UTF-8")))
 }
 
 #[cfg(test)]
@@ -108,6 +93,9 @@ mod tests {
     use crate::evaluator::EvaluateFunctionRequest;
     use proptest::prelude::*;
     use prost::Message;
+
+    const MALFORMED: &str = "the request is not a protobuf message";
+    const CUT_OFF: &str = "the request is cut off: a field continues after the end of the message";
 
     fn cut(message: &[u8], size: usize) -> Chunks {
         message.chunks(size.max(1)).map(Bytes::copy_from_slice).collect()
@@ -158,24 +146,25 @@ mod tests {
     fn malformed_messages_are_rejected() {
         let long = [&[0x12, 0x81, 0x20][..], &[b'a'; 4097]].concat();
         let deep = [0x1b; 200];
-        let cases: [(&[u8], PeekError); 11] = [
-            (&[0x12], PeekError::Malformed),
-            (&[0x12, 5, b'a'], PeekError::Truncated),
-            (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], PeekError::Truncated),
-            (&[0xff; 11], PeekError::Malformed),
-            (&[0x02, 0], PeekError::Malformed),
+        let cases: [(&[u8], &str); 11] = [
+            (&[0x12], MALFORMED),
+            (&[0x12, 5, b'a'], CUT_OFF),
+            (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], CUT_OFF),
+            (&[0xff; 11], MALFORMED),
+            (&[0x02, 0], MALFORMED),
             // Groups: cut off, without a start, ended by another field, nested too deep. Then an
             // unknown wire type, and a text that is not UTF-8.
-            (&[0x23], PeekError::Malformed),
-            (&[0x24], PeekError::Malformed),
-            (&[0x23, 0x1c], PeekError::Malformed),
-            (&deep, PeekError::Malformed),
-            (&[0x26], PeekError::Malformed),
-            (&[0x12, 2, 0xc3, 0x28], PeekError::NotUtf8 { field: 2 }),
+            (&[0x23], MALFORMED),
+            (&[0x24], MALFORMED),
+            (&[0x23, 0x1c], MALFORMED),
+            (&deep, MALFORMED),
+            (&[0x26], MALFORMED),
+            (&[0x12, 2, 0xc3, 0x28], "field 2 of the request is not UTF-8"),
         ];
         for (message, error) in cases {
-            assert_eq!(peek(&cut(message, 100)), Err(error), "{message:x?}");
+            assert_eq!(peek(&cut(message, 100)).unwrap_err().to_string(), error, "{message:x?}");
         }
-        assert_eq!(peek(&cut(&long, 100)), Err(PeekError::TooLong { field: 2 }));
+        let too_long = "field 2 of the request is longer than 4096 bytes";
+        assert_eq!(peek(&cut(&long, 100)).unwrap_err().to_string(), too_long);
     }
 }

@@ -6,58 +6,20 @@
 
 use crate::glob::glob_matches;
 use crate::reference::{looks_like_host, repository, split, split_registry, with_prefix};
-use crate::{Constraint, Image, MAX_REFERENCE_LEN, ReferenceError, parse_version};
+use crate::{Constraint, Image, MAX_REFERENCE_LEN, parse_version};
 
 /// Largest number of patterns in a list.
 const MAX_PATTERNS: usize = 1000;
 
 /// Why a list of patterns is not valid. The messages are for the user who set the flag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the fields are the parts that the message names")]
-pub enum PatternError {
-    /// An empty text, for example from an empty value in a template.
-    #[error("an empty pattern: leave the flag out to allow every image")]
-    Empty,
-    /// Longer than any reference.
-    #[error("a pattern of {length} bytes is too long: it may have {MAX_REFERENCE_LEN}")]
-    TooLong { length: usize },
-    /// More patterns than may be compared for each call.
-    #[error("{count} patterns are too many: there may be {MAX_PATTERNS}")]
-    TooMany { count: usize },
-    /// No image matches it.
-    #[error(
-        "{pattern:?} is not a pattern for images: write [registry/]name[:tag][@digest], with * for any text \
-         without a / and ** for any text"
-    )]
-    Malformed { pattern: String },
-    /// The first part may mean a name on Docker Hub or a registry. If such a pattern matched
-    /// registries, anybody could set up a registry with a matching name.
-    #[error(
-        "{pattern:?} is ambiguous, because {first:?} may be a registry or a name on Docker Hub: for Docker Hub, write \
-         docker.io/ before it; for a registry, include a . or a : in it, and use no **"
-    )]
-    Unclear { pattern: String, first: String },
-}
+#[error("{0}")]
+pub struct PatternError(String);
 
 /// Why a call's image may not run. The same call and patterns always give the same message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the fields are the parts that the message names")]
-pub enum NotAllowed {
-    /// No pattern matches.
-    #[error(
-        "image {image:?} is not allowed: no pattern of the function runner's --allowed-images matches it"
-    )]
-    Image { image: Image },
-    /// A constraint may stand for any tag, and not every tag is allowed.
-    #[error(
-        "image {repository:?} is not allowed with the constraint {constraint:?}, which may select any tag: no \
-         pattern of the function runner's --allowed-images allows every tag of this image; name an allowed tag"
-    )]
-    Constraint { repository: String, constraint: String },
-    /// The text is not an image reference.
-    #[error("not allowed: the function runner's --allowed-images accepts only valid image references: {0}")]
-    NoImage(#[from] ReferenceError),
-}
+#[error("{0}")]
+pub struct NotAllowed(String);
 
 /// The images that may run: all images, or those that match one of a list of patterns.
 ///
@@ -96,7 +58,8 @@ impl AllowedImages {
     /// A [`PatternError`] for a pattern that is malformed or unclear, or for too many patterns.
     pub fn parse<P: AsRef<str>>(patterns: &[P], default_prefix: &str) -> Result<Self, PatternError> {
         if patterns.len() > MAX_PATTERNS {
-            return Err(PatternError::TooMany { count: patterns.len() });
+            let count = patterns.len();
+            return Err(PatternError(format!("{count} patterns are too many: there may be {MAX_PATTERNS}")));
         }
         let patterns = patterns.iter().map(|pattern| Pattern::parse(pattern.as_ref().trim(), default_prefix));
         Ok(Self { patterns: patterns.collect::<Result<_, _>>()?, default_prefix: default_prefix.to_owned() })
@@ -118,17 +81,31 @@ impl AllowedImages {
         if self.patterns.is_empty() {
             return Ok(());
         }
-        let mut image = Image::parse(image, &self.default_prefix)?;
+        let no_image = |error| {
+            let flag = "the function runner's --allowed-images";
+            NotAllowed(format!("not allowed: {flag} accepts only valid image references: {error}"))
+        };
+        let mut image = Image::parse(image, &self.default_prefix).map_err(no_image)?;
         if !tag_field.is_empty() && image.digest().is_none() {
             if parse_version(tag_field).is_some() {
-                image = image.with_tag(tag_field)?;
+                image = image.with_tag(tag_field).map_err(no_image)?;
             } else if Constraint::parse(tag_field).is_some() {
-                let (repository, constraint) = (image.repository().to_owned(), tag_field.to_owned());
-                let allowed = self.patterns.iter().any(|pattern| pattern.matches_every_tag_of(&repository));
-                return if allowed { Ok(()) } else { Err(NotAllowed::Constraint { repository, constraint }) };
+                let repository = image.repository();
+                if self.patterns.iter().any(|pattern| pattern.matches_every_tag_of(repository)) {
+                    return Ok(());
+                }
+                return Err(NotAllowed(format!(
+                    "image {repository:?} is not allowed with the constraint {tag_field:?}, which may select any tag: no \
+                     pattern of the function runner's --allowed-images allows every tag of this image; name an allowed tag"
+                )));
             }
         }
-        if self.allows(&image) { Ok(()) } else { Err(NotAllowed::Image { image }) }
+        if self.allows(&image) {
+            return Ok(());
+        }
+        Err(NotAllowed(format!(
+            "image {image:?} is not allowed: no pattern of the function runner's --allowed-images matches it"
+        )))
     }
 }
 
@@ -137,10 +114,11 @@ impl AllowedImages {
 impl Pattern {
     fn parse(pattern: &str, default_prefix: &str) -> Result<Self, PatternError> {
         if pattern.is_empty() {
-            return Err(PatternError::Empty);
+            return Err(PatternError("an empty pattern: leave the flag out to allow every image".to_owned()));
         }
         if pattern.len() > MAX_REFERENCE_LEN {
-            return Err(PatternError::TooLong { length: pattern.len() });
+            let problem = format!("is too long: it may have {MAX_REFERENCE_LEN}");
+            return Err(PatternError(format!("a pattern of {} bytes {problem}", pattern.len())));
         }
         let (name, tag, digest) = split(pattern);
         let prefix = if name.starts_with("**") { "" } else { default_prefix };
@@ -151,10 +129,17 @@ impl Pattern {
         if Image::parse(&without_digest.replace('*', "1"), prefix).is_err()
             || digest.is_some_and(|digest| digest.is_empty() || !digest.chars().all(in_digest))
         {
-            return Err(PatternError::Malformed { pattern: pattern.to_owned() });
+            return Err(PatternError(format!(
+                "{pattern:?} is not a pattern for images: write [registry/]name[:tag][@digest], with * for any text \
+                 without a / and ** for any text"
+            )));
         }
+        // If such a pattern matched registries, anybody could set up a registry with a matching name.
         if let Some((first, _)) = name.split_once('/').filter(|(first, _)| is_unclear(first)) {
-            return Err(PatternError::Unclear { pattern: pattern.to_owned(), first: first.to_owned() });
+            return Err(PatternError(format!(
+                "{pattern:?} is ambiguous, because {first:?} may be a registry or a name on Docker Hub: for Docker Hub, write \
+                 docker.io/ before it; for a registry, include a . or a : in it, and use no **"
+            )));
         }
         let repository = if name.starts_with("**") {
             name.to_owned()

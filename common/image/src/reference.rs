@@ -19,21 +19,8 @@ const DOCKER_HUB: &str = "docker.io";
 
 /// Why a text is not an image reference. The same input always has the same message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the fields are the parts that the message names")]
-pub enum ReferenceError {
-    /// There is no text before the tag or digest.
-    #[error("image reference {image:?} has no name: write [registry/]name[:tag][@digest]")]
-    NoName { image: String },
-    /// More than [`MAX_REFERENCE_LEN`] bytes.
-    #[error("image reference of {length} bytes is too long: the name may have 255 bytes and the tag 128")]
-    TooLong { length: usize },
-    /// Registry and repository together are too long.
-    #[error("image reference {image:?} has a name of {length} bytes: it may have 255")]
-    NameTooLong { image: String, length: usize },
-    /// A part is not valid.
-    #[error("image reference {image:?} has a malformed {part} {text:?}: write {accepted}")]
-    Malformed { image: String, part: &'static str, text: String, accepted: &'static str },
-}
+#[error("image reference {0}")]
+pub struct ReferenceError(String);
 
 // The accepted texts of each part, for error messages.
 const REGISTRY: &str =
@@ -64,17 +51,18 @@ impl Image {
     pub fn parse(image: &str, default_prefix: &str) -> Result<Self, ReferenceError> {
         let length = image.len().max(default_prefix.len());
         if length > MAX_REFERENCE_LEN {
-            return Err(ReferenceError::TooLong { length });
+            let problem = "is too long: the name may have 255 bytes and the tag 128";
+            return Err(ReferenceError(format!("of {length} bytes {problem}")));
         }
         let (bare_name, tag, digest) = split(image);
         if bare_name.is_empty() {
-            return Err(ReferenceError::NoName { image: image.into() });
+            return Err(ReferenceError(format!(
+                "{image:?} has no name: write [registry/]name[:tag][@digest]"
+            )));
         }
         let name = with_prefix(bare_name, default_prefix);
         let image = || format!("{name}{}", &image[bare_name.len()..]);
-        let malformed = |part, text: &str, accepted| {
-            Err(ReferenceError::Malformed { image: image(), part, text: text.into(), accepted })
-        };
+        let malformed = |part, text, accepted| Err(malformed(&image(), part, text, accepted));
         let (registry, path) = split_registry(&name, looks_like_host);
         if !is_registry(registry) {
             return malformed("registry", registry, REGISTRY);
@@ -91,7 +79,11 @@ impl Image {
 
         let mut text = repository(registry, path);
         if text.len() > MAX_NAME_LEN {
-            return Err(ReferenceError::NameTooLong { image: image(), length: text.len() });
+            let length = text.len();
+            return Err(ReferenceError(format!(
+                "{:?} has a name of {length} bytes: it may have 255",
+                image()
+            )));
         }
         if let Some(tag) = tag.or(digest.is_none().then_some("latest")) {
             text.push(':');
@@ -107,14 +99,10 @@ impl Image {
     /// The image of the same repository with this tag, and no digest.
     ///
     /// # Errors
-    /// [`ReferenceError::Malformed`].
+    /// A [`ReferenceError`] for a malformed tag.
     pub fn with_tag(&self, tag: &str) -> Result<Self, ReferenceError> {
         let text = format!("{}:{tag}", self.repository());
-        if !is_tag(tag) {
-            let (part, accepted) = ("tag", TAG);
-            return Err(ReferenceError::Malformed { image: text, part, text: tag.into(), accepted });
-        }
-        Ok(Self(text.into()))
+        if is_tag(tag) { Ok(Self(text.into())) } else { Err(malformed(&text, "tag", tag, TAG)) }
     }
 
     /// The canonical reference.
@@ -146,6 +134,10 @@ impl Image {
     pub fn digest(&self) -> Option<&str> {
         split(&self.0).2
     }
+}
+
+fn malformed(image: &str, part: &str, text: &str, accepted: &str) -> ReferenceError {
+    ReferenceError(format!("{image:?} has a malformed {part} {text:?}: write {accepted}"))
 }
 
 /// Name, tag and digest of `name[:tag][@digest]`.

@@ -94,17 +94,19 @@ fn errors_name_the_part_and_what_is_accepted() {
 
 #[test]
 fn lengths_are_limited() {
+    let text = |parsed: Result<Image, ReferenceError>| parsed.unwrap_err().to_string();
     let tag = |length| Image::parse(&format!("a.b/c:{}", "t".repeat(length)), "");
     assert!(tag(128).is_ok());
-    assert!(matches!(tag(129), Err(ReferenceError::Malformed { part: "tag", .. })));
+    assert!(text(tag(129)).contains(" has a malformed tag "));
     let name = |length: usize| Image::parse(&format!("a.b/{}", "n".repeat(length - 4)), "");
     assert_eq!(name(255).unwrap().repository().len(), 255);
-    assert!(matches!(name(256), Err(ReferenceError::NameTooLong { length: 256, .. })));
+    assert!(text(name(256)).ends_with(" has a name of 256 bytes: it may have 255"));
     assert!(
-        matches!(name(255).unwrap().with_tag("a b"), Err(ReferenceError::Malformed { text, .. }) if text == "a b")
+        text(name(255).unwrap().with_tag("a b")).contains(" has a malformed tag \"a b\": write up to 128 ")
     );
     let huge = "n".repeat(MAX_REFERENCE_LEN + 1);
-    assert_eq!(Image::parse(&huge, ""), Err(ReferenceError::TooLong { length: MAX_REFERENCE_LEN + 1 }));
+    let too_long = "image reference of 1025 bytes is too long: the name may have 255 bytes and the tag 128";
+    assert_eq!(text(Image::parse(&huge, "")), too_long);
     assert!(Image::parse("fn", &huge).is_err());
 }
 
