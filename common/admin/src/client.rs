@@ -1,7 +1,6 @@
 //! HTTP client for another server's admin port.
 
 use std::error::Error;
-use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -14,51 +13,35 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Why a server's page was not read.
-#[derive(Debug, thiserror::Error)]
-pub enum GetError {
-    /// No connection.
-    #[error("it cannot be reached: {0}")]
-    Connect(#[source] io::Error),
-    /// The answer is not HTTP, or the connection was lost.
-    #[error("its answer was not read: {0}")]
-    Http(#[source] Box<dyn Error + Send + Sync>),
-    /// The server has no such page.
-    #[error("it answered {0}")]
-    Status(StatusCode),
-    /// The page has more bytes than allowed.
-    #[error("its page is larger than {0} bytes")]
-    TooLarge(usize),
-    /// The whole page did not arrive in time.
-    #[error("it did not answer within {0:?}")]
-    Late(Duration),
-}
-
 /// Reads the page at `path`, which may have a query, from the admin port at `address`. Reads at
 /// most `limit` bytes.
 ///
 /// # Errors
-/// [`GetError`], also if it takes longer than `within`.
-pub async fn get(address: &str, path: &str, within: Duration, limit: usize) -> Result<Bytes, GetError> {
+/// Why the page was not read, also if it takes longer than `within`.
+pub async fn get(address: &str, path: &str, within: Duration, limit: usize) -> Result<Bytes, String> {
     let answer = timeout(within, request(address, path, limit));
-    answer.await.unwrap_or(Err(GetError::Late(within)))
+    answer.await.unwrap_or_else(|_| Err(format!("it did not answer within {within:?}")))
 }
 
-async fn request(address: &str, path: &str, limit: usize) -> Result<Bytes, GetError> {
-    let http = |error: hyper::Error| GetError::Http(error.into());
-    let stream = TcpStream::connect(address).await.map_err(GetError::Connect)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
+async fn request(address: &str, path: &str, limit: usize) -> Result<Bytes, String> {
+    let unread = |error: &dyn Error| format!("its answer was not read: {error}");
+    let stream = TcpStream::connect(address).await;
+    let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
+    let connected = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.map_err(|error| unread(&error))?;
     let answer = pin!(async {
         let request = Request::get(path).header(header::HOST, address).body(Empty::<Bytes>::new());
-        let request = request.map_err(|error| GetError::Http(error.into()))?;
-        let response = sender.send_request(request).await.map_err(http)?;
+        let request = request.map_err(|error| unread(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| unread(&error))?;
         if response.status() != StatusCode::OK {
-            return Err(GetError::Status(response.status()));
+            return Err(format!("it answered {}", response.status()));
         }
         match Limited::new(response.into_body(), limit).collect().await {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(GetError::TooLarge(limit)),
-            Err(error) => Err(GetError::Http(error)),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(format!("its page is larger than {limit} bytes"))
+            }
+            Err(error) => Err(unread(&*error)),
         }
     });
     // The connection may end before the body has been collected.
@@ -91,8 +74,8 @@ mod tests {
         let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, vec![page])));
         let get = |path, limit| get(&address, path, WITHIN, limit);
         assert_eq!(get("/page?own", 300_000).await.unwrap(), "own".repeat(100_000));
-        assert!(matches!(get("/page?own", 299_999).await, Err(GetError::TooLarge(299_999))));
-        assert!(matches!(get("/other", 300_000).await, Err(GetError::Status(StatusCode::NOT_FOUND))));
+        assert_eq!(get("/page?own", 299_999).await.unwrap_err(), "its page is larger than 299999 bytes");
+        assert_eq!(get("/other", 300_000).await.unwrap_err(), "it answered 404 Not Found");
     }
 
     #[tokio::test]
@@ -100,8 +83,9 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = silent.local_addr().unwrap().to_string();
         let within = Duration::from_millis(20);
-        assert!(matches!(get(&address, "/", within, 1).await, Err(GetError::Late(_))));
+        assert_eq!(get(&address, "/", within, 1).await.unwrap_err(), "it did not answer within 20ms");
         drop(silent);
-        assert!(matches!(get(&address, "/", WITHIN, 1).await, Err(GetError::Connect(_))));
+        let refused = get(&address, "/", WITHIN, 1).await.unwrap_err();
+        assert!(refused.starts_with("it cannot be reached: "), "{refused}");
     }
 }

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use hickory_resolver::net::NetError;
-use porch_fn_kubernetes::{ConnectError, connect};
+use porch_fn_kubernetes::connect;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -34,19 +33,8 @@ const EMPTY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why discovery cannot start. The user can fix it.
 #[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// hickory refused the configuration.
-    #[error("cannot set up DNS from /etc/resolv.conf: {0}; correct that file or use static:///HOST:PORT")]
-    Dns(#[from] NetError),
-    /// There is no usable configuration for the API server.
-    #[error("{target} needs the API server: {source}")]
-    Kubernetes {
-        /// The target.
-        target: String,
-        /// The reason.
-        source: ConnectError,
-    },
-}
+#[error("{0}")]
+pub struct SetupError(String);
 
 /// Watches a target. A DNS name is looked up at the target's DNS server, or at the system's. A
 /// Service is watched at the API server of `kubeconfig`, or else of the pod's service account.
@@ -77,7 +65,10 @@ pub async fn watch(
         Target::Static(hosts) => fixed(&hosts),
         Target::Dns { name, .. } if name.ip().is_some() => fixed(&[name]),
         Target::Dns { name, server } => {
-            let resolver = DnsResolver::new(server)?;
+            let resolver = DnsResolver::new(server).map_err(|error| {
+                let fix = "correct that file or use static:///HOST:PORT";
+                SetupError(format!("cannot set up DNS from /etc/resolv.conf: {error}; {fix}"))
+            })?;
             let mut addresses = Addresses { name, publisher, known: [Vec::new(), Vec::new()] };
             let run = async move {
                 loop {
@@ -88,7 +79,7 @@ pub async fn watch(
             run.boxed()
         }
         Target::Kubernetes { namespace, service, port } => {
-            let failed = |source| SetupError::Kubernetes { target: publisher.label.clone(), source };
+            let failed = |error| SetupError(format!("{} needs the API server: {error}", publisher.label));
             let client = connect(kubeconfig, program).await.map_err(failed)?;
             kubernetes::follow(namespace, service, port, client, publisher).boxed()
         }
