@@ -20,9 +20,8 @@ use crate::view::View;
 const MAX_WAITING: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The sending end: [`send`](Self::send) never waits.
-#[derive(Debug, Clone)]
-pub(crate) struct Hints(mpsc::Sender<Arc<Target>>);
+/// The sending end.
+pub(crate) type Hints = mpsc::Sender<Arc<Target>>;
 
 /// The task that sends them.
 pub(crate) struct SendHints {
@@ -33,14 +32,7 @@ pub(crate) struct SendHints {
 
 pub(crate) fn hints(view: Arc<ArcSwap<View>>, metrics: Arc<Metrics>) -> (Hints, SendHints) {
     let (sender, targets) = mpsc::channel(MAX_WAITING);
-    (Hints(sender), SendHints { targets, view, metrics })
-}
-
-impl Hints {
-    pub(crate) fn send(&self, target: Arc<Target>) {
-        // A full queue drops the hint: the pod then starts with the call.
-        let _ = self.0.try_send(target);
-    }
+    (sender, SendHints { targets, view, metrics })
 }
 
 impl SendHints {

@@ -156,7 +156,8 @@ impl Router {
         let target = Target { key: Arc::clone(key), image, tag };
         let likely = self.predictor.lock().call(target, resource_list.len(), self.origin.elapsed());
         for target in likely {
-            hints.send(target);
+            // A full queue drops the hint: the pod then starts with the call.
+            let _ = hints.try_send(target);
         }
     }
 
