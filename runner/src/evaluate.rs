@@ -8,6 +8,7 @@ use porch_fn_grpc::{Call, Evaluate, FUNCTIONS_TRAILER, Reply, code_name, message
 use porch_fn_image::{AllowedImages, Image, shard_key};
 use porch_fn_proto::{Peek, peek};
 use porch_fn_telemetry::span;
+use scopeguard::guard;
 use tokio::time::Instant;
 use tonic::Code;
 use wrapper_server::go_quote;
@@ -92,6 +93,13 @@ impl Runner {
         }
         reply
     }
+
+    /// Keeps the failure for the status page, under the router's name for the image.
+    fn record_failure(&self, asked: &Peek, code: Code, message: &str) {
+        let image = shard_key(&asked.image, &asked.tag, &self.default_prefix);
+        self.failures.note(&image, "", code_name(code), without_wrapping(message));
+        self.last_errors.note(&image, code_name(code), message);
+    }
 }
 
 impl Evaluate for Runner {
@@ -102,36 +110,33 @@ impl Evaluate for Runner {
             return Reply::failed(Code::InvalidArgument, NO_IMAGE);
         }
         let (started, deadline, span) = (Instant::now(), call.deadline, call.span.clone());
-        let mut counted = Counted { runner: self, started, deadline, asked: Peek::default(), answer: None };
-        let (reply, runtime) = self.run(call, &mut counted.asked).await;
+        // The server drops a call at its deadline, and when its caller disconnects.
+        let mut ended = guard(Ended::default(), |Ended { asked, answer }| {
+            let dropped = if Instant::now() >= deadline { Code::DeadlineExceeded } else { Code::Cancelled };
+            // A caller that disconnected is not a failure of this runner.
+            if answer.is_none() && dropped == Code::DeadlineExceeded {
+                self.record_failure(&asked, dropped, "no answer before the call's deadline");
+            }
+            let (runtime, code) = answer.unwrap_or((Runtime::None, dropped));
+            self.metrics.answered(runtime, code, started.elapsed());
+        });
+        let (reply, runtime) = self.run(call, &mut ended.asked).await;
         span.text("porch_fn.runtime", &runtime.into_str().to_ascii_lowercase());
         let code = reply.code();
         if code != Code::Ok {
-            counted.record_failure(code, &message_of(reply.status_headers()));
+            self.record_failure(&ended.asked, code, &message_of(reply.status_headers()));
         }
-        counted.answer = Some((runtime, code));
+        ended.answer = Some((runtime, code));
         reply
     }
 }
 
-/// Counts its call when this value is dropped. The server drops a call at its deadline, and when
-/// its caller disconnects.
-struct Counted<'a> {
-    runner: &'a Runner,
-    started: Instant,
-    deadline: Instant,
+/// What is known of a call when it ends.
+#[derive(Default)]
+struct Ended {
     /// The fields of the request, as the caller sent them.
     asked: Peek,
     answer: Option<(Runtime, Code)>,
-}
-
-impl Counted<'_> {
-    /// Keeps the failure for the status page, under the router's name for the image.
-    fn record_failure(&self, code: Code, message: &str) {
-        let image = shard_key(&self.asked.image, &self.asked.tag, &self.runner.default_prefix);
-        self.runner.failures.note(&image, "", code_name(code), without_wrapping(message));
-        self.runner.last_errors.note(&image, code_name(code), message);
-    }
 }
 
 /// Removes the text before the function's own message. That text repeats the image's name.
@@ -139,18 +144,6 @@ fn without_wrapping(message: &str) -> &str {
     match message.split_once(" desc = ") {
         Some((words, text)) if words.starts_with("unable to evaluate ") => text,
         _ => message,
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        let dropped = if Instant::now() >= self.deadline { Code::DeadlineExceeded } else { Code::Cancelled };
-        // A caller that disconnected is not a failure of this runner.
-        if self.answer.is_none() && dropped == Code::DeadlineExceeded {
-            self.record_failure(dropped, "no answer before the call's deadline");
-        }
-        let (runtime, code) = self.answer.unwrap_or((Runtime::None, dropped));
-        self.runner.metrics.answered(runtime, code, self.started.elapsed());
     }
 }
 

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplate, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
 use porch_fn_kubernetes::{RequestError, bounded};
-use porch_fn_runner_config::{BASE_POD_TEMPLATE, Flags, check_template};
+use porch_fn_runner_config::template::Template;
+use porch_fn_runner_config::{BASE_POD_TEMPLATE, Flags};
 use porch_fn_telemetry::Causes;
 
 use super::facts::{Answer, Asked, Facts, MAX_ASKED, TemplateSource};
@@ -117,11 +118,11 @@ async fn template(cluster: &Cluster, flags: Option<&Flags>, functions: &str) -> 
     let own = if flags.namespace.is_empty() { &cluster.namespace } else { &flags.namespace };
     let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), own);
     let checked = match bounded(api.get_opt(name)).await {
-        Ok(Some(config_map)) => check_template(&config_map.data.unwrap_or_default()),
+        Ok(Some(config_map)) => Template::from_config_map(&config_map.data.unwrap_or_default()),
         Ok(None) => Err(format!("there is no such ConfigMap in namespace {own}")),
         Err(error) => return TemplateSource::Unknown(text(&error)),
     };
-    TemplateSource::ConfigMap(name.clone(), checked)
+    TemplateSource::ConfigMap(name.clone(), checked.map(|template| template.warnings))
 }
 
 fn text(error: &RequestError) -> String {

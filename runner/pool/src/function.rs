@@ -101,21 +101,11 @@ pub struct FunctionStats {
 pub struct PodStats {
     /// The object's identity.
     pub uid: Uid,
-    /// Whether it serves.
-    pub state: PodState,
+    /// `ready`: it serves. `starting`: it is not ready now, but may become ready. `terminating`: it is
+    /// in termination, or it failed and is about to be deleted.
+    pub state: &'static str,
     /// Calls granted and not finished.
     pub calls: usize,
-}
-
-/// Whether a pod serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodState {
-    /// It serves.
-    Ready,
-    /// It is not ready now, but may become ready.
-    Starting,
-    /// It is in termination, or it failed and is about to be deleted.
-    Terminating,
 }
 
 // === impl Function ===
@@ -238,9 +228,9 @@ impl Function {
 impl Tracked {
     fn stats(&self) -> PodStats {
         let state = match (self.ready(), self.lives()) {
-            (true, _) => PodState::Ready,
-            (false, true) => PodState::Starting,
-            (false, false) => PodState::Terminating,
+            (true, _) => "ready",
+            (false, true) => "starting",
+            (false, false) => "terminating",
         };
         PodStats { uid: self.pod.uid.clone(), state, calls: self.calls.len() }
     }

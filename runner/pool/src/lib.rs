@@ -87,7 +87,7 @@ mod watch;
 
 pub use config::{Config, ImageSettings, Limits};
 pub use event::{Action, Creation, DeleteReason, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
-pub use function::{FunctionStats, PodState, PodStats, Pool};
+pub use function::{FunctionStats, PodStats, Pool};
 pub use types::{
     Digest, ImageContent, ImageKey, Lookup, Phase, Pod, PodName, PodRecipe, Reason, RequestId,
     ResourceVersion, ShardKey, Time, Uid, Version,

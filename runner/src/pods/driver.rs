@@ -13,8 +13,8 @@ use jiff::SignedDuration;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodState, PodStats, Pool, RequestId,
-    ShardKey, Time, Uid, Verdict,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, PodStats, Pool, RequestId, ShardKey, Time,
+    Uid, Verdict,
 };
 use porch_fn_proto::Chunks;
 use porch_fn_proto::shard::{ImagePod, ImagePods};
@@ -360,14 +360,9 @@ impl State {
 /// One pod, for reports.
 pub(super) fn image_pod(pod: &PodStats, facts: Option<PodFacts>, now: Time) -> ImagePod {
     let created = facts.as_ref().and_then(|facts| facts.created);
-    let state = match pod.state {
-        PodState::Ready => "ready",
-        PodState::Starting => "starting",
-        PodState::Terminating => "terminating",
-    };
     ImagePod {
         name: facts.map_or_else(|| pod.uid.to_string(), |facts| facts.name),
-        state: state.to_owned(),
+        state: pod.state.to_owned(),
         age_ms: created.map_or(0, |created| now.as_millis().saturating_sub(created.as_millis())),
         calls: number(pod.calls),
     }

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use jiff::SignedDuration;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, PodState, PodStats, Time, Uid};
+use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, PodStats, Time, Uid};
 use porch_fn_proto::shard::ImagePod;
 use porch_fn_proto::{Chunks, encode_request};
 use porch_fn_telemetry::span::Span;
@@ -221,14 +221,12 @@ async fn the_tag_field_selects_the_tag() {
 
 #[test]
 fn a_reported_pod_has_its_state_and_age() {
-    for (state, expected) in
-        [(PodState::Ready, "ready"), (PodState::Starting, "starting"), (PodState::Terminating, "terminating")]
-    {
+    for state in ["ready", "starting", "terminating"] {
         let pod = PodStats { uid: Uid::from("pod"), state, calls: 3 };
         let facts =
             PodFacts { name: "f-v1-0".to_owned(), created: Some(Time::from_millis(500)), cause: None };
         let expected =
-            ImagePod { name: "f-v1-0".to_owned(), state: expected.to_owned(), age_ms: 2000, calls: 3 };
+            ImagePod { name: "f-v1-0".to_owned(), state: state.to_owned(), age_ms: 2000, calls: 3 };
         assert_eq!(image_pod(&pod, Some(facts), Time::from_millis(2500)), expected);
         assert_eq!(image_pod(&pod, None, Time::default()).name, "pod");
     }
