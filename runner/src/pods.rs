@@ -36,9 +36,9 @@ pub(crate) use driver::{Driver, Events, Handle, number};
 pub use error::IMAGE_MISSING;
 
 use crate::metrics::{Metrics, Runtime};
-use configure::ranges::Resolve as _;
 use error::{PodError, wrap_failure};
 use images::ImageSource;
+use images::Resolve as _;
 
 /// A call fails after it got this many pods that are gone, are unreachable, or refuse the call
 /// before they run it. The pool probes such a pod before it gives the pod to a call again.

@@ -27,9 +27,10 @@ use rustix::thread::{
 
 use crate::command::{self, Inside};
 use crate::error::{step, unusable};
+use crate::mounts::open;
 use crate::mounts::path_of;
 use crate::order::{Order, Report};
-use crate::root::{PROGRAM, ROOT, folder_of, open, open_device};
+use crate::root::{PROGRAM, ROOT, folder_of, open_device};
 use crate::spec::Network;
 use crate::user::User;
 use crate::{SandboxError, handover, mounts, seccomp};

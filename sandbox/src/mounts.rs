@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::iter::successors;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use crate::root::{ROOT, open};
+use crate::SandboxError;
 
 const NONE: Option<&str> = None;
 
@@ -39,22 +40,26 @@ pub(crate) fn bind(source: &impl AsFd, to: &str) -> io::Result<()> {
 pub(crate) fn restrict(top: &impl AsFd, more: MsFlags) -> io::Result<()> {
     let mounts = parse(&fs::read("/proc/self/mountinfo")?);
     let number = number_of(top)?;
-    for (&below, Mounted { path, flags, .. }) in mounts.iter().filter(|(it, _)| is_in(&mounts, **it, number))
-    {
-        let found = open(path).ok().filter(|found| number_of(found).is_ok_and(|it| it == below));
-        let at = match &found {
-            _ if below == number => path_of(top),
-            Some(found) => path_of(found),
-            None => {
-                return Err(io::Error::other(format!(
-                    "a file system in it, at {}, cannot be restricted, because it is hidden or may not be entered",
-                    Path::new("/").join(path.strip_prefix(ROOT).unwrap_or(path)).display()
-                )));
-            }
-        };
-        mount(NONE, &*at, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | *flags | more, NONE)?;
+    let above = mounts.get(&number).ok_or(io::ErrorKind::NotFound)?;
+    let remount = |at: String, flags: MsFlags| {
+        mount(NONE, &*at, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags | more, NONE)
+    };
+    remount(path_of(top), above.flags)?;
+    for (below, Mounted { path, flags, .. }) in mounts.iter().filter(|(it, _)| **it != number) {
+        if is_in(&mounts, *below, number) {
+            let found = open(path).ok().filter(|found| number_of(found).is_ok_and(|it| it == *below));
+            let name = path.strip_prefix(&above.path).unwrap_or(path).display();
+            let problem = format!("a file system in it, at {name}, is hidden or may not be entered");
+            remount(path_of(&found.ok_or_else(|| io::Error::other(problem))?), *flags)?;
+        }
     }
-    if mounts.contains_key(&number) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    Ok(())
+}
+
+/// Opens a path only to refer to it.
+pub(crate) fn open(path: &Path) -> Result<File, SandboxError> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path);
+    opened.map_err(|source| SandboxError::Open { path: path.to_owned(), source })
 }
 
 /// The path by which a descriptor stands for its file.

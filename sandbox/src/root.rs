@@ -17,7 +17,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::error::{TARGET, step, unusable};
 use crate::inside::{self, canonical};
-use crate::mounts::path_of;
+use crate::mounts::{open, path_of};
 use crate::spec::{FOLDERS, Mount, Sandbox, Source};
 use crate::user::{User, resolve};
 use crate::{SandboxError, UNPRIVILEGED, mounts, namespaces};
@@ -279,10 +279,4 @@ pub(crate) fn open_device(name: &str, major: u32, minor: u32) -> io::Result<File
     } else {
         Err(io::Error::other(format!("{path} of this machine is not the device {major}:{minor}")))
     }
-}
-
-/// Opens a path only to refer to it.
-pub(crate) fn open(path: &Path) -> Result<File, SandboxError> {
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path);
-    opened.map_err(|source| SandboxError::Open { path: path.to_owned(), source })
 }

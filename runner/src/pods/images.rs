@@ -13,7 +13,6 @@ use tokio::sync::broadcast;
 
 use crate::clock::time;
 use crate::pods::commands::ImageCommands;
-use crate::pods::configure::ranges::Resolve;
 
 /// The metadata of an image for a new pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +30,20 @@ pub(crate) struct ImageSource {
     pub(crate) file: ImageCommands,
     /// All other images; `None` if there are no others.
     pub(crate) registries: Option<Arc<Images>>,
+}
+
+/// Knows which image a tag constraint selects.
+pub(crate) trait Resolve: Send + Sync {
+    /// Returns the image of this repository with the highest tag that `constraint` allows. The tag
+    /// of `image` itself is ignored.
+    ///
+    /// # Errors
+    /// [`ResolveError`], if no tag matches or the tags cannot be read.
+    fn resolve(
+        &self,
+        image: &Image,
+        constraint: &Constraint,
+    ) -> impl Future<Output = Result<Image, ResolveError>> + Send;
 }
 
 // === impl ImageSource ===

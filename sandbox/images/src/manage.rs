@@ -2,7 +2,7 @@
 //! full, or those that the user wants to be gone. What a running sandbox uses stays.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use porch_fn_image::Image;
 use porch_fn_registry::read_json;
 use serde_json::Value;
 
+use crate::StoreError;
 use crate::content::is_intact;
-use crate::error::{OnDisk as _, StoreError};
-use crate::run_folder::RunFolder;
+use crate::run_folder::{RunFolder, move_free};
 use crate::store::{ImageInfo, Store};
 use crate::trees::tree;
 
@@ -186,15 +186,4 @@ impl Store {
 fn size_of(path: &Path) -> u64 {
     let file_size = || fs::metadata(path).map_or(0, |file| file.len());
     tree(path).map_or_else(file_size, |size| size.bytes)
-}
-
-/// Moves a record, a blob or a tree away, unless a sandbox uses it. The caller holds the store's
-/// lock alone.
-pub(crate) fn move_free(path: &Path, doomed: &RunFolder) -> Result<bool, StoreError> {
-    let is_free = File::open(path).on_disk("cannot open", path)?.try_lock().is_ok();
-    if is_free {
-        let to = doomed.path().join(path.file_name().unwrap_or_default());
-        fs::rename(path, to).on_disk("cannot remove", path)?;
-    }
-    Ok(is_free)
 }

@@ -83,6 +83,17 @@ fn remove_or_warn(path: &Path) {
     }
 }
 
+/// Moves a record, a blob or a tree away, unless a sandbox uses it. The caller holds the store's
+/// lock alone.
+pub(crate) fn move_free(path: &Path, doomed: &RunFolder) -> Result<bool, StoreError> {
+    let is_free = File::open(path).on_disk("cannot open", path)?.try_lock().is_ok();
+    if is_free {
+        let to = doomed.path().join(path.file_name().unwrap_or_default());
+        fs::rename(path, to).on_disk("cannot remove", path)?;
+    }
+    Ok(is_free)
+}
+
 /// Removes a file, or a folder with all that it contains. A layer may have had folders that are
 /// deeper than the stack and the number of descriptors allow. So folders move to the top first.
 pub(crate) fn remove(top: &Path) -> io::Result<()> {

@@ -16,7 +16,7 @@ use crate::StoreError;
 use crate::child::{Order, run_child};
 use crate::content::read;
 use crate::error::OnDisk as _;
-use crate::manage::move_free;
+use crate::run_folder::move_free;
 use crate::store::{FILES, Store, Trees, lease};
 use crate::unpack::Size;
 

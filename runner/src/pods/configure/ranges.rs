@@ -14,11 +14,11 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use porch_fn_backoff::{Backoff, spread};
 use porch_fn_image::{Constraint, Image};
-use porch_fn_registry::ResolveError;
 use porch_fn_settings::{Range, Resolved};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::pods::images::Resolve;
 use crate::settings::{CurrentSettings, changed};
 
 /// Time limit for one request.
@@ -32,20 +32,6 @@ const LAST_PAUSE: Duration = Duration::from_mins(30);
 /// How long an answer is valid. Then this module asks again. The answer is from a list of tags even if the list has expired, and refreshes the list in the background. So a
 /// new version may be missing in one answer, and appear only in the next one.
 const VALID_FOR: Duration = Duration::from_hours(1);
-
-/// Knows which image a tag constraint selects.
-pub(crate) trait Resolve: Send + Sync {
-    /// Returns the image of this repository with the highest tag that `constraint` allows. The tag
-    /// of `image` itself is ignored.
-    ///
-    /// # Errors
-    /// [`ResolveError`], if no tag matches or the tags cannot be read.
-    fn resolve(
-        &self,
-        image: &Image,
-        constraint: &Constraint,
-    ) -> impl Future<Output = Result<Image, ResolveError>> + Send;
-}
 
 /// Keeps `resolved` up to date until its receivers are gone. Without `warm_up`, it resolves only
 /// ranges of FunctionConfigs with a minimum number of pods.

@@ -6,6 +6,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use porch_fn_registry::ResolveError;
 use porch_fn_settings::{
     CacheConfig, FunctionConfig, FunctionConfigs, Setting, Settings, Source, TagSemantics,
 };
