@@ -1,6 +1,6 @@
 //! Binds folders, and takes rights from mounts.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -73,7 +73,7 @@ fn number_of(file: &impl AsFd) -> io::Result<u64> {
 }
 
 /// Whether a mount is this one, or in it.
-fn is_in(mounts: &HashMap<u64, Mounted>, number: u64, top: u64) -> bool {
+fn is_in(mounts: &BTreeMap<u64, Mounted>, number: u64, top: u64) -> bool {
     // The parent of the highest is unknown or itself.
     let parent = |number: &u64| mounts.get(number).map(|it| it.parent).filter(|parent| parent != number);
     successors(Some(number), parent).any(|it| it == top)
@@ -81,7 +81,7 @@ fn is_in(mounts: &HashMap<u64, Mounted>, number: u64, top: u64) -> bool {
 
 /// Reads a list of mounts.
 /// <https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html>
-fn parse(mountinfo: &[u8]) -> HashMap<u64, Mounted> {
+fn parse(mountinfo: &[u8]) -> BTreeMap<u64, Mounted> {
     let parse = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ');
         let mut number = || str::from_utf8(fields.next()?).ok()?.parse().ok();

@@ -26,7 +26,7 @@ use crate::unpack::{Guard, clean, decompressed};
 
 /// Most files in an archive.
 const MAX_FILES: usize = 20_000;
-/// Most names of images in an archive.
+/// Most names of one image in an archive.
 const MAX_NAMES: usize = 100;
 /// The image's full name, by containerd and Docker.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
@@ -66,8 +66,8 @@ impl Store {
         for entry in entries {
             images.entry(entry.digest.clone()).or_default().extend(name_in(&entry));
         }
-        if images.is_empty() || images.values().map(Vec::len).sum::<usize>() > MAX_NAMES {
-            return Err(problem(format!("it has no image, or more than {MAX_NAMES} names of images")));
+        if images.is_empty() || images.values().any(|names| names.len() > MAX_NAMES) {
+            return Err(problem(format!("it has no image, or one with more than {MAX_NAMES} names")));
         }
         if name.is_some() && images.len() > 1 {
             return Err(problem("it has several images, so --as cannot name them"));

@@ -150,7 +150,7 @@ async fn a_hidden_file_system_is_refused_and_named() {
         command.uid(0).gid(0).args(["--mount", "sh", "-c", &start]).stdin(Stdio::null());
         let ended = command.output().await.unwrap();
         assert_eq!(ended.status.code(), Some(125), "{ended:?}");
-        assert!(stderr(&ended).contains("at sub/deep"), "{ended:?}");
+        assert!(stderr(&ended).contains("at sub, "), "{ended:?}");
     }
 }
 
