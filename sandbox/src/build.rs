@@ -38,7 +38,7 @@ pub(crate) fn run() -> u8 {
 /// Starts the first process.
 fn start(control: &UnixStream) -> Result<Child, SandboxError> {
     let (mut order, stdio) = handover::receive::<Order>(control).map_err(step("receive its order"))?;
-    signals::handle_ignored().and_then(|()| signals::unblock()).map_err(step("reset its signals"))?;
+    signals::unblock().map_err(step("reset its signals"))?;
     std::env::set_current_dir("/").map_err(step("enter the root folder"))?;
     // Modes of new files are exact.
     rustix::process::umask(rustix::fs::Mode::empty());

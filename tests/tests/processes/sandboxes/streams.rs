@@ -1,4 +1,4 @@
-//! The standard streams and the signals of whoever starts a function, in any state that a shell or
+//! The standard streams and the signals of a function's caller, in any state that a shell or
 //! another program may have left them.
 
 use std::fs::{self, File};
