@@ -1,6 +1,7 @@
 //! HTTP client for another server's admin port.
 
 use std::error::Error;
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -13,35 +14,51 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+/// Why a server's page was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum GetError {
+    /// No connection.
+    #[error("it cannot be reached: {0}")]
+    Connect(#[source] io::Error),
+    /// The answer is not HTTP, or the connection was lost.
+    #[error("its answer was not read: {0}")]
+    Http(#[source] Box<dyn Error + Send + Sync>),
+    /// The server has no such page.
+    #[error("it answered {0}")]
+    Status(StatusCode),
+    /// The page has more bytes than allowed.
+    #[error("its page is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The whole page did not arrive in time.
+    #[error("it did not answer within {0:?}")]
+    Late(Duration),
+}
+
 /// Reads the page at `path`, which may have a query, from the admin port at `address`. Reads at
 /// most `limit` bytes.
 ///
 /// # Errors
-/// Why the page was not read, also if it takes longer than `within`.
-pub async fn get(address: &str, path: &str, within: Duration, limit: usize) -> Result<Bytes, String> {
+/// [`GetError`], also if it takes longer than `within`.
+pub async fn get(address: &str, path: &str, within: Duration, limit: usize) -> Result<Bytes, GetError> {
     let answer = timeout(within, request(address, path, limit));
-    answer.await.unwrap_or_else(|_| Err(format!("it did not answer within {within:?}")))
+    answer.await.unwrap_or(Err(GetError::Late(within)))
 }
 
-async fn request(address: &str, path: &str, limit: usize) -> Result<Bytes, String> {
-    let unread = |error: &dyn Error| format!("its answer was not read: {error}");
-    let stream = TcpStream::connect(address).await;
-    let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
-    let connected = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = connected.map_err(|error| unread(&error))?;
+async fn request(address: &str, path: &str, limit: usize) -> Result<Bytes, GetError> {
+    let http = |error: hyper::Error| GetError::Http(error.into());
+    let stream = TcpStream::connect(address).await.map_err(GetError::Connect)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
     let answer = pin!(async {
         let request = Request::get(path).header(header::HOST, address).body(Empty::<Bytes>::new());
-        let request = request.map_err(|error| unread(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| unread(&error))?;
+        let request = request.map_err(|error| GetError::Http(error.into()))?;
+        let response = sender.send_request(request).await.map_err(http)?;
         if response.status() != StatusCode::OK {
-            return Err(format!("it answered {}", response.status()));
+            return Err(GetError::Status(response.status()));
         }
         match Limited::new(response.into_body(), limit).collect().await {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => {
-                Err(format!("its page is larger than {limit} bytes"))
-            }
-            Err(error) => Err(unread(&*error)),
+            Err(error) if error.is::<LengthLimitError>() => Err(GetError::TooLarge(limit)),
+            Err(error) => Err(GetError::Http(error)),
         }
     });
     // The connection may end before the body has been collected.
@@ -74,8 +91,8 @@ mod tests {
         let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, vec![page])));
         let get = |path, limit| get(&address, path, WITHIN, limit);
         assert_eq!(get("/page?own", 300_000).await.unwrap(), "own".repeat(100_000));
-        assert_eq!(get("/page?own", 299_999).await.unwrap_err(), "its page is larger than 299999 bytes");
-        assert_eq!(get("/other", 300_000).await.unwrap_err(), "it answered 404 Not Found");
+        assert!(matches!(get("/page?own", 299_999).await, Err(GetError::TooLarge(299_999))));
+        assert!(matches!(get("/other", 300_000).await, Err(GetError::Status(StatusCode::NOT_FOUND))));
     }
 
     #[tokio::test]
@@ -83,9 +100,8 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = silent.local_addr().unwrap().to_string();
         let within = Duration::from_millis(20);
-        assert_eq!(get(&address, "/", within, 1).await.unwrap_err(), "it did not answer within 20ms");
+        assert!(matches!(get(&address, "/", within, 1).await, Err(GetError::Late(_))));
         drop(silent);
-        let refused = get(&address, "/", WITHIN, 1).await.unwrap_err();
-        assert!(refused.starts_with("it cannot be reached: "), "{refused}");
+        assert!(matches!(get(&address, "/", WITHIN, 1).await, Err(GetError::Connect(_))));
     }
 }

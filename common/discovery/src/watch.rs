@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use porch_fn_kubernetes::connect;
+use hickory_resolver::net::NetError;
+use porch_fn_kubernetes::{ConnectError, connect};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -33,8 +34,19 @@ const EMPTY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why discovery cannot start. The user can fix it.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct SetupError(String);
+pub enum SetupError {
+    /// hickory refused the configuration.
+    #[error("cannot set up DNS from /etc/resolv.conf: {0}; correct that file or use static:///HOST:PORT")]
+    Dns(#[from] NetError),
+    /// There is no usable configuration for the API server.
+    #[error("{target} needs the API server: {source}")]
+    Kubernetes {
+        /// The target.
+        target: String,
+        /// The reason.
+        source: ConnectError,
+    },
+}
 
 /// Watches a target. A DNS name is looked up at the target's DNS server, or at the system's. A
 /// Service is watched at the API server of `kubeconfig`, or else of the pod's service account.
@@ -65,10 +77,7 @@ pub async fn watch(
         Target::Static(hosts) => fixed(&hosts),
         Target::Dns { name, .. } if name.ip().is_some() => fixed(&[name]),
         Target::Dns { name, server } => {
-            let resolver = DnsResolver::new(server).map_err(|error| {
-                let fix = "correct that file or use static:///HOST:PORT";
-                SetupError(format!("cannot set up DNS from /etc/resolv.conf: {error}; {fix}"))
-            })?;
+            let resolver = DnsResolver::new(server)?;
             let mut addresses = Addresses { name, publisher, known: [Vec::new(), Vec::new()] };
             let run = async move {
                 loop {
@@ -79,7 +88,7 @@ pub async fn watch(
             run.boxed()
         }
         Target::Kubernetes { namespace, service, port } => {
-            let failed = |error| SetupError(format!("{} needs the API server: {error}", publisher.label));
+            let failed = |source| SetupError::Kubernetes { target: publisher.label.clone(), source };
             let client = connect(kubeconfig, program).await.map_err(failed)?;
             kubernetes::follow(namespace, service, port, client, publisher).boxed()
         }

@@ -4,12 +4,12 @@
 mod follow;
 mod proxy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::timeout;
 
@@ -26,6 +26,25 @@ pub const WATCH_SECONDS: u32 = 60;
 /// sooner, at least its end.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
+/// Why no client for the API server could be created.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// `--kubeconfig` cannot be used.
+    #[error("--kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: Box<KubeconfigError>,
+    },
+    /// The process does not run in a cluster.
+    #[error("this process has no service account ({0}); set --kubeconfig")]
+    NotInCluster(#[source] Box<InClusterError>),
+    /// The configuration is not valid for a client.
+    #[error("cannot create a client for the API server: {0}")]
+    Client(#[source] Box<kube::Error>),
+}
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
@@ -41,13 +60,13 @@ pub enum RequestError {
 /// the pod's service account. `program` is the client's name.
 ///
 /// # Errors
-/// What the user can fix. No request is sent, so an unreachable API server is not noticed here.
-pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client, String> {
+/// [`ConnectError`], which the user can fix. No request is sent, so an unreachable API server is
+/// not noticed here.
+pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
-        None => Config::incluster()
-            .map_err(|error| format!("this process has no service account ({error}); set --kubeconfig"))?,
+        None => Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
         Some(path) => {
-            let failed = |error: KubeconfigError| format!("--kubeconfig {}: {error}", path.display());
+            let failed = |source| ConnectError::Kubeconfig { path: path.into(), source: Box::new(source) };
             let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
             let options = KubeConfigOptions::default();
             let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?;
@@ -56,7 +75,7 @@ pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client,
         }
     };
     set_user_agent(&mut config, program);
-    client(config).map_err(|error| format!("cannot create a client for the API server: {error}"))
+    client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
 /// Sets the user agent to `program` and this version, such as `porch-fn-runner/0.2.0`. Audit logs
@@ -111,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_names_an_unreadable_kubeconfig() {
-        let error = connect(Some(Path::new("/no/such/file")), "porch-fn").await.err().unwrap();
+        let error = connect(Some(Path::new("/no/such/file")), "porch-fn").await.err().unwrap().to_string();
         assert!(error.starts_with("--kubeconfig /no/such/file: "), "{error}");
     }
 

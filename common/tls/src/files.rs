@@ -1,6 +1,6 @@
 //! Reads the files that the TLS flags name, and builds rustls' configuration from them.
 
-use std::fmt::Display;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,29 @@ const PROTOCOL: &[u8] = b"h2";
 
 /// Why TLS cannot be used. The texts name the flag and the file.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct TlsError(String);
+pub enum TlsError {
+    /// A flag is set without another flag that it needs.
+    #[error("{given} needs {missing} as well")]
+    Incomplete {
+        /// The flag that is set.
+        given: String,
+        /// The flag that is missing.
+        missing: String,
+    },
+    /// A file cannot be read or used.
+    #[error("{flag} {path}: {source}")]
+    File {
+        /// The flag.
+        flag: String,
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The name that the runners' certificates must contain is not valid.
+    #[error("--tls-server-name {0:?} is neither a DNS name nor an IP address")]
+    Name(String),
+}
 
 /// A certificate, its key, and the CA for the other side's certificate.
 #[derive(Debug, Clone)]
@@ -86,8 +107,8 @@ impl PemFile {
         self.error(format!("{error}; a PEM file with {expected} is expected"))
     }
 
-    fn error(&self, problem: impl Display) -> TlsError {
-        TlsError(format!("{} {}: {problem}", self.flag, self.path.display()))
+    fn error(&self, source: impl Into<Box<dyn Error + Send + Sync>>) -> TlsError {
+        TlsError::File { flag: self.flag.clone(), path: self.path.clone(), source: source.into() }
     }
 }
 
@@ -110,11 +131,10 @@ impl Files {
         };
         let files = [file("cert", certificate), file("key", key), file("client-ca", client_ca)];
         let Some(given) = files.iter().find_map(|file| file.as_ref().ok()) else { return Ok(None) };
-        let text = format!("{} needs ", given.flag);
-        let incomplete = |missing: &str| Err(TlsError(text + missing + " as well"));
+        let given = given.flag.clone();
         match files {
-            [Err(missing), _, _] | [_, Err(missing), _] => incomplete(&missing),
-            [_, _, Err(missing)] if mutual => incomplete(&missing),
+            [Err(missing), _, _] | [_, Err(missing), _] => Err(TlsError::Incomplete { given, missing }),
+            [_, _, Err(missing)] if mutual => Err(TlsError::Incomplete { given, missing }),
             [Ok(certificate), Ok(key), client_ca] => {
                 Ok(Some(Self { flags, certificate, key, client_ca: client_ca.ok() }))
             }
@@ -141,10 +161,8 @@ impl Files {
         gauges: &Gauges,
         tasks: &mut Tasks,
     ) -> Result<Connector, TlsError> {
-        let checked = |name: &str| {
-            let wrong = |_| format!("--tls-server-name {name:?} is neither a DNS name nor an IP address");
-            ServerName::try_from(name.to_owned()).map_err(wrong).map_err(TlsError)
-        };
+        let checked =
+            |name: &str| ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()));
         let name = name.map(checked).transpose()?;
         Ok(Connector { config: self.follow(Self::client, gauges, tasks)?, name })
     }

@@ -51,7 +51,7 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
 pub(crate) async fn ask_routers(addresses: Vec<String>) -> Vec<(String, Answer)> {
     let asked = addresses.into_iter().take(MAX_ROUTERS).map(async |address| {
         let page = get(&address, "/status.json?own", ANSWER_TIMEOUT, MAX_PAGE).await;
-        let answer: Answer = page.and_then(|page| {
+        let answer: Answer = page.map_err(|error| error.to_string()).and_then(|page| {
             serde_json::from_slice(&page).map_err(|error| format!("its page is not a router's: {error}"))
         });
         if let Err(error) = &answer {

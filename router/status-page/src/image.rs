@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use self::ask::describe_image;
+use self::ask::{AskError, describe_image};
 use crate::Known;
 use crate::answers::bounded;
 use crate::status::owner;
@@ -112,7 +112,7 @@ impl Images {
     /// not be asked.
     pub(crate) async fn config(&self, query: &str, known: Known) -> Result<String, String> {
         let asked = self.asked(query, "/config", &known, false).map_err(|error| error_json(&error))?;
-        let answer = self.ask(&asked, &known).await.map_err(|error| error_json(&error))?;
+        let answer = self.ask(&asked, &known).await.map_err(|error| error_json(&error.to_string()))?;
         Ok(String::from_utf8_lossy(&answer.config).into_owned())
     }
 
@@ -135,21 +135,15 @@ impl Images {
         Ok(Asked { image, owner })
     }
 
-    async fn ask(&self, asked: &Asked, known: &Known) -> Result<DescribeImageResponse, String> {
-        let runner = asked.owner.as_ref();
-        let runner = runner
-            .ok_or("there is no runner: check the router's --runners, and that the runners are ready")?;
+    async fn ask(&self, asked: &Asked, known: &Known) -> Result<DescribeImageResponse, AskError> {
+        let runner = asked.owner.as_ref().ok_or(AskError::NoRunner)?;
         let reachable = known.reachable.iter().find(|(address, _)| **address == **runner);
         let Some((_, connection)) = reachable else {
             let mut shards = known.shards.shards.iter();
-            let state = shards.find(|shard| shard.address == *runner).map_or("", |shard| &shard.state);
-            return Err(format!(
-                "runner {runner}, the image's owner, is {state} and cannot be asked: check that its pod runs and that \
-                 the router reaches it; other runners serve the image's calls"
-            ));
+            let state = shards.find(|shard| shard.address == *runner).map(|shard| shard.state.clone());
+            return Err(AskError::Unavailable { runner: runner.clone(), state: state.unwrap_or_default() });
         };
-        let too_many = |_| format!("the router already asks for {AT_ONCE} images: try again");
-        let _permit = self.permits.try_acquire().map_err(too_many)?;
+        let _permit = self.permits.try_acquire().map_err(|_| AskError::TooMany { limit: AT_ONCE })?;
         describe_image(runner, connection, &asked.image).await
     }
 }
@@ -159,12 +153,12 @@ fn error_json(error: &str) -> String {
     json!({ "error": error }).to_string()
 }
 
-fn detail(asked: Asked, answer: Result<DescribeImageResponse, String>) -> ImageDetail {
+fn detail(asked: Asked, answer: Result<DescribeImageResponse, AskError>) -> ImageDetail {
     let detail =
         ImageDetail { image: asked.image, owner: asked.owner.unwrap_or_default(), ..ImageDetail::default() };
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return ImageDetail { error: Some(error), ..detail },
+        Err(error) => return ImageDetail { error: Some(error.to_string()), ..detail },
     };
     let pods = answer.pods.into_iter().take(MAX_PODS).map(|pod| PodDetail {
         name: bounded(&pod.name),
