@@ -22,7 +22,7 @@ use http::uri::Authority;
 use http::{Request, Response, Uri};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, cork, send_tonic,
+    Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, Side, cork, send_tonic,
     silence,
 };
 use porch_fn_tls::Connector;
@@ -335,7 +335,7 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
 }
 
 async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
-    let (cork, corked) = cork(connect(&address, tls, options).await?);
+    let (cork, corked) = cork(connect(&address, tls, options).await?, Side::Client);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
@@ -372,8 +372,10 @@ async fn run(
     tokio::select! {
         biased;
         ended = poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context))) => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "connection ended");
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "connection ended"),
+                Err(flood) => tracing::warn!("connection ended: {flood}"),
             }
         }
         () = silent => {

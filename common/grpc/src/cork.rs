@@ -3,6 +3,9 @@
 //! h2 flushes after each DATA frame, and reads a few KiB at a time. So one call would cost several
 //! system calls in each direction, and a package of 1 MiB hundreds. A [`Cork`] collects what a
 //! connection writes while it is polled, and writes it when the connection has nothing more to do.
+//!
+//! It also is where a connection's share of the thread ends: after [`SLICE`] bytes or
+//! [`SLICE_FRAMES`] frames, other tasks run first. And it ends a peer that floods ([`Flood`]).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,6 +17,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
+
+use crate::frames::{Frames, Kind, PREFACE, Tally};
 
 /// A byte stream: plain TCP or TLS.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -29,6 +34,26 @@ const WRITE: usize = 64 * 1024;
 const FIRST_WRITE: usize = 16 * 1024;
 /// The most slices of one write. h2 passes on at most 64.
 const SLICES: usize = 65;
+
+/// The most bytes and frames of the peer that a connection is given at one time.
+const SLICE: usize = 1024 * 1024;
+const SLICE_FRAMES: u32 = 256;
+
+/// Which side of the connection this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The peer begins with HTTP/2's preface.
+    Server,
+    /// This process does.
+    Client,
+}
+
+/// The peer sends too many frames that carry no call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the peer changed its settings more than 20 times, or sent 1,000 control frames without a call, in 10 s"
+)]
+pub struct Flood;
 
 /// The end of a stream that writes what the connection has left in [`Corked`].
 #[derive(Debug, Clone)]
@@ -47,12 +72,33 @@ struct Buffers {
     /// An error of a flush. The connection gets it from its next read or write.
     error: Option<io::Error>,
     read_at: Instant,
+    /// The frames in both directions.
+    incoming: Frames,
+    outgoing: Frames,
+    tally: Tally,
+    is_flooded: bool,
+    /// What is left of the slice.
+    bytes_left: usize,
+    frames_left: u32,
 }
 
 /// Splits a stream into the end for a connection and the end for the task that polls it.
-pub fn cork(stream: Box<dyn Stream>) -> (Cork, Corked) {
-    let (unread, unwritten) = (BytesMut::new(), BytesMut::new());
-    let buffers = Buffers { stream, unread, unwritten, error: None, read_at: Instant::now() };
+pub fn cork(stream: Box<dyn Stream>, side: Side) -> (Cork, Corked) {
+    let now = Instant::now();
+    let frames = |is_after_preface| Frames::new(if is_after_preface { PREFACE } else { 0 });
+    let buffers = Buffers {
+        stream,
+        unread: BytesMut::new(),
+        unwritten: BytesMut::new(),
+        error: None,
+        read_at: now,
+        incoming: frames(side == Side::Server),
+        outgoing: frames(side == Side::Client),
+        tally: Tally::new(now),
+        is_flooded: false,
+        bytes_left: SLICE,
+        frames_left: SLICE_FRAMES,
+    };
     let buffers = Arc::new(Mutex::new(buffers));
     (Cork(Arc::clone(&buffers)), Corked(buffers))
 }
@@ -61,20 +107,28 @@ pub fn cork(stream: Box<dyn Stream>) -> (Cork, Corked) {
 
 impl Cork {
     /// Polls a connection, and then writes what it has left, unless it has ended or has more to do.
+    ///
+    /// # Errors
+    /// The peer floods the connection, which then reads nothing more.
     pub fn poll<T>(
         &self,
         context: &mut Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        let polled = poll(context);
-        if polled.is_pending() {
-            let mut buffers = self.0.lock();
-            if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {
-                buffers.error = Some(error);
-                context.waker().wake_by_ref();
-            }
+    ) -> Poll<Result<T, Flood>> {
+        if let Poll::Ready(ready) = poll(context) {
+            return Poll::Ready(Ok(ready));
         }
-        polled
+        let mut buffers = self.0.lock();
+        if buffers.is_over() {
+            // The other tasks come first.
+            context.waker().wake_by_ref();
+        }
+        (buffers.bytes_left, buffers.frames_left) = (SLICE, SLICE_FRAMES);
+        if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {
+            buffers.error = Some(error);
+            context.waker().wake_by_ref();
+        }
+        if buffers.is_flooded { Poll::Ready(Err(Flood)) } else { Poll::Pending }
     }
 
     /// When the last bytes arrived.
@@ -86,7 +140,42 @@ impl Cork {
 // === impl Buffers ===
 
 impl Buffers {
+    /// Whether the slice is used up.
+    fn is_over(&self) -> bool {
+        self.bytes_left == 0 || self.frames_left == 0
+    }
+
+    /// Counts the peer's bytes up to the end of the slice. Returns how many these are. `is_given`: the
+    /// connection has all of them already.
+    fn count(&mut self, bytes: &[u8], is_given: bool) -> usize {
+        let now = self.read_at;
+        let counted = self.incoming.follow(bytes, |kind| {
+            self.frames_left = self.frames_left.saturating_sub(1);
+            self.is_flooded |= self.tally.is_flooded_by(kind, now);
+            !is_given && (self.frames_left == 0 || self.is_flooded)
+        });
+        self.bytes_left = self.bytes_left.saturating_sub(counted);
+        counted
+    }
+
+    /// Notes that calls make progress if headers or data are among these bytes.
+    fn note_written(&mut self, parts: &[IoSlice<'_>], mut written: usize) {
+        for part in parts {
+            let part = &part[..part.len().min(written)];
+            written -= part.len();
+            self.outgoing.follow(part, |kind| {
+                if kind == Kind::Progress {
+                    self.tally.progress();
+                }
+                false
+            });
+        }
+    }
+
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.is_flooded || self.is_over() {
+            return Poll::Pending;
+        }
         if self.unread.is_empty() {
             if let Some(error) = self.error.take() {
                 return Poll::Ready(Err(error));
@@ -105,9 +194,12 @@ impl Buffers {
             if buffer.filled().len() > had || !self.unread.is_empty() {
                 self.read_at = Instant::now();
             }
+            self.count(&buffer.filled()[had..], true);
         }
-        let taken = self.unread.len().min(buffer.remaining());
-        buffer.put_slice(&self.unread[..taken]);
+        let unread = std::mem::take(&mut self.unread);
+        let taken = self.count(&unread[..unread.len().min(buffer.remaining())], false);
+        buffer.put_slice(&unread[..taken]);
+        self.unread = unread;
         self.unread.advance(taken);
         Poll::Ready(Ok(()))
     }
@@ -124,6 +216,7 @@ impl Buffers {
             for part in parts {
                 self.unwritten.extend_from_slice(part);
             }
+            self.note_written(parts, len);
             return Poll::Ready(Ok(len));
         }
         loop {
@@ -137,6 +230,7 @@ impl Buffers {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written if written > waiting => {
                     self.unwritten.clear();
+                    self.note_written(parts, written - waiting);
                     return Poll::Ready(Ok(written - waiting));
                 }
                 written => self.unwritten.advance(written),
@@ -219,14 +313,15 @@ mod tests {
     /// Polls `connection` to its end, like the task of a connection.
     async fn run<F: Future>(cork: &Cork, connection: F) -> F::Output {
         let mut connection = std::pin::pin!(connection);
-        poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context))).await
+        let ended = poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context)));
+        ended.await.expect("no flood")
     }
 
     #[tokio::test]
     async fn small_writes_of_one_poll_are_one_write() {
         // The mock accepts exactly these reads and writes.
         let mock = Builder::new().read(b"go").write(b"abc").read(b"on").write(b"d").build();
-        let (cork, mut corked) = cork(Box::new(mock));
+        let (cork, mut corked) = cork(Box::new(mock), Side::Server);
         run(&cork, async {
             let mut buffer = [0; 2];
             corked.read_exact(&mut buffer).await.unwrap();
@@ -244,7 +339,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_of_a_flush_reaches_the_connection() {
         let mock = Builder::new().write_error(io::ErrorKind::TimedOut.into()).wait(MINUTE).build();
-        let (cork, mut corked) = cork(Box::new(mock));
+        let (cork, mut corked) = cork(Box::new(mock), Side::Server);
         let error = run(&cork, async {
             corked.write_all(b"a").await.unwrap();
             corked.read_u8().await.unwrap_err()
@@ -267,7 +362,7 @@ mod tests {
                     tokio::io::copy(&mut reader, &mut writer).await.unwrap();
                     writer.shutdown().await.unwrap();
                 };
-                let (cork, corked) = cork(Box::new(ours));
+                let (cork, corked) = cork(Box::new(ours), Side::Server);
                 let (mut reader, mut writer) = tokio::io::split(corked);
                 let write = async {
                     let mut rest = &sent[..];

@@ -8,6 +8,7 @@
 mod body;
 mod compression;
 mod cork;
+mod frames;
 mod heartbeat;
 mod incoming;
 mod inflight;
@@ -20,9 +21,10 @@ mod server;
 mod status;
 mod streams;
 mod timeout;
+mod unwritten;
 
 pub use body::{Body, send_tonic};
-pub use cork::{Cork, Corked, cork};
+pub use cork::{Cork, Corked, Flood, Side, cork};
 pub use heartbeat::silence;
 pub use incoming::Incoming;
 pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
@@ -37,9 +39,16 @@ pub use status::{
 };
 pub use timeout::{format_timeout, parse_timeout};
 
-/// Maximum header list in bytes. Every hop accepts requests up to this limit, and our answers stay
-/// below it. A status message of [`MAX_MESSAGE_BYTES`] and the metadata must fit into it together,
-/// although percent-encoding can triple the length of the message.
+/// Maximum header list of a request in bytes, at the first hop. A caller that sends more gets an
+/// answer that says so.
+pub const MAX_REQUEST_HEADERS: usize = 64 * 1024;
+/// What a hop may add to the header list of a request, in bytes: deadline and trace context. The next
+/// hop accepts that much more.
+pub const ADDED_HEADERS: usize = 4 * 1024;
+
+/// Maximum header list in bytes for HTTP/2 itself. A request above it gets no status of gRPC. It also
+/// is the limit of our answers: a status message of [`MAX_MESSAGE_BYTES`] and the metadata must fit
+/// into it together, although percent-encoding can triple the length of the message.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
 /// Maximum header list in bytes that our client accepts in answers, like grpc-go. Other servers,

@@ -2,15 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use parking_lot::Mutex;
 use porch_fn_proto::Chunks;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::inflight::Charge;
+use crate::unwritten::Progress;
 
 /// The slices of a message that HTTP/2 has not written yet. h2 cuts frames from it without copies.
 /// It holds the call's [`Charge`] until it is written or its stream has ended.
@@ -20,16 +17,6 @@ pub struct Outgoing {
     remaining: usize,
     _charge: Charge,
     progress: Option<Progress>,
-}
-
-/// The progress of a message, for the task that waits until it is written.
-#[derive(Debug, Clone)]
-pub(crate) struct Progress(Arc<State>);
-
-#[derive(Debug)]
-struct State {
-    made_at: Mutex<Instant>,
-    ended: Notify,
 }
 
 // === impl Outgoing ===
@@ -42,10 +29,9 @@ impl Outgoing {
         Self { parts, remaining, _charge: charge, progress: None }
     }
 
-    /// Begins to record the message's progress.
-    pub(crate) fn progress(&mut self) -> Progress {
-        let state = State { made_at: Mutex::new(Instant::now()), ended: Notify::new() };
-        self.progress.insert(Progress(Arc::new(state))).clone()
+    /// Tells the message's progress from now on.
+    pub(crate) fn track(&mut self, progress: Progress) {
+        self.progress = Some(progress);
     }
 }
 
@@ -82,37 +68,15 @@ impl Buf for Outgoing {
             count -= part.len();
             self.parts.pop_front();
         }
-        if let Some(Progress(state)) = &self.progress {
-            *state.made_at.lock() = Instant::now();
+        // A message that is written whole is dropped next.
+        if let Some(progress) = self.progress.as_ref().filter(|_| self.remaining > 0) {
+            progress.made();
         }
-    }
-}
-
-impl Drop for Outgoing {
-    fn drop(&mut self) {
-        if let Some(Progress(state)) = &self.progress {
-            state.ended.notify_one();
-        }
-    }
-}
-
-// === impl Progress ===
-
-impl Progress {
-    /// When bytes were last written, or when the recording began.
-    pub(crate) fn made_at(&self) -> Instant {
-        *self.0.made_at.lock()
-    }
-
-    /// Completes when the message is written, or its stream has ended.
-    pub(crate) async fn ended(&self) {
-        self.0.ended.notified().await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
     use proptest::prelude::*;
 
     use super::*;
@@ -125,7 +89,6 @@ mod tests {
         ) {
             let joined = parts.concat();
             let mut outgoing = Outgoing::new(parts.into_iter().map(Bytes::from).collect(), Charge::default());
-            let progress = outgoing.progress();
             let mut rest = &joined[..];
             for step in steps {
                 let mut slices = [IoSlice::new(&[]); 8];
@@ -137,9 +100,6 @@ mod tests {
                 rest = &rest[step..];
                 prop_assert_eq!(outgoing.remaining(), rest.len());
             }
-            prop_assert!(progress.ended().now_or_never().is_none());
-            drop(outgoing);
-            prop_assert!(progress.ended().now_or_never().is_some());
         }
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use porch_fn_proto::{Chunks, encode_response, frame};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::body::Body;
@@ -63,9 +64,9 @@ impl Reply {
         code_of(self.status_headers()).unwrap_or(Code::Unknown)
     }
 
-    /// Converts the reply into an HTTP/2 response.
-    pub fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::message(self.framed, self.trailers, self.charge));
+    /// Converts the reply to a call with this deadline into an HTTP/2 response.
+    pub fn into_response(self, deadline: Instant) -> Response<Body> {
+        let mut response = Response::new(Body::message(self.framed, self.trailers, self.charge, deadline));
         *response.headers_mut() = self.headers;
         response
     }

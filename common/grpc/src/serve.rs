@@ -14,9 +14,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, OptionFuture};
+use h2::Reason;
 use h2::server::{Builder, Connection};
 use http::{Request, Response};
 use parking_lot::Mutex;
@@ -29,18 +31,21 @@ use tracing::Instrument;
 
 use self::connections::Connections;
 pub use crate::cork::Stream;
-use crate::cork::{Cork, Corked, cork};
+use crate::cork::{Cork, Corked, Flood, Side, cork};
 use crate::heartbeat::silence;
 use crate::listen::Listener;
 use crate::outgoing::Outgoing;
 use crate::streams::{Activity, Open, respond};
+use crate::unwritten::{LOOK, Unwritten};
 use crate::{Body, Incoming, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES};
 
-/// Maximum calls at once on one connection. Porch and routers send all of their calls over one
-/// connection. Calls above this limit wait at the sender, where this server cannot order or refuse
-/// them. So the limit of bytes in flight must take effect first. This number is the default limit
-/// of bytes in flight, 512 MiB, divided by 16 KiB per call.
-const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
+/// Maximum calls at once on one connection of our own hops. A router sends all of its calls to a
+/// runner over one connection. Calls above this limit wait at the sender, where this server cannot
+/// order or refuse them. So the limit of bytes in flight must take effect first. This number is the
+/// default limit of bytes in flight, 512 MiB, divided by 16 KiB per call.
+const STREAMS_BETWEEN_HOPS: u32 = 32 * 1024;
+/// Maximum calls at once on one connection of a caller. A change of the window costs a visit of each.
+pub const STREAMS_OF_CALLERS: u32 = 4000;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window
 /// would only add round trips. The connection has its own window, which limits all of its streams.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
@@ -50,8 +55,8 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// How long a peer may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// A caller that cancels all of its calls at once is normal here, not an attack.
-const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
+/// After GOAWAY, how long a connection without calls may stay open. HTTP/2 needs a round trip.
+const LAST_CALL: Duration = Duration::from_secs(5);
 /// Each reason for refused connections is logged once per interval, for at most [`MAX_LOGGED`]
 /// reasons.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -70,12 +75,15 @@ pub struct Options {
     /// Maximum payload of a DATA frame in bytes, such as [`MAX_FRAME_BYTES`]. A part of a frame is
     /// in memory before it counts as bytes in flight, so only our own hops may send large frames.
     pub max_frame_bytes: u32,
+    /// Maximum calls at once on one connection.
+    pub max_streams: u32,
 }
 
 impl Options {
     /// The limits of a server whose callers are our own hops.
     pub const fn between_hops(max_connections: usize) -> Self {
-        Self { max_age: None, max_connections, max_frame_bytes: MAX_FRAME_BYTES }
+        let (max_frame_bytes, max_streams) = (MAX_FRAME_BYTES, STREAMS_BETWEEN_HOPS);
+        Self { max_age: None, max_connections, max_frame_bytes, max_streams }
     }
 }
 
@@ -117,12 +125,19 @@ pub async fn serve<H, F>(
                 // The age is random, so that connections that were opened together do not end
                 // together.
                 let age = options.max_age.map(|age| spread(age, 0.9..1.1));
-                let (activity, frame) = (Activity::new(), options.max_frame_bytes);
+                let activity = Activity::new();
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
                 let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
                 let served = async move {
                     match admit(stream, accept, drain.clone()).await {
-                        Ok(Some(stream)) => connection(stream, frame, age, watched, handler, drain).await,
+                        Ok(Some(stream)) => {
+                            let ended = connection(stream, options, age, watched, handler, drain).await;
+                            if let Err(flood) = ended
+                                && refusals.may_log("flood".to_owned())
+                            {
+                                tracing::warn!(%peer, "ended a connection: {flood}");
+                            }
+                        }
                         Ok(None) => {}
                         Err(error) => refusals.log_tls(peer, &error),
                     }
@@ -221,24 +236,25 @@ async fn admit(
 
 async fn connection<H, F>(
     stream: Box<dyn Stream>,
-    max_frame_bytes: u32,
+    options: Options,
     age: Option<Duration>,
     activity: Arc<Activity>,
     handler: H,
     mut drain: drain::Watch,
-) where
+) -> Result<(), Flood>
+where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut old = pin!(OptionFuture::from(age.map(sleep)));
-    let (cork, corked) = cork(stream);
+    let (cork, corked) = cork(stream, Side::Server);
     // In a block of its own, because the task keeps room for each variable of its scope.
     let mut connection = {
         let connected = tokio::select! {
-            connected = handshake(&cork, corked, max_frame_bytes) => connected,
+            connected = handshake(&cork, corked, options) => connected?,
             // A connection cannot be drained before its preface, so end it at once.
-            () = drain.draining() => return,
-            () = sleep(KEEP_ALIVE) => return,
+            () = drain.draining() => return Ok(()),
+            () = sleep(KEEP_ALIVE) => return Ok(()),
         };
         match connected {
             Ok(connection) => connection,
@@ -246,49 +262,72 @@ async fn connection<H, F>(
         }
     };
     let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
-    let mut is_ending = false;
+    let unwritten = Arc::<Unwritten>::default();
+    scopeguard::defer! { unwritten.close() }
+    let mut look = pin!(sleep(LOOK));
+    let mut ending_since = None;
     loop {
+        let accept = poll_fn(|context| {
+            let accepted = cork.poll(context, |context| connection.poll_accept(context));
+            unwritten.forget_written();
+            accepted
+        });
+        let unread =
+            poll_fn(|context| if unwritten.is_empty() { Poll::Pending } else { look.as_mut().poll(context) });
         tokio::select! {
             biased;
-            accepted = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context))) => {
+            accepted = accept => {
                 match accepted {
-                    Some(Ok((request, reply))) => {
+                    Ok(Some(Ok((request, reply)))) => {
                         // Boxed, because a spawn moves its future several times.
                         let answer = Box::pin(handler(request.map(Incoming::from)));
-                        tokio::spawn(respond(answer, reply, Open::new(&activity)));
+                        tokio::spawn(respond(answer, reply, Open::new(&activity), Arc::clone(&unwritten)));
                     }
-                    Some(Err(error)) => return log_end(&error),
-                    None => return,
+                    Ok(Some(Err(error))) => return log_end(&error),
+                    Ok(None) => return Ok(()),
+                    Err(flood) => {
+                        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                        // Writes the GOAWAY, if the peer has room for it.
+                        let _ = poll_fn(|context| cork.poll(context, |context| connection.poll_closed(context))).await;
+                        return Err(flood);
+                    }
                 }
             }
-            () = async { tokio::select! { () = drain.draining() => (), Some(()) = &mut old => () } }, if !is_ending => {
-                connection.graceful_shutdown();
-                is_ending = true;
+            () = unread => {
+                let now = Instant::now();
+                unwritten.reset_overdue(now);
+                look.as_mut().reset(now + LOOK);
             }
-            () = activity.idle_for_long(), if is_ending => return,
-            () = &mut silent => return,
+            () = async { tokio::select! { () = drain.draining() => (), Some(()) = &mut old => () } }, if ending_since.is_none() => {
+                connection.graceful_shutdown();
+                ending_since = Some(Instant::now());
+            }
+            () = async { activity.idle_for(LAST_CALL, ending_since.unwrap_or_else(Instant::now)).await }, if ending_since.is_some() => return Ok(()),
+            () = &mut silent => return Ok(()),
         }
     }
 }
 
-fn log_end(error: &h2::Error) {
+fn log_end(error: &h2::Error) -> Result<(), Flood> {
     tracing::debug!(%error, "connection ended");
+    Ok(())
 }
 
 /// Completes when the peer's preface has arrived.
 async fn handshake(
     cork: &Cork,
     corked: Corked,
-    max_frame_bytes: u32,
-) -> Result<Connection<Corked, Outgoing>, h2::Error> {
+    Options { max_frame_bytes, max_streams, .. }: Options,
+) -> Result<Result<Connection<Corked, Outgoing>, h2::Error>, Flood> {
     let mut handshake = pin!(
         Builder::new()
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
-            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+            .max_concurrent_streams(max_streams)
             .max_frame_size(max_frame_bytes)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            // A caller that cancels all of its calls at once is normal here, not an attack.
+            .max_pending_accept_reset_streams(max_streams as usize)
             .max_local_error_reset_streams(None)
             .handshake(corked)
     );

@@ -1,19 +1,23 @@
 //! The server side of a unary call. Router, runner and wrapper-server use it. It applies limits,
 //! deadline and compression before the evaluator runs.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
 use porch_fn_telemetry::span::{Span, Tracer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
+use tonic::body::Body as TonicBody;
 use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
@@ -51,7 +55,8 @@ pub struct Call {
 /// "place" means another thing: the entry of a call whose message is not complete.
 pub type Place = OwnedSemaphorePermit;
 
-/// How many calls a server takes at once. Further calls are refused before their messages are read.
+/// How many calls a server takes at once. A call takes its place when its message is complete, so
+/// nobody holds one without work.
 #[derive(Debug, Clone)]
 pub struct Places {
     free: Arc<Semaphore>,
@@ -93,7 +98,10 @@ pub trait Observe: fmt::Debug + Send + Sync {
 }
 
 /// How long a caller may send nothing of its message.
-const MAX_SILENCE: Duration = Duration::from_secs(30);
+const MAX_SILENCE: Duration = Duration::from_secs(5);
+/// Largest message of a service beside the evaluator, in bytes, and the time for its arrival.
+const SMALL_MESSAGE: usize = 64 * 1024;
+const SMALL_TIME: Duration = Duration::from_secs(5);
 /// Error texts for calls that take too long. After the caller's own deadline it is grpc-go's text;
 /// after a limit of ours, the text names the flag.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
@@ -106,6 +114,8 @@ const MAX_TIMEOUT_TEXT: &str = "no answer within --max-timeout, which bounds all
 pub struct Options {
     /// Largest message in bytes (`--max-request-body-size`).
     pub max_message: usize,
+    /// Largest header list in bytes, such as [`crate::MAX_REQUEST_HEADERS`].
+    pub max_headers: usize,
     /// How long a call without a deadline may take (`--request-timeout`).
     pub default_timeout: Duration,
     /// How long any call may take (`--max-timeout`).
@@ -143,66 +153,123 @@ impl<E: Evaluate> Server<E> {
         let path = request.uri().path();
         if path == EVALUATE_FUNCTION_PATH {
             let mut record = CallRecord::new(&self.calls, self.options.observer.as_deref());
-            let mut reply = self.call(request, &mut record).await;
+            let (head, body) = request.into_parts();
+            let time = match self.admit(&head) {
+                Ok(time) => time,
+                Err(refusal) => {
+                    record.code = refusal.reply.code();
+                    return refusal.into_response();
+                }
+            };
+            let Options { max_timeout, default_timeout, .. } = self.options;
+            let (time, timeout_text) = match time {
+                Some(time) if time <= max_timeout => (time, DEADLINE_TEXT),
+                None if default_timeout <= max_timeout => (default_timeout, DEFAULT_TIMEOUT_TEXT),
+                _ => (max_timeout, MAX_TIMEOUT_TEXT),
+            };
+            let deadline = record.started + time;
+            let answered = timeout_at(deadline, self.call(head, body, deadline, &mut record)).await;
+            let mut reply = answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, timeout_text));
             record.code = reply.code();
             record.response = reply.framed.len().checked_sub(PREFIX_LEN);
             if self.options.report_load {
                 set_load(reply.status_headers_mut(), self.calls.load(Ordering::Relaxed).saturating_sub(1));
             }
-            reply.into_response()
+            reply.into_response(deadline)
         } else if path.starts_with("/grpc.health.v1.Health/") {
-            let Ok(response) = self.health.clone().call(request).await;
-            response.map(Body::Tonic)
+            self.beside(self.health.clone(), request).await
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
                         grpc.health.v1.Health";
-            Reply::failed(Code::Unimplemented, text).into_response()
+            Refusal::new(StatusCode::OK, Code::Unimplemented, text).into_response()
         }
     }
 
-    async fn call(&self, request: Request<Incoming>, record: &mut CallRecord<'_>) -> Reply {
+    /// Answers a request to a service of tonic, whose messages are small. A request that is not
+    /// complete in 5 s is ended.
+    pub async fn beside<S>(&self, mut service: S, request: Request<Incoming>) -> Response<Body>
+    where
+        S: Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
+    {
         let (head, body) = request.into_parts();
-        if head.method != Method::POST || !is_grpc(&head.headers) {
-            let text = "not a gRPC call: POST with content-type application/grpc is expected";
-            return Reply::failed(Code::Internal, text);
+        let time = match self.admit(&head) {
+            Ok(time) => time,
+            Err(refusal) => return refusal.into_response(),
+        };
+        let ends_by = Instant::now() + SMALL_TIME;
+        let read = timeout_at(ends_by, self.read(&head.headers, body, SMALL_MESSAGE)).await;
+        let read = read.unwrap_or_else(|_| Err(refuse_body(ReceiveError::Silent(SMALL_TIME))));
+        let (framed, _, _charge) = match read {
+            Ok(read) => read,
+            Err(reply) => return reply.into_response(ends_by),
+        };
+        let is_stream = head.uri.path().ends_with("/Watch");
+        let request = Request::from_parts(head, TonicBody::new(Full::new(framed.contiguous())));
+        let answer = service.call(request);
+        let answered = match time.filter(|_| !is_stream) {
+            Some(time) => timeout_at(Instant::now() + time, answer).await,
+            None => Ok(answer.await),
+        };
+        match answered {
+            Ok(Ok(response)) => response.map(|body| Body::Tonic(body, (!is_stream).then_some(ends_by))),
+            Err(_) => Refusal::new(StatusCode::OK, Code::DeadlineExceeded, DEADLINE_TEXT).into_response(),
         }
-        let Options { max_timeout, default_timeout, .. } = self.options;
-        let (time, timeout_text) = match parse_timeout(&head.headers) {
-            Some(time) if time <= max_timeout => (time, DEADLINE_TEXT),
-            None if default_timeout <= max_timeout => (default_timeout, DEFAULT_TIMEOUT_TEXT),
-            _ => (max_timeout, MAX_TIMEOUT_TEXT),
-        };
-        let deadline = record.started + time;
-        let answer = async {
-            let mut place = None;
-            if let Some(Places { free, refusal }) = &self.options.places {
-                place = Arc::clone(free).try_acquire_owned().ok();
-                if place.is_none() {
-                    return Reply::shed(Code::ResourceExhausted, refusal);
-                }
+    }
+
+    /// Checks what comes before the message, like grpc-go. Returns the time that the caller waits.
+    fn admit(&self, head: &Parts) -> Result<Option<Duration>, Refusal> {
+        let Parts { method, uri, headers, .. } = head;
+        if !is_grpc(headers) {
+            let text = "invalid gRPC request content-type: application/grpc is expected";
+            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text));
+        }
+        if *method != Method::POST {
+            let text = format!("received a request with method {method}, which should be POST");
+            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, &text));
+        }
+        let limit = self.options.max_headers;
+        let size = header_bytes(headers).saturating_add(uri.path().len());
+        if size > limit {
+            let text = format!("the header list of {size} bytes is larger than the limit of {limit} bytes");
+            return Err(Refusal::new(StatusCode::OK, Code::ResourceExhausted, &text));
+        }
+        parse_timeout(headers)
+            .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, Code::Internal, &error.to_string()))
+    }
+
+    async fn call(
+        &self,
+        head: Parts,
+        body: Incoming,
+        deadline: Instant,
+        record: &mut CallRecord<'_>,
+    ) -> Reply {
+        let (framed, message, charge) = match self.read(&head.headers, body, self.options.max_message).await {
+            Ok(read) => read,
+            Err(reply) => {
+                self.trace(&head.headers, record);
+                return reply;
             }
-            let (framed, message, charge) = match self.read(&head.headers, body).await {
-                Ok(read) => read,
-                Err(reply) => {
-                    self.trace(&head.headers, record);
-                    return reply;
-                }
-            };
-            let mut headers = head.headers;
-            if message.is_empty() {
-                // An empty message is a router's probe, which the observer does not record.
-                record.observer = None;
-            } else {
-                record.request = Some(message.len());
-                self.trace(&headers, record);
-                record.span.inject(&mut headers);
-            }
-            let call = Call { headers, framed, message, deadline, charge, span: record.span.clone(), place };
-            // Boxed, so that a call needs little memory until its message is complete.
-            Box::pin(self.evaluator.evaluate(call)).await
         };
-        let answered = timeout_at(deadline, answer).await;
-        answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, timeout_text))
+        let mut headers = head.headers;
+        if message.is_empty() {
+            // An empty message is a router's probe, which the observer does not record.
+            record.observer = None;
+        } else {
+            record.request = Some(message.len());
+            self.trace(&headers, record);
+            record.span.inject(&mut headers);
+        }
+        let mut place = None;
+        if let Some(Places { free, refusal }) = &self.options.places {
+            place = Arc::clone(free).try_acquire_owned().ok();
+            if place.is_none() {
+                return Reply::shed(Code::ResourceExhausted, refusal);
+            }
+        }
+        let call = Call { headers, framed, message, deadline, charge, span: record.span.clone(), place };
+        // Boxed, so that a call needs little memory until its message is complete.
+        Box::pin(self.evaluator.evaluate(call)).await
     }
 
     /// Begins the span of a call.
@@ -212,9 +279,14 @@ impl<E: Evaluate> Server<E> {
         }
     }
 
-    /// Reads [`Call::framed`], [`Call::message`] and [`Call::charge`].
-    async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<(Chunks, Chunks, Charge), Reply> {
-        let limit = self.options.max_message;
+    /// Reads [`Call::framed`], [`Call::message`] and [`Call::charge`] of a message of at most `limit`
+    /// bytes.
+    async fn read(
+        &self,
+        headers: &HeaderMap,
+        body: Incoming,
+        limit: usize,
+    ) -> Result<(Chunks, Chunks, Charge), Reply> {
         let mut charge = match &self.options.inflight {
             Some(inflight) => inflight.enter(header_bytes(headers))?,
             None => Charge::default(),
@@ -266,6 +338,24 @@ impl Drop for CallRecord<'_> {
         if let Some(observer) = self.observer {
             observer.ended(self.code, self.request, self.response, self.started.elapsed());
         }
+    }
+}
+
+/// A refusal before the message is read, with its status of HTTP.
+struct Refusal {
+    http: StatusCode,
+    reply: Reply,
+}
+
+impl Refusal {
+    fn new(http: StatusCode, code: Code, text: &str) -> Self {
+        Self { http, reply: Reply::failed(code, text) }
+    }
+
+    fn into_response(self) -> Response<Body> {
+        let mut response = self.reply.into_response(Instant::now());
+        *response.status_mut() = self.http;
+        response
     }
 }
 

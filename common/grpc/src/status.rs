@@ -78,9 +78,10 @@ pub fn bound_message(headers: &mut HeaderMap) {
     }
 }
 
-/// Length of all names and values, in bytes.
+/// Size of a header list in bytes as HTTP/2 counts it: names, values, and 32 bytes for each field.
+/// <https://www.rfc-editor.org/rfc/rfc9113#section-6.5.2>
 pub fn header_bytes(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
 /// Whether the call was refused before it began, so that it may be sent elsewhere.

@@ -1,6 +1,4 @@
 //! Answers the streams of a connection, and counts them.
-//!
-//! A stream whose answer makes no progress for [`UNREAD`] is reset, which frees HTTP/2's buffers.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,17 +9,12 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::Response;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::Body;
 use crate::body::{Message, send_tonic};
 use crate::outgoing::Outgoing;
-
-/// How long a caller may read nothing of its answer.
-const UNREAD: Duration = Duration::from_mins(1);
-/// Answers up to this size, in bytes, are not watched. Most answers are that small, and their
-/// unread part needs little memory.
-const SMALL: usize = 16 * 1024;
+use crate::unwritten::{UNREAD, Unwritten};
 
 /// The activity on a connection: how many streams it has, and when the last one ended.
 #[derive(Debug)]
@@ -31,31 +24,33 @@ pub(crate) struct Activity(Mutex<(usize, Instant)>);
 #[derive(Debug)]
 pub(crate) struct Open(Arc<Activity>);
 
-/// Waits for the answer to a request, and sends it. Drops `answer` when the stream ends before.
+/// Waits for the answer to a request, and queues it. Drops `answer` when the stream ends before.
 pub(crate) async fn respond(
     mut answer: impl Future<Output = Response<Body>> + Unpin,
     mut reply: SendResponse<Outgoing>,
     open: Open,
+    unwritten: Arc<Unwritten>,
 ) {
     let answer = tokio::select! {
         biased;
-        answer = &mut answer => answer,
+        // First, so that nothing is started for a caller that has cancelled in the same moment.
         _ = poll_fn(|context| reply.poll_reset(context)) => return,
+        answer = &mut answer => answer,
     };
     let sent = match answer.into_parts() {
         (head, Body::Message(message)) => {
             let is_last = !message.framed.has_remaining() && message.trailers.is_none();
             match reply.send_response(Response::from_parts(head, ()), is_last) {
                 Ok(_) if is_last => Ok(()),
-                Ok(stream) => send_message(message, stream).await,
+                Ok(stream) => queue(message, stream, open, &unwritten),
                 Err(error) => Err(error),
             }
         }
-        (head, Body::Tonic(body)) => {
+        (head, Body::Tonic(body, deadline)) => {
             // A connection with only health checks is idle.
             drop(open);
             match reply.send_response(Response::from_parts(head, ()), false) {
-                Ok(mut stream) => send_tonic(body, &mut stream).await,
+                Ok(mut stream) => send_until(deadline, body, &mut stream).await,
                 Err(error) => Err(error),
             }
         }
@@ -65,30 +60,39 @@ pub(crate) async fn respond(
     }
 }
 
-async fn send_message(message: Message, mut stream: SendStream<Outgoing>) -> Result<(), h2::Error> {
-    let Message { mut framed, trailers } = message;
-    let progress = (framed.remaining() > SMALL).then(|| framed.progress());
+fn queue(
+    message: Message,
+    mut stream: SendStream<Outgoing>,
+    open: Open,
+    unwritten: &Arc<Unwritten>,
+) -> Result<(), h2::Error> {
+    let Message { mut framed, trailers, deadline } = message;
     if framed.has_remaining() {
+        let progress = unwritten.add(deadline, open);
+        let number = progress.number();
+        framed.track(progress);
         stream.send_data(framed, trailers.is_none())?;
-    }
-    if let Some(trailers) = trailers {
+        if let Some(trailers) = trailers {
+            stream.send_trailers(trailers)?;
+        }
+        unwritten.keep(number, stream);
+    } else if let Some(trailers) = trailers {
         stream.send_trailers(trailers)?;
     }
-    let Some(progress) = progress else { return Ok(()) };
-    let mut due = progress.made_at() + UNREAD;
-    loop {
-        tokio::select! {
-            () = progress.ended() => return Ok(()),
-            _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
-            () = sleep_until(due) => {}
-        }
-        if progress.made_at() + UNREAD == due {
-            tracing::debug!("dropped an answer that its caller does not read");
-            stream.send_reset(Reason::CANCEL);
-            return Ok(());
-        }
-        due = progress.made_at() + UNREAD;
-    }
+    Ok(())
+}
+
+async fn send_until(
+    deadline: Option<Instant>,
+    body: tonic::body::Body,
+    stream: &mut SendStream<Outgoing>,
+) -> Result<(), h2::Error> {
+    let Some(deadline) = deadline else { return send_tonic(body, stream).await };
+    let sent = timeout_at(deadline + UNREAD, send_tonic(body, stream)).await;
+    sent.unwrap_or_else(|_| {
+        stream.send_reset(Reason::CANCEL);
+        Ok(())
+    })
 }
 
 // === impl Activity ===
@@ -99,10 +103,11 @@ impl Activity {
         Arc::new(Self(Mutex::new((0, Instant::now()))))
     }
 
-    /// Completes when the connection has had no stream for [`UNREAD`].
-    pub(crate) async fn idle_for_long(&self) {
+    /// Completes when the connection has had no stream for `time`, counted from `since` at the
+    /// earliest.
+    pub(crate) async fn idle_for(&self, time: Duration, since: Instant) {
         loop {
-            let due = self.idle_since().unwrap_or_else(Instant::now) + UNREAD;
+            let due = self.idle_since().unwrap_or_else(Instant::now).max(since) + time;
             if due <= Instant::now() {
                 return;
             }

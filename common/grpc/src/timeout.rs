@@ -7,10 +7,20 @@ use tonic::Request;
 
 const HEADER: &str = "grpc-timeout";
 
-/// Reads the remaining time from request headers. Returns `None` if the header is missing or
-/// malformed: a malformed header is ignored, like in tonic.
-pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(HEADER)?.to_str().ok()?;
+/// The header is not a number of at most eight digits with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed grpc-timeout: at most eight digits and one of H, M, S, m, u, n are expected")]
+pub struct Malformed;
+
+/// Reads the remaining time from request headers; `None` if there is no such header.
+///
+/// # Errors
+/// The header is malformed. grpc-go refuses such a call, too.
+pub fn parse_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Malformed> {
+    headers.get(HEADER).map(|value| value.to_str().ok().and_then(parse).ok_or(Malformed)).transpose()
+}
+
+fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     // The protocol allows at most eight digits.
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -45,10 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unit_is_read_and_malformed_values_are_ignored() {
+    fn every_unit_is_read_and_malformed_values_are_refused() {
         let parse = |text: &str| {
-            parse_timeout(&HeaderMap::from_iter([(HeaderName::from_static(HEADER), text.parse().ok()?)]))
+            let value = text.parse().unwrap();
+            parse_timeout(&HeaderMap::from_iter([(HeaderName::from_static(HEADER), value)]))
         };
+        assert_eq!(parse_timeout(&HeaderMap::new()), Ok(None));
         for (text, time) in [
             ("2H", Duration::from_hours(2)),
             ("3M", Duration::from_mins(3)),
@@ -57,10 +69,10 @@ mod tests {
             ("6u", Duration::from_micros(6)),
             ("99999999n", Duration::from_nanos(99_999_999)),
         ] {
-            assert_eq!(parse(text), Some(time));
+            assert_eq!(parse(text), Ok(Some(time)));
         }
         for bad in ["", "S", "1", "1s", "-1S", "123456789n", "1.5S", "é"] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(parse(bad), Err(Malformed), "{bad}");
         }
     }
 
@@ -71,7 +83,7 @@ mod tests {
             let mut headers = HeaderMap::from_iter([(HeaderName::from_static(HEADER), "9H".parse().unwrap())]);
             format_timeout(&mut headers, remaining);
             prop_assert_eq!(headers.len(), 1, "the old timeout is replaced");
-            let sent = parse_timeout(&headers).unwrap();
+            let sent = parse_timeout(&headers).unwrap().unwrap();
             prop_assert!(sent <= remaining);
             prop_assert!(remaining.as_secs_f64() * 0.999 <= sent.as_secs_f64() + 1e-9);
         }

@@ -14,10 +14,17 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use super::*;
-use crate::{CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, MIN_FRAME_BYTES, Reply, Server, message_of};
+use crate::{
+    CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, MAX_REQUEST_HEADERS, MIN_FRAME_BYTES, Reply, Server, message_of,
+};
 use porch_fn_lifecycle::health::Health;
 
-const OPTIONS: Options = Options { max_age: None, max_connections: 3, max_frame_bytes: MIN_FRAME_BYTES };
+const OPTIONS: Options = Options {
+    max_age: None,
+    max_connections: 3,
+    max_frame_bytes: MIN_FRAME_BYTES,
+    max_streams: STREAMS_OF_CALLERS,
+};
 /// Size of each part of an answer, in bytes.
 const PART: usize = 16 * 1024;
 
@@ -58,6 +65,7 @@ impl TestServer {
         let inflight = Inflight::new(1 << 30, Hop::Router);
         let options = crate::Options {
             max_message: 1 << 20,
+            max_headers: MAX_REQUEST_HEADERS,
             default_timeout: Duration::from_hours(1),
             max_timeout: Duration::from_mins(30),
             inflight: Some(Arc::clone(&inflight)),
@@ -92,14 +100,10 @@ impl TestServer {
     async fn connect(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
         let activity = Activity::new();
-        self.tasks.spawn(connection(
-            Box::new(served),
-            MIN_FRAME_BYTES,
-            None,
-            activity,
-            self.handler(),
-            self.drain.clone(),
-        ));
+        let (handler, drain) = (self.handler(), self.drain.clone());
+        self.tasks.spawn(async move {
+            let _ = connection(Box::new(served), OPTIONS, None, activity, handler, drain).await;
+        });
         handshake(stream, window).await
     }
 }
@@ -182,15 +186,15 @@ async fn a_caller_that_stops_sending_its_message_gets_an_error() {
     let (answer, mut body) = sender.send_request(head(""), false).unwrap();
     let slow = tokio::spawn(async move {
         // One byte restarts the time limit.
-        sleep(Duration::from_secs(29)).await;
+        sleep(Duration::from_secs(4)).await;
         body.send_data(Bytes::from_static(&[0]), false).unwrap();
         body
     });
     let answer = answer.await.unwrap();
-    assert_eq!(began.elapsed().as_secs(), 59);
+    assert_eq!(began.elapsed().as_secs(), 9);
     assert_eq!(crate::code_of(answer.headers()), Some(Code::DeadlineExceeded));
     let text = message_of(answer.headers());
-    assert!(text.starts_with("no bytes of the message arrived for 30s"), "{text}");
+    assert!(text.starts_with("no bytes of the message arrived for 5s"), "{text}");
     drop(slow);
 }
 
@@ -210,7 +214,7 @@ async fn a_deadline_beyond_the_maximum_is_shortened() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_read_is_dropped() {
-    for (parts, window) in [(64, 0), (64, 1), (64, 65_535), (2, 1), (2, 32_767)] {
+    for (parts, window) in [(64, 0), (64, 1), (64, 65_535), (2, 1), (2, 32_767), (1, 0), (1, 5)] {
         let mut server = TestServer::with_parts(parts);
         let (mut sender, _connection) = server.connect(window).await;
         let mut answer = call(&mut sender).await;
@@ -226,21 +230,22 @@ async fn an_answer_that_is_not_read_is_dropped() {
             }
         };
         assert_eq!((read, error.reason()), (window as usize, Some(Reason::CANCEL)));
-        assert_eq!(began.elapsed().as_secs(), 60);
+        assert!((60..=66).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+        // The connection's task removes it.
+        sleep(Duration::from_secs(1)).await;
         assert_eq!(server.inflight.held(), 0);
     }
 }
 
-/// The server does not drop a small answer. The answer ends when the drain closes its connection.
 #[tokio::test(start_paused = true)]
-async fn a_small_answer_that_is_not_read_does_not_delay_a_drain() {
+async fn a_small_answer_that_is_not_read_delays_a_drain_for_no_longer_than_that() {
     let mut server = TestServer::new();
     let (mut sender, mut connection) = server.connect(1).await;
     let answer = call(&mut sender).await;
     let began = Instant::now();
     server.signal.drain();
     connection.join_next().await.unwrap().unwrap();
-    assert!(began.elapsed().as_secs() <= 60, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() <= 70, "{:?}", began.elapsed());
     drop(answer);
 }
 

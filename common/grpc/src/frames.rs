@@ -1,0 +1,212 @@
+//! Counts the frames of an HTTP/2 byte stream, below the library that decodes them. Pure: time is an
+//! argument.
+//!
+//! Frames that carry no call cost the receiver work and the sender nothing: a change of the window
+//! costs it a visit of each stream. The library neither counts them nor stops to let other tasks run.
+//! <https://www.rfc-editor.org/rfc/rfc9113#section-10.5>
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The bytes that a client sends before its first frame.
+pub(crate) const PREFACE: usize = 24;
+/// Length of a frame's header: three bytes of length, type, flags, and four bytes of stream.
+const HEADER: usize = 9;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const ACK: u8 = 1;
+
+/// A peer that does more than the limits below in this time is ended.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Changes of settings. gRPC libraries change them once per connection, and grpc-go up to eight times
+/// more while it measures the connection.
+const MAX_SETTINGS: u32 = 20;
+/// Frames without progress of a call.
+const MAX_CONTROL: u32 = 1000;
+
+/// Follows a byte stream from frame to frame.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    /// The header of the next frame, as far as it is here.
+    header: [u8; HEADER],
+    filled: usize,
+    /// Bytes until the next header.
+    skip: usize,
+}
+
+/// What a frame is to those who count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Headers, or data: a call makes progress.
+    Progress,
+    /// New settings.
+    Settings,
+    /// Everything else.
+    Control,
+}
+
+/// The frames of a peer in the last [`WINDOW`].
+#[derive(Debug)]
+pub(crate) struct Tally {
+    since: Instant,
+    settings: u32,
+    control: u32,
+}
+
+// === impl Frames ===
+
+impl Frames {
+    /// Begins after `skip` bytes.
+    pub(crate) fn new(skip: usize) -> Self {
+        Self { skip, ..Self::default() }
+    }
+
+    /// Follows the stream to the end of `bytes`, or to the header of a frame after which `count` asks
+    /// to stop. Returns how many bytes these are.
+    pub(crate) fn follow(&mut self, bytes: &[u8], mut count: impl FnMut(Kind) -> bool) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = bytes.len() - at;
+            if self.skip > 0 {
+                let step = self.skip.min(rest);
+                self.skip -= step;
+                at += step;
+                continue;
+            }
+            let step = (HEADER - self.filled).min(rest);
+            self.header[self.filled..self.filled + step].copy_from_slice(&bytes[at..at + step]);
+            self.filled += step;
+            at += step;
+            if self.filled < HEADER {
+                break;
+            }
+            let [first, second, third, kind, flags, ..] = self.header;
+            self.filled = 0;
+            self.skip = u32::from_be_bytes([0, first, second, third]) as usize;
+            let kind = match kind {
+                HEADERS => Kind::Progress,
+                DATA if self.skip > 0 => Kind::Progress,
+                SETTINGS if flags & ACK == 0 => Kind::Settings,
+                _ => Kind::Control,
+            };
+            if count(kind) {
+                break;
+            }
+        }
+        at
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { since: now, settings: 0, control: 0 }
+    }
+
+    /// A call has made progress, in either direction.
+    pub(crate) fn progress(&mut self) {
+        self.control = 0;
+    }
+
+    /// Counts a frame of the peer. Returns whether the peer sends too many.
+    pub(crate) fn is_flooded_by(&mut self, kind: Kind, now: Instant) -> bool {
+        if now.duration_since(self.since) >= WINDOW {
+            *self = Self::new(now);
+        }
+        match kind {
+            Kind::Progress => self.progress(),
+            Kind::Settings => self.settings += 1,
+            Kind::Control => self.control += 1,
+        }
+        self.settings > MAX_SETTINGS || self.control > MAX_CONTROL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
+        let [.., first, second, third] = length.to_be_bytes();
+        let mut bytes = vec![first, second, third, kind, flags, 0, 0, 0, 1];
+        // Payloads that look like headers of frames.
+        bytes.extend((0..length).map(|byte| byte as u8 % 7));
+        bytes
+    }
+
+    const FRAMES: [(u8, u8, usize, Kind); 8] = [
+        (DATA, 0, 0, Kind::Control),
+        (DATA, 1, 1, Kind::Progress),
+        (DATA, 0, 70_000, Kind::Progress),
+        (HEADERS, 4, 30, Kind::Progress),
+        (SETTINGS, 0, 6, Kind::Settings),
+        (SETTINGS, ACK, 0, Kind::Control),
+        (8, 0, 4, Kind::Control),
+        (200, 9, 9, Kind::Control),
+    ];
+
+    proptest! {
+        #[test]
+        fn frames_are_found_in_any_pieces(
+            which in prop::collection::vec(0..FRAMES.len(), 0..20),
+            pieces in prop::collection::vec(1usize..300, 1..50),
+            pause in 1usize..5,
+        ) {
+            let frames: Vec<_> = which.into_iter().map(|number| FRAMES[number]).collect();
+            let mut bytes = vec![b'P'; PREFACE];
+            bytes.extend(frames.iter().flat_map(|(kind, flags, length, _)| frame(*kind, *flags, *length)));
+            let (mut found, mut follower) = (Vec::new(), Frames::new(PREFACE));
+            let mut rest = &bytes[..];
+            let mut pieces = pieces.iter().cycle();
+            while !rest.is_empty() {
+                let piece = &rest[..rest.len().min(*pieces.next().unwrap())];
+                let taken = follower.follow(piece, |kind| {
+                    found.push(kind);
+                    found.len() % pause == 0
+                });
+                prop_assert!(taken > 0);
+                rest = &rest[taken..];
+            }
+            prop_assert_eq!(found, frames.iter().map(|(.., kind)| *kind).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn only_frames_without_progress_are_a_flood() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut tally = Tally::new(start);
+        for _ in 0..MAX_CONTROL {
+            assert!(!tally.is_flooded_by(Kind::Control, after(1)));
+        }
+        assert!(!tally.is_flooded_by(Kind::Progress, after(1)));
+        for _ in 0..MAX_CONTROL {
+            assert!(!tally.is_flooded_by(Kind::Control, after(2)));
+        }
+        tally.progress();
+        for _ in 0..MAX_CONTROL {
+            assert!(!tally.is_flooded_by(Kind::Control, after(9)));
+        }
+        assert!(!tally.is_flooded_by(Kind::Control, after(10)), "another window");
+        for _ in 0..MAX_CONTROL - 1 {
+            assert!(!tally.is_flooded_by(Kind::Control, after(11)));
+        }
+        assert!(tally.is_flooded_by(Kind::Control, after(11)));
+    }
+
+    #[test]
+    fn progress_does_not_pay_for_settings() {
+        let mut tally = Tally::new(Instant::now());
+        let now = Instant::now();
+        for number in 0..=MAX_SETTINGS {
+            tally.progress();
+            assert_eq!(tally.is_flooded_by(Kind::Settings, now), number == MAX_SETTINGS);
+        }
+    }
+}
