@@ -13,7 +13,7 @@ use porch_fn_discovery::{LiveMembership, SetupError, Snapshot};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::serve;
-use porch_fn_grpc::{Hop, Inflight, Server, inflight_limit};
+use porch_fn_grpc::{Hop, Inflight, MAX_REQUEST_HEADERS, Server, inflight_limit};
 use porch_fn_image::{AllowedImages, PatternError};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
@@ -152,6 +152,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
 
     let options = porch_fn_grpc::Options {
         max_message: flags.server.max_request_body_size,
+        max_headers: MAX_REQUEST_HEADERS,
         default_timeout: flags.server.request_timeout.into(),
         max_timeout: flags.server.max_timeout.into(),
         inflight: Some(inflight),
@@ -169,6 +170,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         max_age: Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero()),
         max_connections: flags.server.max_connections.get(),
         max_frame_bytes: porch_fn_grpc::MIN_FRAME_BYTES,
+        max_streams: serve::STREAMS_OF_CALLERS,
     };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
 

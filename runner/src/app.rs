@@ -17,7 +17,9 @@ use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_admin::{Admin, JSON, Page, query_value};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
-use porch_fn_grpc::{Body, Hop, Inflight, Options, Server, inflight_limit, serve};
+use porch_fn_grpc::{
+    ADDED_HEADERS, Hop, Inflight, MAX_REQUEST_HEADERS, Options, Server, inflight_limit, serve,
+};
 use porch_fn_image::Image;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
@@ -30,7 +32,6 @@ use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
-use tower_service::Service;
 
 use self::pods::PodParts;
 use crate::describe::{Describe, MAX_ANSWERS, config};
@@ -167,6 +168,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     });
     let options = Options {
         max_message: flags.server.max_request_body_size,
+        max_headers: MAX_REQUEST_HEADERS + ADDED_HEADERS,
         default_timeout: flags.server.request_timeout.into(),
         max_timeout: flags.server.max_timeout.into(),
         inflight: Some(inflight),
@@ -178,13 +180,13 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
     };
     let server = Server::new(runner, &health, options);
     let handler = move |request: http::Request<_>| {
-        let (server, mut describe) = (Arc::clone(&server), describe.clone());
+        let (server, describe) = (Arc::clone(&server), describe.clone());
         async move {
-            if !request.uri().path().starts_with(SHARD_PATHS) {
-                return server.handle(request).await;
+            if request.uri().path().starts_with(SHARD_PATHS) {
+                server.beside(describe, request).await
+            } else {
+                server.handle(request).await
             }
-            let Ok(described) = describe.call(request).await;
-            described.map(Body::Tonic)
         }
     };
     let listening = serve::Options::between_hops(flags.server.max_connections.get());

@@ -266,6 +266,11 @@ impl Sender {
         self.status.is_closed.load(Ordering::Acquire)
     }
 
+    /// No further request may use the connection.
+    pub(crate) fn close(&self) {
+        self.status.is_closed.store(true, Ordering::Release);
+    }
+
     /// Whether the connection was closed because the peer did not answer a ping.
     pub(crate) fn is_silent(&self) -> bool {
         self.status.is_silent.load(Ordering::Acquire)
@@ -282,7 +287,7 @@ impl Sender {
     ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
         let sent = self.try_send(request, message).await;
         if sent.is_err() {
-            self.status.is_closed.store(true, Ordering::Release);
+            self.close();
         }
         sent
     }

@@ -8,7 +8,7 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, uri::PathAndQuery};
 use porch_fn_grpc::{
     Arrived, Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes,
     receive,
@@ -125,6 +125,15 @@ pub async fn call(
         sent => sent?,
     };
     let (head, body) = response.into_parts();
+    if head.status != StatusCode::OK && code_of(&head.headers).is_none() {
+        // The peer or a proxy refused this call, and the connection is as good as before. Two statuses
+        // say that the call was not begun.
+        let reply = match head.status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Reply::shed,
+            _ => Reply::failed,
+        };
+        return Ok(reply(code_of_http(head.status), &format!("the next hop answered {}", head.status)));
+    }
     let mut answer = Charge::default();
     let head_bytes = header_bytes(&head.headers);
     let charged = |arrived| match arrived {
@@ -187,8 +196,28 @@ async fn send(
     let (response, _stream) = sender.send(request, Some(message)).await.map_err(|_| CallError::NotSent)?;
     match response.await {
         Ok(response) => Ok(response.map(Incoming::from)),
-        Err(error) if was_refused(&error) => Err(CallError::NotSent),
+        Err(error) if was_refused(&error) => {
+            // After a GOAWAY, the next request needs another connection.
+            if error.is_go_away() {
+                sender.close();
+            }
+            Err(CallError::NotSent)
+        }
         Err(error) => Err(CallError::broken(error, sender)),
+    }
+}
+
+/// The code for a status of HTTP, as in all gRPC libraries.
+/// <https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md>
+fn code_of_http(status: StatusCode) -> Code {
+    match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        431 => Code::ResourceExhausted,
+        429 | 502 | 503 | 504 => Code::Unavailable,
+        _ => Code::Unknown,
     }
 }
 

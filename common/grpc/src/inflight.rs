@@ -42,6 +42,8 @@ pub enum Hop {
     Router,
     /// After a refusal, the router tries another runner.
     Runner,
+    /// After a refusal, the runner tries another pod.
+    Wrapper,
 }
 
 /// Why a message was refused: the limit that it would exceed, or its slowness.
@@ -125,7 +127,11 @@ impl Why {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { why, limit, hop } = self;
-        let hop = if *hop == Hop::Router { "router" } else { "runner" };
+        let (hop, remedy) = match hop {
+            Hop::Router => ("router", "--max-inflight-bytes or the number of routers"),
+            Hop::Runner => ("runner", "--max-inflight-bytes or the number of runners"),
+            Hop::Wrapper => ("pod", "--max-parallel-pods-per-function"),
+        };
         let what = match why {
             Why::Limit => {
                 format!("too many bytes in flight: {limit} bytes of messages are the limit of this {hop}")
@@ -143,7 +149,7 @@ impl fmt::Display for Refused {
                  needed the room"
             ),
         };
-        write!(f, "{what}; retry later, or raise --max-inflight-bytes or the number of {hop}s")
+        write!(f, "{what}; retry later, or raise {remedy}")
     }
 }
 
@@ -153,7 +159,7 @@ impl Refused {
     /// Whether the previous hop may send the call elsewhere. After a refused answer it may not,
     /// because the function has run already and must not run twice.
     pub(super) fn is_shed(&self) -> bool {
-        self.hop == Hop::Runner && self.why != Why::Answer
+        self.hop != Hop::Router && self.why != Why::Answer
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use porch_fn_flags::Ignored;
 use porch_fn_grpc::listen::{ListenError, Listener, listen};
 use porch_fn_grpc::serve;
-use porch_fn_grpc::{Places, Server};
+use porch_fn_grpc::{ADDED_HEADERS, CALL_OVERHEAD, Hop, Inflight, MAX_REQUEST_HEADERS, Places, Server};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
@@ -78,13 +78,15 @@ fn serve_on(
         "{max_calls} calls already run in this function's pod: retry later, raise \
          --max-parallel-pods-per-function, or raise the wrapper-server's --max-concurrent-calls"
     );
+    // `places` limits the calls that run. This limits those whose messages are not complete.
+    let limit = flags.max_request_body_size.saturating_add(CALL_OVERHEAD).saturating_mul(max_calls.max(2));
     let options = porch_fn_grpc::Options {
         max_message: flags.max_request_body_size,
+        max_headers: MAX_REQUEST_HEADERS + ADDED_HEADERS,
         default_timeout: flags.request_timeout.into(),
         // The runner sets the deadlines.
         max_timeout: Duration::MAX,
-        // `places` limits the number of calls, and thereby the bytes in flight.
-        inflight: None,
+        inflight: Some(Inflight::new(limit, Hop::Wrapper)),
         places: Some(Places::new(max_calls, refusal)),
         report_load: false,
         observer: None,

@@ -15,7 +15,8 @@ use tonic::Code;
 
 use super::*;
 use crate::{
-    CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, MAX_REQUEST_HEADERS, MIN_FRAME_BYTES, Reply, Server, message_of,
+    CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, MAX_REQUEST_HEADERS, MIN_FRAME_BYTES, Reply, Server,
+    message_of,
 };
 use porch_fn_lifecycle::health::Health;
 

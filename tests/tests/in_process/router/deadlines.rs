@@ -26,8 +26,6 @@ async fn an_expired_deadline_ends_the_call_and_cancels_it_at_the_runner() {
     for (flag, fields, text) in [
         ("--request-timeout=1h", &[("grpc-timeout", "200m")][..], "context deadline exceeded"),
         ("--request-timeout=200ms", &[], of_flag),
-        // A malformed deadline is ignored, as in other gRPC servers.
-        ("--request-timeout=200ms", &[("grpc-timeout", "soon")], of_flag),
     ] {
         let fleet = held(&[flag]).await;
         let raw = fleet.raw().await;
@@ -36,7 +34,7 @@ async fn an_expired_deadline_ends_the_call_and_cancels_it_at_the_runner() {
         assert_eq!((answer.code(), answer.message().as_str()), (Code::DeadlineExceeded, text));
         assert!(started.elapsed() >= limit, "{:?}", started.elapsed());
         let log = fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
-        let sent = parse_timeout(&log.calls[0].headers);
+        let sent = parse_timeout(&log.calls[0].headers).unwrap();
         assert!(sent.is_some_and(|sent| sent <= limit), "{sent:?}");
         fleet.wait_calls(0).await;
         fleet.wait_metric("porch_fn_router_calls_total{code=\"DEADLINE_EXCEEDED\"}", 1).await;
@@ -92,4 +90,15 @@ async fn a_cancelled_call_is_cancelled_at_the_runner() {
     fleet.wait_calls(0).await;
     fleet.wait_metric("porch_fn_router_calls_total{code=\"CANCELLED\"}", 2).await;
     fleet.wait_all("healthy").await;
+}
+
+#[tokio::test]
+async fn a_malformed_deadline_is_refused_as_by_grpc_go() {
+    let fleet = Fleet::of(1).await;
+    for malformed in ["soon", "", "123456789S", "-1S"] {
+        let answer = fleet.raw().await.call(&[("grpc-timeout", malformed)], framed(IMAGE, "package")).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (400, Code::Internal), "{malformed:?}");
+        assert!(answer.message().starts_with("malformed grpc-timeout"), "{}", answer.message());
+    }
+    assert_eq!(fleet.taken(), [0]);
 }

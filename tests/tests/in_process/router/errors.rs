@@ -93,13 +93,14 @@ async fn malformed_requests_are_refused_with_the_reason() {
 async fn unknown_methods_and_content_types_are_refused_with_the_reason() {
     let fleet = Fleet::of(1).await;
     let raw = fleet.raw().await;
-    let no_call = "not a gRPC call: POST with content-type application/grpc is expected";
+    let no_post = "received a request with method GET, which should be POST";
+    let no_grpc = "invalid gRPC request content-type: application/grpc is expected";
     let unknown = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction";
     let cases: [(&str, &str, &str, Code, &str); 7] = [
-        ("GET", PATH, "application/grpc", Code::Internal, no_call),
-        ("POST", PATH, "application/json", Code::Internal, no_call),
-        ("POST", PATH, "application/grpcx", Code::Internal, no_call),
-        ("POST", PATH, "", Code::Internal, no_call),
+        ("GET", PATH, "application/grpc", Code::Internal, no_post),
+        ("POST", PATH, "application/json", Code::InvalidArgument, no_grpc),
+        ("POST", PATH, "application/grpcx", Code::InvalidArgument, no_grpc),
+        ("POST", PATH, "", Code::InvalidArgument, no_grpc),
         ("POST", "/evaluator.FunctionEvaluator/Other", "application/grpc", Code::Unimplemented, unknown),
         ("POST", "/", "application/grpc", Code::Unimplemented, unknown),
         ("POST", "/grpc.health.v1.Health/Other", "application/grpc", Code::Unimplemented, ""),
