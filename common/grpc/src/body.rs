@@ -15,6 +15,7 @@ use crate::unwritten::UNREAD;
 
 /// A body to send.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are messages")]
 pub enum Body {
     /// A message as slices, with its trailers.
     Message(Message),

@@ -27,6 +27,7 @@ use porch_fn_lifecycle::drain;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use self::connections::Connections;
@@ -125,13 +126,15 @@ pub async fn serve<H, F>(
                 // The age is random, so that connections that were opened together do not end
                 // together.
                 let age = options.max_age.map(|age| spread(age, 0.9..1.1));
-                let activity = Activity::new();
+                let (activity, ending) = (Activity::new(), CancellationToken::new());
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
                 let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
+                let ended_here = ending.clone();
                 let served = async move {
                     match admit(stream, accept, drain.clone()).await {
                         Ok(Some(stream)) => {
-                            let ended = connection(stream, options, age, watched, handler, drain).await;
+                            let ended =
+                                connection(stream, options, age, watched, ended_here, handler, drain).await;
                             if let Err(flood) = ended
                                 && refusals.may_log("flood".to_owned())
                             {
@@ -142,7 +145,7 @@ pub async fn serve<H, F>(
                         Err(error) => refusals.log_tls(peer, &error),
                     }
                 };
-                open.push(activity, connections.spawn(served.instrument(span)));
+                open.push(activity, ending, connections.spawn(served.instrument(span)));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
@@ -239,6 +242,7 @@ async fn connection<H, F>(
     options: Options,
     age: Option<Duration>,
     activity: Arc<Activity>,
+    ending: CancellationToken,
     handler: H,
     mut drain: drain::Watch,
 ) -> Result<(), Flood>
@@ -258,7 +262,10 @@ where
         };
         match connected {
             Ok(connection) => connection,
-            Err(error) => return log_end(&error),
+            Err(error) => {
+                log_end(&error);
+                return Ok(());
+            }
         }
     };
     let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
@@ -283,7 +290,10 @@ where
                         let answer = Box::pin(handler(request.map(Incoming::from)));
                         tokio::spawn(respond(answer, reply, Open::new(&activity), Arc::clone(&unwritten)));
                     }
-                    Ok(Some(Err(error))) => return log_end(&error),
+                    Ok(Some(Err(error))) => {
+                        log_end(&error);
+                        return Ok(());
+                    }
                     Ok(None) => return Ok(()),
                     Err(flood) => {
                         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
@@ -298,7 +308,7 @@ where
                 unwritten.reset_overdue(now);
                 look.as_mut().reset(now + LOOK);
             }
-            () = async { tokio::select! { () = drain.draining() => (), Some(()) = &mut old => () } }, if ending_since.is_none() => {
+            () = async { tokio::select! { () = drain.draining() => (), () = ending.cancelled() => (), Some(()) = &mut old => () } }, if ending_since.is_none() => {
                 connection.graceful_shutdown();
                 ending_since = Some(Instant::now());
             }
@@ -308,9 +318,8 @@ where
     }
 }
 
-fn log_end(error: &h2::Error) -> Result<(), Flood> {
+fn log_end(error: &h2::Error) {
     tracing::debug!(%error, "connection ended");
-    Ok(())
 }
 
 /// Completes when the peer's preface has arrived.

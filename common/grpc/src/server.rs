@@ -197,12 +197,12 @@ impl<E: Evaluate> Server<E> {
             Err(refusal) => return refusal.into_response(),
         };
         let ends_by = Instant::now() + SMALL_TIME;
-        let read = timeout_at(ends_by, self.read(&head.headers, body, SMALL_MESSAGE)).await;
-        let read = read.unwrap_or_else(|_| Err(refuse_body(ReceiveError::Silent(SMALL_TIME))));
-        let (framed, _, _charge) = match read {
-            Ok(read) => read,
-            Err(reply) => return reply.into_response(ends_by),
-        };
+        let (framed, _, _charge) =
+            match timeout_at(ends_by, self.read(&head.headers, body, SMALL_MESSAGE)).await {
+                Ok(Ok(read)) => read,
+                Ok(Err(reply)) => return reply.into_response(ends_by),
+                Err(_) => return refuse_body(ReceiveError::Silent(SMALL_TIME)).into_response(ends_by),
+            };
         let is_stream = head.uri.path().ends_with("/Watch");
         let request = Request::from_parts(head, TonicBody::new(Full::new(framed.contiguous())));
         let answer = service.call(request);
@@ -217,7 +217,7 @@ impl<E: Evaluate> Server<E> {
     }
 
     /// Checks what comes before the message, like grpc-go. Returns the time that the caller waits.
-    fn admit(&self, head: &Parts) -> Result<Option<Duration>, Refusal> {
+    fn admit(&self, head: &Parts) -> Result<Option<Duration>, Box<Refusal>> {
         let Parts { method, uri, headers, .. } = head;
         if !is_grpc(headers) {
             let text = "invalid gRPC request content-type: application/grpc is expected";
@@ -348,8 +348,8 @@ struct Refusal {
 }
 
 impl Refusal {
-    fn new(http: StatusCode, code: Code, text: &str) -> Self {
-        Self { http, reply: Reply::failed(code, text) }
+    fn new(http: StatusCode, code: Code, text: &str) -> Box<Self> {
+        Box::new(Self { http, reply: Reply::failed(code, text) })
     }
 
     fn into_response(self) -> Response<Body> {

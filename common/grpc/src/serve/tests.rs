@@ -103,7 +103,16 @@ impl TestServer {
         let activity = Activity::new();
         let (handler, drain) = (self.handler(), self.drain.clone());
         self.tasks.spawn(async move {
-            let _ = connection(Box::new(served), OPTIONS, None, activity, handler, drain).await;
+            let _ = connection(
+                Box::new(served),
+                OPTIONS,
+                None,
+                activity,
+                CancellationToken::new(),
+                handler,
+                drain,
+            )
+            .await;
         });
         handshake(stream, window).await
     }
@@ -266,4 +275,94 @@ async fn an_answer_that_is_read_slowly_arrives() {
     assert_eq!(read, PART * PARTS);
     assert_eq!(crate::code_of(&answer.trailers().await.unwrap().unwrap()), Some(Code::Ok));
     assert!(server.inflight.held() < CALL_OVERHEAD);
+}
+
+/// Sends these bytes after the preface and the first settings. Returns the reason of the connection's
+/// end, if the server ends it with one.
+async fn flood(frame: &[u8], count: usize) -> Option<u32> {
+    let mut server = TestServer::new();
+    let (mut stream, served) = duplex(1 << 20);
+    let (handler, drain) = (server.handler(), server.drain.clone());
+    server.tasks.spawn(async move {
+        let _ = connection(
+            Box::new(served),
+            OPTIONS,
+            None,
+            Activity::new(),
+            CancellationToken::new(),
+            handler,
+            drain,
+        )
+        .await;
+    });
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    stream.write_all(&frame.repeat(count)).await.unwrap();
+    loop {
+        let mut head = [0; 9];
+        match timeout(Duration::from_secs(5), stream.read_exact(&mut head)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return None,
+        }
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).await.unwrap();
+        if head[3] == 7 {
+            return Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_floods_is_ended() {
+    let calm = Some(u32::from(Reason::ENHANCE_YOUR_CALM));
+    let window = [&[0, 0, 6, 4, 0, 0, 0, 0, 0][..], &[0, 4, 0, 0, 1, 0]].concat();
+    let ping = [&[0, 0, 8, 6, 0, 0, 0, 0, 0][..], &[0; 8]].concat();
+    let update = [&[0, 0, 4, 8, 0, 0, 0, 0, 0][..], &[0, 0, 0, 1]].concat();
+    let priority = [&[0, 0, 5, 2, 0, 0, 0, 0, 1][..], &[0; 5]].concat();
+    let unknown = [0, 0, 0, 99, 0, 0, 0, 0, 0];
+    for (what, frame, allowed) in [
+        ("settings", &window[..], 19),
+        ("pings", &ping, 1000),
+        ("window updates", &update, 1000),
+        ("priorities", &priority, 1000),
+        ("unknown frames", &unknown, 1000),
+    ] {
+        assert_eq!(flood(frame, allowed).await, None, "{what}");
+        assert_eq!(flood(frame, allowed + 2).await, calm, "{what}");
+    }
+}
+
+/// A caller takes an answer of tonic through any window, and a half-sent request ends soon.
+#[tokio::test(start_paused = true)]
+async fn other_services_have_the_same_limits() {
+    let mut server = TestServer::new();
+    let (mut sender, _connection) = server.connect(1).await;
+    let health = |path: &str| {
+        let request = Request::post(format!("http://a/grpc.health.v1.Health/{path}"));
+        request.header("content-type", "application/grpc").body(()).unwrap()
+    };
+    for sent in [&[][..], &[0], &[0, 0, 0, 0, 9, 1]] {
+        for path in ["Check", "Watch"] {
+            let began = Instant::now();
+            let (answer, mut body) = sender.send_request(health(path), false).unwrap();
+            body.send_data(Bytes::copy_from_slice(sent), false).unwrap();
+            let answer = answer.await.unwrap();
+            assert_eq!(crate::code_of(answer.headers()), Some(Code::DeadlineExceeded), "{path}");
+            assert!(began.elapsed() < Duration::from_secs(6), "{path}: {:?}", began.elapsed());
+        }
+    }
+    let (answer, mut body) = sender.send_request(health("Check"), false).unwrap();
+    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 0]), true).unwrap();
+    let mut answer = answer.await.unwrap().into_body();
+    let mut received = Vec::new();
+    while let Some(data) = answer.data().await {
+        received.extend(data.unwrap());
+        answer.flow_control().release_capacity(1).unwrap();
+    }
+    assert_eq!(received, [0, 0, 0, 0, 2, 8, 2], "NOT_SERVING, byte by byte");
+    assert_eq!(crate::code_of(&answer.trailers().await.unwrap().unwrap()), Some(Code::Ok));
+    let (answer, mut body) = sender.send_request(health("Check"), false).unwrap();
+    body.send_data(Bytes::from_static(&[0, 0, 1, 0, 1]), false).unwrap();
+    let refused = answer.await.unwrap();
+    assert_eq!(crate::code_of(refused.headers()), Some(Code::ResourceExhausted), "{refused:?}");
 }
