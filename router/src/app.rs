@@ -166,19 +166,26 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         let server = Arc::clone(&server);
         async move { server.handle(request).await }
     };
-    let listening = serve::Options {
-        max_age: Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero()),
-        max_connections: flags.server.max_connections.get(),
-        max_frame_bytes: porch_fn_grpc::MIN_FRAME_BYTES,
-        max_streams: serve::STREAMS_OF_CALLERS,
-    };
-    tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
+    tasks.keep(
+        tracing::info_span!("serve"),
+        serve::serve(listener, acceptor, of_callers(&flags), handler, drain),
+    );
 
     let drain_times = DrainTimes::of(&flags.server);
     let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
     let at_end = flush.into_iter().collect();
     let (address, admin_address) = (Some(address), Some(admin_address));
     Ok(App { address, admin_address, health, signal, drain_times, tasks, at_end })
+}
+
+/// The limits of callers' connections.
+fn of_callers(flags: &Flags) -> serve::Options {
+    serve::Options {
+        max_age: Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero()),
+        max_connections: flags.server.max_connections.get(),
+        max_frame_bytes: porch_fn_grpc::MIN_FRAME_BYTES,
+        max_streams: serve::STREAMS_OF_CALLERS,
+    }
 }
 
 /// Discovers the other routers, if the flags enable it.
