@@ -23,7 +23,7 @@ pub struct Received {
 
 /// [`receive`] calls `arrived` for the prefix, and again after each further part of at least this
 /// size, in bytes.
-const PART: usize = 256 * 1024;
+const PART: usize = 16 * 1024;
 
 /// Why a body was not received.
 #[derive(Debug, thiserror::Error)]

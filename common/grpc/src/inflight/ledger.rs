@@ -16,8 +16,9 @@ use tokio::time::Instant;
 
 use super::Why;
 
-/// If a message makes no progress for this long, its call may lose its place.
-const GRACE: Duration = Duration::from_millis(500);
+/// If a part of a message, which has 16 KiB, takes longer than this, its call may lose its place. So a
+/// sender of 16 KiB/s keeps it.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The key of a call whose message is not complete: the time when the message becomes overdue, and
 /// a unique number. The time is `None` while the call has sent only headers.
@@ -259,14 +260,14 @@ mod tests {
         };
         let silent = announce(&mut ledger, 0, 390, 0).unwrap();
         let arriving = announce(&mut ledger, 1, 290, 100).unwrap();
-        assert_eq!(announce(&mut ledger, 2, 390, 499), Err(Why::Limit));
+        assert_eq!(announce(&mut ledger, 2, 390, 999), Err(Why::Limit));
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![]), "a refused call holds no bytes");
-        let arriving = ledger.progress(arriving, at(499)).unwrap();
-        let third = announce(&mut ledger, 3, 390, 500).unwrap();
+        let arriving = ledger.progress(arriving, at(999)).unwrap();
+        let third = announce(&mut ledger, 3, 390, 1000).unwrap();
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![0]));
-        assert_eq!((ledger.received(silent), ledger.progress(silent, at(501))), (None, Err(Why::Slow)));
-        assert_eq!(ledger.take(400, None, at(998)), Err(Why::Limit));
-        // Calls 1 and 3 become overdue at 999 ms and 1,000 ms. Call 1's message is complete before
+        assert_eq!((ledger.received(silent), ledger.progress(silent, at(1001))), (None, Err(Why::Slow)));
+        assert_eq!(ledger.take(400, None, at(1998)), Err(Why::Limit));
+        // Calls 1 and 3 become overdue at 1,999 ms and 2,000 ms. Call 1's message is complete before
         // that, and call 3's is not.
         assert_eq!(ledger.received(arriving), Some(300));
         assert_eq!(ledger.take(701, None, at(5000)), Err(Why::Limit));
