@@ -25,6 +25,7 @@
 //! and it answers a probe. If it becomes unavailable meanwhile, it cools down instead, at least
 //! until the end of the ejection.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use strum::{IntoStaticStr, VariantArray};
@@ -35,8 +36,12 @@ const COOLDOWN: Duration = Duration::from_secs(30);
 const MAX_EJECTION: Duration = Duration::from_mins(5);
 /// This long after a runner last became healthy, its earlier ejections no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
-/// Consecutive failures after which a runner is ejected.
-const MAX_FAILURES: u32 = 5;
+/// Streams lost in a row after which a runner is ejected.
+const MAX_LOST_STREAMS: u32 = 5;
+/// A runner that cannot reach the pods of this many images, for this long without a success, is
+/// ejected.
+const MAX_IMAGES: usize = 3;
+const MAX_UNREACHABLE: Duration = Duration::from_secs(30);
 /// Consecutive unanswered probes after which the runner counts as stalled. A single probe may be
 /// late because the machine is busy.
 const MAX_FAILED_PROBES: u32 = 2;
@@ -76,25 +81,25 @@ pub(crate) enum Observation {
     ProbeAnswered,
 }
 
-/// How a call failed, if the runner may be the cause.
+/// How a call failed, if the runner may be the cause. Failures of functions and registries are not
+/// among them: with another runner, such a call fails too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallFailure<'a> {
     /// The stream was refused or reset.
     Stream,
-    /// A call of this image was answered UNAVAILABLE or exceeded its deadline. The function itself
-    /// may be slow or may crash its pods, so failures of a single image do not eject a runner.
-    Answer(&'a str),
+    /// The runner refused a call of this image, because it cannot reach the pods. A single function
+    /// may crash its pods.
+    Pods(&'a str),
 }
 
-/// Consecutive failures of one runner.
+/// The failures of one runner since its last success.
 #[derive(Debug, Default)]
-struct ConsecutiveFailures {
-    count: u32,
-    /// At least one of the failures was [`CallFailure::Stream`].
-    stream: bool,
-    /// The image of the last [`CallFailure::Answer`].
-    image: Option<String>,
-    several_images: bool,
+struct Failures {
+    lost_streams: u32,
+    /// When the first call found no pods.
+    since: Option<Duration>,
+    /// Images without pods, at most [`MAX_IMAGES`].
+    images: BTreeSet<String>,
 }
 
 /// The health of one runner. Times are durations since an origin of the caller's choice.
@@ -111,7 +116,7 @@ pub(crate) struct RunnerHealth {
     /// End of the ejection. An outage of the runner does not shorten the ejection.
     ejected_until: Duration,
     healthy_since: Duration,
-    failures: ConsecutiveFailures,
+    failures: Failures,
     /// Unanswered probes since the runner last answered a call or a probe.
     failed_probes: u32,
 }
@@ -195,17 +200,17 @@ impl RunnerHealth {
     }
 
     /// Counts a failed call. Returns true if the runner must be ejected.
-    pub(crate) fn record_failure(&mut self, failure: CallFailure<'_>) -> bool {
-        let failures = &mut self.failures;
-        failures.count = failures.count.saturating_add(1);
+    pub(crate) fn record_failure(&mut self, failure: CallFailure<'_>, now: Duration) -> bool {
+        let Failures { lost_streams, since, images } = &mut self.failures;
         match failure {
-            CallFailure::Stream => failures.stream = true,
-            CallFailure::Answer(image) => {
-                let before = failures.image.replace(image.to_owned());
-                failures.several_images |= before.is_some_and(|before| before != image);
+            CallFailure::Stream => *lost_streams = lost_streams.saturating_add(1),
+            CallFailure::Pods(image) if images.len() < MAX_IMAGES => {
+                images.insert(image.to_owned());
             }
+            CallFailure::Pods(_) => {}
         }
-        failures.count >= MAX_FAILURES && (failures.stream || failures.several_images)
+        let lasts = now.saturating_sub(*since.get_or_insert(now));
+        *lost_streams >= MAX_LOST_STREAMS || (images.len() >= MAX_IMAGES && lasts >= MAX_UNREACHABLE)
     }
 
     /// Counts an unanswered probe. Returns true if the runner has stalled.
@@ -221,7 +226,7 @@ impl RunnerHealth {
 
     /// Records a successful call.
     pub(crate) fn record_success(&mut self) {
-        self.failures = ConsecutiveFailures::default();
+        self.failures = Failures::default();
     }
 
     fn change(&mut self, next: HealthState, now: Duration) -> Option<HealthState> {
@@ -229,7 +234,7 @@ impl RunnerHealth {
             return None;
         }
         // Failures of the previous state do not count in the next one.
-        self.failures = ConsecutiveFailures::default();
+        self.failures = Failures::default();
         if next == HealthState::Healthy {
             self.is_known = true;
             self.healthy_since = now;
@@ -357,20 +362,23 @@ mod tests {
     }
 
     #[test]
-    fn five_consecutive_failures_eject_a_runner_unless_all_are_of_one_image() {
-        use CallFailure::{Answer, Stream};
+    fn lost_streams_eject_a_runner_and_so_do_several_images_without_pods_that_last() {
+        use CallFailure::{Pods, Stream};
         for (failures, expected) in [
-            (&[Stream; 6][..], "....xx"),
-            (&[Answer("a"); 9], "........."),
-            (&[Answer("a"), Answer("b"), Answer("a"), Answer("a"), Answer("a")], "....x"),
-            (&[Answer("a"), Answer("a"), Answer("a"), Answer("a"), Stream], "....x"),
+            (&[(0, Stream); 6][..], "....xx"),
+            (&[(0, Pods("a")), (40, Pods("b")), (99, Pods("a"))], "..."),
+            (&[(0, Pods("a")), (1, Pods("b")), (2, Pods("c")), (29, Pods("d")), (30, Pods("a"))], "....x"),
+            (&[(0, Stream), (0, Stream), (0, Pods("a")), (1, Pods("b")), (30, Pods("c"))], "....x"),
         ] {
             let mut runner = RunnerHealth::new(false);
-            let ejects =
-                failures.iter().map(|&failure| if runner.record_failure(failure) { 'x' } else { '.' });
+            let ejects = failures.iter().map(
+                |&(at, failure)| {
+                    if runner.record_failure(failure, s(at)) { 'x' } else { '.' }
+                },
+            );
             assert_eq!(ejects.collect::<String>(), expected);
             runner.record_success();
-            assert!(!runner.record_failure(Stream), "a success resets the count");
+            assert!(!runner.record_failure(Stream, s(100)), "a success resets the count");
         }
     }
 

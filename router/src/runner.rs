@@ -233,10 +233,10 @@ impl Runner {
         std::mem::take(&mut self.record.lock().lost)
     }
 
-    /// Records a failure that the runner may have caused. Ejects the runner after several
-    /// consecutive failures, if `may_eject` allows it.
+    /// Records a failure that the runner may have caused. Ejects the runner after several in a row,
+    /// if `may_eject` allows it.
     pub(crate) fn record_failure(&self, failure: CallFailure<'_>, may_eject: impl FnOnce() -> bool) {
-        let enough = self.record.lock().health.record_failure(failure);
+        let enough = self.record.lock().health.record_failure(failure, self.origin.elapsed());
         if enough && may_eject() {
             self.observe(Observation::Failing);
         }

@@ -91,6 +91,10 @@ impl Lost {
 impl CallError {
     fn broken(error: impl Error + Send + Sync + 'static, sender: &Sender) -> Self {
         let lost = if sender.is_silent() { Lost::Silence } else { Lost::by(&error) };
+        if lost != Lost::Stream {
+            // The connection's own task learns of the loss after its calls.
+            sender.close();
+        }
         Self::Broken { lost, error: error.into() }
     }
 
@@ -134,6 +138,10 @@ pub async fn call(
         };
         return Ok(reply(code_of_http(head.status), &format!("the next hop answered {}", head.status)));
     }
+    let bytes = metadata_bytes(&head.headers);
+    if bytes > MAX_ANSWER_METADATA_BYTES {
+        return Ok(too_much_metadata(bytes));
+    }
     let mut answer = Charge::default();
     let head_bytes = header_bytes(&head.headers);
     let charged = |arrived| match arrived {
@@ -153,15 +161,10 @@ pub async fn call(
                 let error = "the answer has no gRPC status".into();
                 return Err(CallError::Broken { lost: Lost::Stream, error });
             }
-            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
-            let message_bytes = reply.status_headers().get("grpc-message").map_or(0, HeaderValue::len);
-            let bytes = head_bytes.saturating_add(trailer_bytes).saturating_sub(message_bytes);
+            let bytes = metadata_bytes(&reply.headers)
+                .saturating_add(reply.trailers.as_ref().map_or(0, metadata_bytes));
             if bytes > MAX_ANSWER_METADATA_BYTES {
-                let text = format!(
-                    "the answer's headers and trailers have {bytes} bytes, more than {MAX_ANSWER_METADATA_BYTES}: check \
-                     the proxies between router, runners and function pods"
-                );
-                return Ok(Reply::failed(Code::ResourceExhausted, &text));
+                return Ok(too_much_metadata(bytes));
             }
             bound_message(reply.status_headers_mut());
             let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
@@ -174,6 +177,19 @@ pub async fn call(
         Err(ReceiveError::Refused(refused)) => Err(refused.into()),
         Err(error) => Err(CallError::broken(error, &sender)),
     }
+}
+
+/// The bytes of headers or trailers without the status message.
+fn metadata_bytes(headers: &HeaderMap) -> usize {
+    header_bytes(headers).saturating_sub(headers.get("grpc-message").map_or(0, HeaderValue::len))
+}
+
+fn too_much_metadata(bytes: usize) -> Reply {
+    let text = format!(
+        "the answer's headers and trailers have {bytes} bytes, more than {MAX_ANSWER_METADATA_BYTES}: check the \
+         proxies between router, runners and function pods"
+    );
+    Reply::failed(Code::ResourceExhausted, &text)
 }
 
 fn request(connection: &Connection, headers: HeaderMap) -> Request<()> {

@@ -51,10 +51,10 @@ pub const ADDED_HEADERS: usize = 4 * 1024;
 /// into it together, although percent-encoding can triple the length of the message.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
-/// Maximum header list in bytes that our client accepts in answers, like grpc-go. Other servers,
-/// such as Porch's own wrapper-server, do not limit their status messages. So our client accepts
-/// more than our servers send.
-pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;
+/// Maximum header list in bytes that our client accepts in answers. Other servers, such as Porch's
+/// own wrapper-server, do not limit their status messages. So our client accepts more than our servers
+/// send. A list of small fields takes twice as much memory, which a call may hold.
+pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 2 * 1024 * 1024;
 
 /// Maximum payload of a DATA frame between our hops, in bytes. A package of 1 MiB is then one frame.
 pub const MAX_FRAME_BYTES: u32 = 1024 * 1024;

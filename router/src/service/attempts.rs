@@ -11,7 +11,6 @@ use porch_fn_grpc::{Call, Reply, code_name, message_of};
 use porch_fn_grpc_client::unary::Lost;
 use porch_fn_ring::spill::{Limits, choose};
 use scopeguard::guard;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -91,9 +90,9 @@ impl<'a> Attempts<'a> {
             }
             match attempt {
                 Attempt::Answered(reply) | Attempt::AnswerRefused(reply) => {
-                    match reply.code() {
-                        Code::Unavailable | Code::DeadlineExceeded => self.record_failure(&runner),
-                        _ => runner.record_success(),
+                    // The runner, the function or a registry may be the cause of these two.
+                    if !matches!(reply.code(), Code::Unavailable | Code::DeadlineExceeded) {
+                        runner.record_success();
                     }
                     if let Some(why) = spill {
                         self.router.metrics.record_spill(why);
@@ -123,7 +122,7 @@ impl<'a> Attempts<'a> {
                     // A busy runner answers RESOURCE_EXHAUSTED and has not failed. A runner that
                     // cannot reach its pods answers UNAVAILABLE and may be faulty.
                     if reply.code() == Code::Unavailable {
-                        self.record_failure(&runner);
+                        runner.record_failure(CallFailure::Pods(self.key), || self.may_eject());
                     }
                     // The runner did no work, so another attempt is allowed. A second refusal is
                     // the answer.
@@ -198,7 +197,6 @@ impl<'a> Attempts<'a> {
                 }
                 let code = Code::DeadlineExceeded;
                 self.note(runner, code_name(code), "no answer before the call's deadline");
-                self.record_failure(runner);
                 ("deadline", code)
             });
             if is_served {
@@ -232,12 +230,6 @@ impl<'a> Attempts<'a> {
                 }
             }
         };
-        if matches!(attempt, Attempt::Broken(Lost::Connection | Lost::Silence)) {
-            // The connection's own task learns of the loss after its calls. Before it has run, the
-            // runner seems to be connected. All of its calls must still be in flight when the loss
-            // is recorded, because the retry budget reserves a retry for each of them.
-            yield_now().await;
-        }
         let outcome = attempt.outcome();
         span.text("porch_fn.outcome", outcome.into_str());
         *ended = Some((outcome, attempt.code()));
@@ -278,11 +270,6 @@ impl<'a> Attempts<'a> {
     /// Records a failed attempt for the status page.
     fn note(&self, runner: &Runner, code: &'static str, text: &str) {
         self.router.failures.note(self.key, &runner.address, code, text);
-    }
-
-    /// Records a failure that the runner or the function may have caused.
-    fn record_failure(&self, runner: &Runner) {
-        runner.record_failure(CallFailure::Answer(self.key), || self.may_eject());
     }
 
     fn may_eject(&self) -> bool {

@@ -23,41 +23,31 @@ async fn a_runner_that_resets_streams_is_ejected_after_five_failures_and_no_call
     fleet.wait_metric("porch_fn_router_runners{state=\"ejected\"}", 1).await;
 }
 
+/// With another runner, such a call fails too: a function may crash or be slow, and a registry may be
+/// out of order. A runner without pods is ejected only when that lasts, see `router/src/health.rs`.
 #[tokio::test]
-async fn failures_that_a_function_can_cause_eject_a_runner_only_when_several_images_have_them() {
-    for (refusal, is_ejected) in [
-        (Reply::status(Code::Unavailable, "no"), true),
-        (Reply::status(Code::DeadlineExceeded, "too late"), true),
-        // The runner cannot reach its pods. The router sends the call to another runner.
-        (Reply::shed(Code::Unavailable, "no pods"), true),
-        // An overloaded runner stays healthy.
-        (Reply::shed(Code::ResourceExhausted, "full"), false),
+async fn failures_that_a_function_or_a_registry_can_cause_never_eject_a_runner() {
+    for refusal in [
+        Reply::status(Code::Unavailable, "no"),
+        Reply::status(Code::DeadlineExceeded, "too late"),
+        Reply::shed(Code::Unavailable, "no pods"),
+        Reply::shed(Code::ResourceExhausted, "full"),
     ] {
-        let (fleet, first, caller) = Fleet::ordered(3, &[]).await;
-        let second = fleet.image(&[0, 2, 1]);
+        let (fleet, image, caller) = Fleet::ordered(3, &[]).await;
+        let images = [image, fleet.image(&[0, 2, 1])];
         fleet.runners[0].otherwise(Answer::Reply(refusal));
-        for _ in 0..3 * ENOUGH {
-            let _ = caller.evaluate(&first, "package").await;
+        for image in images.iter().cycle().take(4 * ENOUGH) {
+            let _ = caller.evaluate(image, "package").await;
         }
+        assert_eq!(fleet.taken()[0], 4 * ENOUGH);
         fleet.wait_all("healthy").await;
-        let _ = caller.evaluate(&second, "package").await;
-        assert_eq!(fleet.taken()[0], 3 * ENOUGH + 1);
-        if is_ejected {
-            fleet.wait_states(&[(0, "ejected"), (1, "healthy"), (2, "healthy")]).await;
-        }
-        for _ in 0..2 * ENOUGH {
-            assert_eq!(caller.runner_of(&first).await, "1");
-            assert_eq!(caller.runner_of(&second).await, "2");
-        }
-        let state = if is_ejected { "ejected" } else { "healthy" };
-        fleet.wait_states(&[(0, state), (1, "healthy"), (2, "healthy")]).await;
     }
 }
 
-/// The runner's calls hang, but its probes succeed.
+/// The runner's calls hang, but its probes succeed: functions may be slow.
 #[tokio::test]
-async fn a_runner_whose_calls_exceed_their_deadlines_is_ejected_although_it_answers_probes() {
-    let (fleet, image, caller) = Fleet::ordered(3, &[]).await;
+async fn a_runner_whose_calls_exceed_their_deadlines_stays_healthy_while_it_answers_probes() {
+    let (fleet, image, _) = Fleet::ordered(3, &[]).await;
     let images = [image, fleet.image(&[0, 2, 1])];
     for image in &images {
         fleet.runners[0].on(image, Gate::default().echo());
@@ -72,8 +62,7 @@ async fn a_runner_whose_calls_exceed_their_deadlines_is_ejected_although_it_answ
         let probes = fleet.runners[0].log().probes;
         fleet.runners[0].wait("one more probe", |log| log.probes > probes).await;
     }
-    fleet.wait_states(&[(0, "ejected"), (1, "healthy"), (2, "healthy")]).await;
-    assert_eq!(caller.runner_of(&images[0]).await, "1");
+    fleet.wait_all("healthy").await;
     waiting.cancel();
 }
 
