@@ -20,10 +20,10 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use h2::client::{self, Builder, ResponseFuture, SendRequest};
 use http::uri::Authority;
 use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, Side, cork, send_tonic,
-    silence,
+    Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, Side, cork, silence,
 };
 use porch_fn_tls::Connector;
 use tokio::time::timeout;
@@ -276,14 +276,14 @@ impl Sender {
         self.status.is_silent.load(Ordering::Acquire)
     }
 
-    /// Begins a request: queues its headers and, if there is one, its whole message.
+    /// Begins a request: queues its headers and its whole message.
     ///
     /// # Errors
     /// When the connection takes no more requests. Nothing of the request was sent then.
     pub(crate) async fn send(
         &self,
         request: Request<()>,
-        message: Option<Outgoing>,
+        message: Outgoing,
     ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
         let sent = self.try_send(request, message).await;
         if sent.is_err() {
@@ -295,14 +295,12 @@ impl Sender {
     async fn try_send(
         &self,
         request: Request<()>,
-        message: Option<Outgoing>,
+        message: Outgoing,
     ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
         let mut requests = self.requests.clone().ready().await?;
         let (response, mut stream) = requests.send_request(request, false)?;
-        if let Some(message) = message {
-            // Fails only if the stream has ended already. Then `response` has the reason.
-            let _ = stream.send_data(message, true);
-        }
+        // Fails only if the stream has ended already. Then `response` has the reason.
+        let _ = stream.send_data(message, true);
         Ok((response, stream))
     }
 }
@@ -324,8 +322,9 @@ impl Service<Request<tonic::body::Body>> for Channel {
         let sender = self.0.clone();
         let (head, body) = request.into_parts();
         async move {
-            let (response, mut stream) = sender.send(Request::from_parts(head, ()), None).await?;
-            send_tonic(body, &mut stream).await?;
+            // A body of our own message does not fail.
+            let message = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+            let (response, _stream) = sender.send(Request::from_parts(head, ()), message.into()).await?;
             Ok(response.await?.map(Incoming::from))
         }
         .boxed()
@@ -413,7 +412,7 @@ mod tests {
         let sender = connection.sender().await.unwrap();
         let _hanging = listener.accept().await.unwrap();
         let request = Request::get(connection.origin()).body(()).unwrap();
-        let (mut call, _stream) = sender.send(request, None).await.unwrap();
+        let (mut call, _stream) = sender.send(request, Outgoing::default()).await.unwrap();
         assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();
         timeout(OPTIONS.connect_timeout, call).await.expect("it ends").unwrap_err();

@@ -21,9 +21,8 @@ mod server;
 mod status;
 mod streams;
 mod timeout;
-mod unwritten;
 
-pub use body::{Body, send_tonic};
+pub use body::Body;
 pub use cork::{Cork, Corked, Flood, Side, cork};
 pub use heartbeat::silence;
 pub use incoming::Incoming;

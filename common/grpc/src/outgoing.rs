@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, Bytes};
 use porch_fn_proto::Chunks;
+use tokio::sync::Notify;
 
 use crate::inflight::Charge;
-use crate::unwritten::Progress;
 
 /// The slices of a message that HTTP/2 has not written yet. h2 cuts frames from it without copies.
 /// It holds the call's [`Charge`] until it is written or its stream has ended.
@@ -16,7 +18,15 @@ pub struct Outgoing {
     parts: VecDeque<Bytes>,
     remaining: usize,
     _charge: Charge,
-    progress: Option<Progress>,
+    written: Option<Arc<Written>>,
+}
+
+/// How far a message is written.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// The message is written whole, or its stream has ended.
+    is_over: AtomicBool,
+    changed: Notify,
 }
 
 // === impl Outgoing ===
@@ -26,12 +36,28 @@ impl Outgoing {
     pub fn new(message: Chunks, charge: Charge) -> Self {
         let remaining = message.len();
         let parts = Vec::from_iter(message).into();
-        Self { parts, remaining, _charge: charge, progress: None }
+        Self { parts, remaining, _charge: charge, written: None }
     }
 
-    /// Tells the message's progress from now on.
-    pub(crate) fn track(&mut self, progress: Progress) {
-        self.progress = Some(progress);
+    /// Returns the message's progress.
+    pub(crate) fn track(&mut self) -> Arc<Written> {
+        Arc::clone(self.written.insert(Arc::default()))
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        if let Some(written) = &self.written {
+            written.is_over.store(true, Ordering::Release);
+            written.changed.notify_one();
+        }
+    }
+}
+
+impl Written {
+    /// Completes when more is written. `None` if the message is over.
+    pub(crate) fn progress(&self) -> Option<impl Future<Output = ()> + '_> {
+        (!self.is_over.load(Ordering::Acquire)).then(|| self.changed.notified())
     }
 }
 
@@ -69,8 +95,8 @@ impl Buf for Outgoing {
             self.parts.pop_front();
         }
         // A message that is written whole is dropped next.
-        if let Some(progress) = self.progress.as_ref().filter(|_| self.remaining > 0) {
-            progress.made();
+        if let Some(written) = self.written.as_ref().filter(|_| self.remaining > 0) {
+            written.changed.notify_one();
         }
     }
 }

@@ -14,7 +14,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, OptionFuture};
@@ -37,7 +36,6 @@ use crate::heartbeat::silence;
 use crate::listen::Listener;
 use crate::outgoing::Outgoing;
 use crate::streams::{Activity, Open, respond};
-use crate::unwritten::{LOOK, Unwritten};
 use crate::{Body, Incoming, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection of our own hops. A router sends all of its calls to a
@@ -269,18 +267,9 @@ where
         }
     };
     let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
-    let unwritten = Arc::<Unwritten>::default();
-    scopeguard::defer! { unwritten.close() }
-    let mut look = pin!(sleep(LOOK));
     let mut ending_since = None;
     loop {
-        let accept = poll_fn(|context| {
-            let accepted = cork.poll(context, |context| connection.poll_accept(context));
-            unwritten.forget_written();
-            accepted
-        });
-        let unread =
-            poll_fn(|context| if unwritten.is_empty() { Poll::Pending } else { look.as_mut().poll(context) });
+        let accept = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context)));
         tokio::select! {
             biased;
             accepted = accept => {
@@ -288,7 +277,7 @@ where
                     Ok(Some(Ok((request, reply)))) => {
                         // Boxed, because a spawn moves its future several times.
                         let answer = Box::pin(handler(request.map(Incoming::from)));
-                        tokio::spawn(respond(answer, reply, Open::new(&activity), Arc::clone(&unwritten)));
+                        tokio::spawn(respond(answer, reply, Open::new(&activity)));
                     }
                     Ok(Some(Err(error))) => {
                         log_end(&error);
@@ -302,11 +291,6 @@ where
                         return Err(flood);
                     }
                 }
-            }
-            () = unread => {
-                let now = Instant::now();
-                unwritten.reset_overdue(now);
-                look.as_mut().reset(now + LOOK);
             }
             () = async { tokio::select! { () = drain.draining() => (), () = ending.cancelled() => (), Some(()) = &mut old => () } }, if ending_since.is_none() => {
                 connection.graceful_shutdown();

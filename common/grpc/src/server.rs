@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
 use porch_fn_telemetry::span::{Span, Tracer};
@@ -211,7 +211,21 @@ impl<E: Evaluate> Server<E> {
             None => Ok(answer.await),
         };
         match answered {
-            Ok(Ok(response)) => response.map(|body| Body::Tonic(body, (!is_stream).then_some(ends_by))),
+            Ok(Ok(response)) if is_stream => response.map(Body::Watch),
+            Ok(Ok(response)) => {
+                let (head, body) = response.into_parts();
+                match body.collect().await {
+                    Ok(body) => {
+                        let trailers = body.trailers().cloned();
+                        let framed = Chunks::from(body.to_bytes());
+                        Response::from_parts(
+                            head,
+                            Body::message(framed, trailers, Charge::default(), ends_by),
+                        )
+                    }
+                    Err(status) => Reply::from(status).into_response(ends_by),
+                }
+            }
             Err(_) => Refusal::new(StatusCode::OK, Code::DeadlineExceeded, DEADLINE_TEXT).into_response(),
         }
     }

@@ -1,4 +1,8 @@
 //! Answers the streams of a connection, and counts them.
+//!
+//! A caller may take its answer slowly, but not for ever: an answer whose caller takes no byte for
+//! [`UNREAD`], or that is not written [`UNREAD`] after its call's deadline, is reset. That frees
+//! HTTP/2's buffers and the call's bytes in flight.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -7,14 +11,17 @@ use std::time::Duration;
 use bytes::Buf;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
-use http::Response;
+use http::{HeaderMap, Response};
+use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::Body;
-use crate::body::{Message, send_tonic};
+use crate::body::Message;
 use crate::outgoing::Outgoing;
-use crate::unwritten::{UNREAD, Unwritten};
+
+/// How long a caller may read nothing of its answer.
+const UNREAD: Duration = Duration::from_mins(1);
 
 /// The activity on a connection: how many streams it has, and when the last one ended.
 #[derive(Debug)]
@@ -24,75 +31,84 @@ pub(crate) struct Activity(Mutex<(usize, Instant)>);
 #[derive(Debug)]
 pub(crate) struct Open(Arc<Activity>);
 
-/// Waits for the answer to a request, and queues it. Drops `answer` when the stream ends before.
+/// Waits for the answer to a request, and sends it. Drops `answer` when the stream ends before.
 pub(crate) async fn respond(
     mut answer: impl Future<Output = Response<Body>> + Unpin,
     mut reply: SendResponse<Outgoing>,
     open: Open,
-    unwritten: Arc<Unwritten>,
 ) {
-    let answer = tokio::select! {
+    let response = tokio::select! {
         biased;
         // First, so that nothing is started for a caller that has cancelled in the same moment.
         _ = poll_fn(|context| reply.poll_reset(context)) => return,
-        answer = &mut answer => answer,
+        response = &mut answer => response,
     };
-    let sent = match answer.into_parts() {
-        (head, Body::Message(message)) => {
-            let is_last = !message.framed.has_remaining() && message.trailers.is_none();
-            match reply.send_response(Response::from_parts(head, ()), is_last) {
-                Ok(_) if is_last => Ok(()),
-                Ok(stream) => queue(message, stream, open, &unwritten),
-                Err(error) => Err(error),
-            }
-        }
-        (head, Body::Tonic(body, deadline)) => {
-            // A connection with only health checks is idle.
-            drop(open);
-            match reply.send_response(Response::from_parts(head, ()), false) {
-                Ok(mut stream) => send_until(deadline, body, &mut stream).await,
-                Err(error) => Err(error),
-            }
-        }
-    };
-    if let Err(error) = sent {
+    drop(answer);
+    if let Err(error) = send(response, reply, open).await {
         tracing::debug!(%error, "an answer was not sent");
     }
 }
 
-fn queue(
-    message: Message,
-    mut stream: SendStream<Outgoing>,
+async fn send(
+    response: Response<Body>,
+    mut reply: SendResponse<Outgoing>,
     open: Open,
-    unwritten: &Arc<Unwritten>,
 ) -> Result<(), h2::Error> {
-    let Message { mut framed, trailers, deadline } = message;
-    if framed.has_remaining() {
-        let progress = unwritten.add(deadline, open);
-        let number = progress.number();
-        framed.track(progress);
-        stream.send_data(framed, trailers.is_none())?;
-        if let Some(trailers) = trailers {
-            stream.send_trailers(trailers)?;
+    let (head, body) = response.into_parts();
+    let head = Response::from_parts(head, ());
+    match body {
+        Body::Message(Message { framed, trailers, deadline }) => {
+            let is_last = !framed.has_remaining() && trailers.is_none();
+            let mut stream = reply.send_response(head, is_last)?;
+            if is_last {
+                Ok(())
+            } else {
+                deliver(&mut stream, framed, true, trailers, deadline + UNREAD).await
+            }
         }
-        unwritten.keep(number, stream);
-    } else if let Some(trailers) = trailers {
-        stream.send_trailers(trailers)?;
+        Body::Watch(mut body) => {
+            // A connection with only health streams is idle.
+            drop(open);
+            let mut stream = reply.send_response(head, false)?;
+            loop {
+                let frame = tokio::select! {
+                    frame = body.frame() => frame,
+                    _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
+                };
+                let Some(Ok(frame)) = frame else { return stream.send_data(Outgoing::default(), true) };
+                match frame.into_data() {
+                    Ok(data) => {
+                        let ends_by = Instant::now() + UNREAD;
+                        deliver(&mut stream, data.into(), false, None, ends_by).await?;
+                    }
+                    Err(frame) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
+                }
+            }
+        }
     }
-    Ok(())
 }
 
-async fn send_until(
-    deadline: Option<Instant>,
-    body: tonic::body::Body,
+/// Queues a message, and waits until it is written or its time is over.
+async fn deliver(
     stream: &mut SendStream<Outgoing>,
+    mut framed: Outgoing,
+    is_last: bool,
+    trailers: Option<HeaderMap>,
+    ends_by: Instant,
 ) -> Result<(), h2::Error> {
-    let Some(deadline) = deadline else { return send_tonic(body, stream).await };
-    let sent = timeout_at(deadline + UNREAD, send_tonic(body, stream)).await;
-    sent.unwrap_or_else(|_| {
-        stream.send_reset(Reason::CANCEL);
-        Ok(())
-    })
+    let written = framed.track();
+    stream.send_data(framed, is_last && trailers.is_none())?;
+    if let Some(trailers) = trailers {
+        stream.send_trailers(trailers)?;
+    }
+    while let Some(progress) = written.progress() {
+        if timeout_at(ends_by.min(Instant::now() + UNREAD), progress).await.is_err() {
+            tracing::debug!("dropped an answer that its caller does not read");
+            stream.send_reset(Reason::CANCEL);
+            break;
+        }
+    }
+    Ok(())
 }
 
 // === impl Activity ===
