@@ -183,7 +183,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         let (server, describe) = (Arc::clone(&server), describe.clone());
         async move {
             if request.uri().path().starts_with(SHARD_PATHS) {
-                server.beside(describe, request).await
+                Box::pin(server.beside(describe, request)).await
             } else {
                 server.handle(request).await
             }

@@ -35,9 +35,10 @@ const FIRST_WRITE: usize = 16 * 1024;
 /// The most slices of one write. h2 passes on at most 64.
 const SLICES: usize = 65;
 
-/// The most bytes and frames of the peer that a connection is given at one time.
-const SLICE: usize = 1024 * 1024;
-const SLICE_FRAMES: u32 = 256;
+/// The most of the peer's bytes and frames that a connection is given at one time.
+const SLICE: Slice = Slice { bytes: 1024 * 1024, frames: 256 };
+/// A byte of compressed headers counts as many: it may stand for a field of 72 bytes in memory.
+const HEADERS_WEIGHT: usize = 32;
 
 /// Which side of the connection this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,9 +78,14 @@ struct Buffers {
     outgoing: Frames,
     tally: Tally,
     is_flooded: bool,
-    /// What is left of the slice.
-    bytes_left: usize,
-    frames_left: u32,
+    left: Slice,
+}
+
+/// What is left of a connection's slice.
+#[derive(Debug, Clone, Copy)]
+struct Slice {
+    bytes: usize,
+    frames: u32,
 }
 
 /// Splits a stream into the end for a connection and the end for the task that polls it.
@@ -94,10 +100,9 @@ pub fn cork(stream: Box<dyn Stream>, side: Side) -> (Cork, Corked) {
         read_at: now,
         incoming: frames(side == Side::Server),
         outgoing: frames(side == Side::Client),
-        tally: Tally::new(now),
+        tally: Tally::new(now, side == Side::Server),
         is_flooded: false,
-        bytes_left: SLICE,
-        frames_left: SLICE_FRAMES,
+        left: SLICE,
     };
     let buffers = Arc::new(Mutex::new(buffers));
     (Cork(Arc::clone(&buffers)), Corked(buffers))
@@ -119,11 +124,11 @@ impl Cork {
             return Poll::Ready(Ok(ready));
         }
         let mut buffers = self.0.lock();
-        if buffers.is_over() {
+        if buffers.left.is_over() {
             // The other tasks come first.
             context.waker().wake_by_ref();
         }
-        (buffers.bytes_left, buffers.frames_left) = (SLICE, SLICE_FRAMES);
+        buffers.left = SLICE;
         if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {
             buffers.error = Some(error);
             context.waker().wake_by_ref();
@@ -137,24 +142,30 @@ impl Cork {
     }
 }
 
+// === impl Slice ===
+
+impl Slice {
+    fn is_over(self) -> bool {
+        self.bytes == 0 || self.frames == 0
+    }
+}
+
 // === impl Buffers ===
 
 impl Buffers {
-    /// Whether the slice is used up.
-    fn is_over(&self) -> bool {
-        self.bytes_left == 0 || self.frames_left == 0
-    }
-
     /// Counts the peer's bytes up to the end of the slice. Returns how many these are. `is_given`: the
     /// connection has all of them already.
     fn count(&mut self, bytes: &[u8], is_given: bool) -> usize {
         let now = self.read_at;
-        let counted = self.incoming.follow(bytes, |kind| {
-            self.frames_left = self.frames_left.saturating_sub(1);
+        let counted = self.incoming.follow(bytes, |kind, length| {
+            if kind == Kind::Headers {
+                self.left.bytes = self.left.bytes.saturating_sub(length.saturating_mul(HEADERS_WEIGHT));
+            }
+            self.left.frames = self.left.frames.saturating_sub(1);
             self.is_flooded |= self.tally.is_flooded_by(kind, now);
-            !is_given && (self.frames_left == 0 || self.is_flooded)
+            !is_given && (self.left.is_over() || self.is_flooded)
         });
-        self.bytes_left = self.bytes_left.saturating_sub(counted);
+        self.left.bytes = self.left.bytes.saturating_sub(counted);
         counted
     }
 
@@ -163,17 +174,15 @@ impl Buffers {
         for part in parts {
             let part = &part[..part.len().min(written)];
             written -= part.len();
-            self.outgoing.follow(part, |kind| {
-                if kind == Kind::Progress {
-                    self.tally.progress();
-                }
+            self.outgoing.follow(part, |kind, _| {
+                self.tally.sent(kind);
                 false
             });
         }
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.is_flooded || self.is_over() {
+        if self.is_flooded || self.left.is_over() {
             return Poll::Pending;
         }
         if self.unread.is_empty() {

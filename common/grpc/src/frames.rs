@@ -17,6 +17,7 @@ const HEADER: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
 const ACK: u8 = 1;
 
 /// A peer that does more than the limits below in this time is ended.
@@ -26,6 +27,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 const MAX_SETTINGS: u32 = 20;
 /// Frames without progress of a call.
 const MAX_CONTROL: u32 = 1000;
+/// Headers of an answer: interim ones, those before the message, and the trailers.
+const HEADERS_OF_ANSWER: u32 = 3;
 
 /// Follows a byte stream from frame to frame.
 #[derive(Debug, Default)]
@@ -40,8 +43,10 @@ pub(crate) struct Frames {
 /// What a frame is to those who count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Headers, or data: a call makes progress.
-    Progress,
+    /// Headers: a call begins, ends or both.
+    Headers,
+    /// Data: a call makes progress.
+    Data,
     /// New settings.
     Settings,
     /// Everything else.
@@ -54,6 +59,8 @@ pub(crate) struct Tally {
     since: Instant,
     settings: u32,
     control: u32,
+    /// How many headers a server may still send to us. `None`: the peer is a client.
+    headers: Option<u32>,
 }
 
 // === impl Frames ===
@@ -65,8 +72,8 @@ impl Frames {
     }
 
     /// Follows the stream to the end of `bytes`, or to the header of a frame after which `count` asks
-    /// to stop. Returns how many bytes these are.
-    pub(crate) fn follow(&mut self, bytes: &[u8], mut count: impl FnMut(Kind) -> bool) -> usize {
+    /// to stop. Returns how many bytes these are. `count` gets the length of the frame's payload, too.
+    pub(crate) fn follow(&mut self, bytes: &[u8], mut count: impl FnMut(Kind, usize) -> bool) -> usize {
         let mut at = 0;
         while at < bytes.len() {
             let rest = bytes.len() - at;
@@ -87,12 +94,12 @@ impl Frames {
             self.filled = 0;
             self.skip = u32::from_be_bytes([0, first, second, third]) as usize;
             let kind = match kind {
-                HEADERS => Kind::Progress,
-                DATA if self.skip > 0 => Kind::Progress,
+                HEADERS | CONTINUATION => Kind::Headers,
+                DATA if self.skip > 0 => Kind::Data,
                 SETTINGS if flags & ACK == 0 => Kind::Settings,
                 _ => Kind::Control,
             };
-            if count(kind) {
+            if count(kind, self.skip) {
                 break;
             }
         }
@@ -103,24 +110,33 @@ impl Frames {
 // === impl Tally ===
 
 impl Tally {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { since: now, settings: 0, control: 0 }
+    pub(crate) fn new(now: Instant, is_server: bool) -> Self {
+        Self { since: now, settings: 0, control: 0, headers: (!is_server).then_some(0) }
     }
 
-    /// A call has made progress, in either direction.
-    pub(crate) fn progress(&mut self) {
-        self.control = 0;
+    /// We have sent a frame. Headers and data are progress of a call.
+    pub(crate) fn sent(&mut self, kind: Kind) {
+        if let (Kind::Headers, Some(left)) = (kind, &mut self.headers) {
+            *left = left.saturating_add(HEADERS_OF_ANSWER);
+        }
+        if matches!(kind, Kind::Headers | Kind::Data) {
+            self.control = 0;
+        }
     }
 
     /// Counts a frame of the peer. Returns whether the peer sends too many.
     pub(crate) fn is_flooded_by(&mut self, kind: Kind, now: Instant) -> bool {
         if now.duration_since(self.since) >= WINDOW {
-            *self = Self::new(now);
+            (self.since, self.settings, self.control) = (now, 0, 0);
         }
-        match kind {
-            Kind::Progress => self.progress(),
-            Kind::Settings => self.settings += 1,
-            Kind::Control => self.control += 1,
+        match (kind, &mut self.headers) {
+            (Kind::Headers, Some(0)) | (Kind::Control, _) => self.control += 1,
+            (Kind::Headers, left) => {
+                *left = left.map(|left| left - 1);
+                self.control = 0;
+            }
+            (Kind::Data, _) => self.control = 0,
+            (Kind::Settings, _) => self.settings += 1,
         }
         self.settings > MAX_SETTINGS || self.control > MAX_CONTROL
     }
@@ -142,9 +158,9 @@ mod tests {
 
     const FRAMES: [(u8, u8, usize, Kind); 8] = [
         (DATA, 0, 0, Kind::Control),
-        (DATA, 1, 1, Kind::Progress),
-        (DATA, 0, 70_000, Kind::Progress),
-        (HEADERS, 4, 30, Kind::Progress),
+        (DATA, 1, 1, Kind::Data),
+        (DATA, 0, 70_000, Kind::Data),
+        (HEADERS, 4, 30, Kind::Headers),
         (SETTINGS, 0, 6, Kind::Settings),
         (SETTINGS, ACK, 0, Kind::Control),
         (8, 0, 4, Kind::Control),
@@ -166,7 +182,7 @@ mod tests {
             let mut pieces = pieces.iter().cycle();
             while !rest.is_empty() {
                 let piece = &rest[..rest.len().min(*pieces.next().unwrap())];
-                let taken = follower.follow(piece, |kind| {
+                let taken = follower.follow(piece, |kind, _| {
                     found.push(kind);
                     found.len() % pause == 0
                 });
@@ -181,15 +197,15 @@ mod tests {
     fn only_frames_without_progress_are_a_flood() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut tally = Tally::new(start);
+        let mut tally = Tally::new(start, true);
         for _ in 0..MAX_CONTROL {
             assert!(!tally.is_flooded_by(Kind::Control, after(1)));
         }
-        assert!(!tally.is_flooded_by(Kind::Progress, after(1)));
+        assert!(!tally.is_flooded_by(Kind::Data, after(1)));
         for _ in 0..MAX_CONTROL {
             assert!(!tally.is_flooded_by(Kind::Control, after(2)));
         }
-        tally.progress();
+        tally.sent(Kind::Data);
         for _ in 0..MAX_CONTROL {
             assert!(!tally.is_flooded_by(Kind::Control, after(9)));
         }
@@ -202,11 +218,22 @@ mod tests {
 
     #[test]
     fn progress_does_not_pay_for_settings() {
-        let mut tally = Tally::new(Instant::now());
+        let mut tally = Tally::new(Instant::now(), true);
         let now = Instant::now();
         for number in 0..=MAX_SETTINGS {
-            tally.progress();
+            tally.sent(Kind::Data);
             assert_eq!(tally.is_flooded_by(Kind::Settings, now), number == MAX_SETTINGS);
         }
+    }
+
+    #[test]
+    fn a_server_sends_headers_only_for_what_we_have_sent() {
+        let now = Instant::now();
+        let mut tally = Tally::new(now, false);
+        tally.sent(Kind::Headers);
+        for _ in 0..HEADERS_OF_ANSWER + MAX_CONTROL {
+            assert!(!tally.is_flooded_by(Kind::Headers, now));
+        }
+        assert!(tally.is_flooded_by(Kind::Headers, now));
     }
 }

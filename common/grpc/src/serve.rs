@@ -40,9 +40,8 @@ use crate::{Body, Incoming, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES};
 
 /// Maximum calls at once on one connection of our own hops. A router sends all of its calls to a
 /// runner over one connection. Calls above this limit wait at the sender, where this server cannot
-/// order or refuse them. So the limit of bytes in flight must take effect first. This number is the
-/// default limit of bytes in flight, 512 MiB, divided by 16 KiB per call.
-const STREAMS_BETWEEN_HOPS: u32 = 32 * 1024;
+/// order or refuse them. `nightly scale` has 10,000 waiting calls.
+const STREAMS_BETWEEN_HOPS: u32 = 12_000;
 /// Maximum calls at once on one connection of a caller. A change of the window costs a visit of each.
 pub const STREAMS_OF_CALLERS: u32 = 4000;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window

@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use porch_fn_lifecycle::health::Health;
-use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
+use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN, frame};
 use porch_fn_telemetry::span::{Span, Tracer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
@@ -97,6 +97,7 @@ pub trait Observe: fmt::Debug + Send + Sync {
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration);
 }
 
+const GRPC_ENCODING: &str = "grpc-encoding";
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
 /// Largest message of a service beside the evaluator, in bytes, and the time for its arrival.
@@ -177,7 +178,7 @@ impl<E: Evaluate> Server<E> {
             }
             reply.into_response(deadline)
         } else if path.starts_with("/grpc.health.v1.Health/") {
-            self.beside(self.health.clone(), request).await
+            Box::pin(self.beside(self.health.clone(), request)).await
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
                         grpc.health.v1.Health";
@@ -191,20 +192,22 @@ impl<E: Evaluate> Server<E> {
     where
         S: Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
     {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let time = match self.admit(&head) {
             Ok(time) => time,
             Err(refusal) => return refusal.into_response(),
         };
         let ends_by = Instant::now() + SMALL_TIME;
-        let (framed, _, _charge) =
+        let (_, message, _charge) =
             match timeout_at(ends_by, self.read(&head.headers, body, SMALL_MESSAGE)).await {
                 Ok(Ok(read)) => read,
                 Ok(Err(reply)) => return reply.into_response(ends_by),
                 Err(_) => return refuse_body(ReceiveError::Silent(SMALL_TIME)).into_response(ends_by),
             };
         let is_stream = head.uri.path().ends_with("/Watch");
-        let request = Request::from_parts(head, TonicBody::new(Full::new(framed.contiguous())));
+        // The message is inflated.
+        head.headers.remove(GRPC_ENCODING);
+        let request = Request::from_parts(head, TonicBody::new(Full::new(frame(message).contiguous())));
         let answer = service.call(request);
         let answered = match time.filter(|_| !is_stream) {
             Some(time) => timeout_at(Instant::now() + time, answer).await,
@@ -316,8 +319,13 @@ impl<E: Evaluate> Server<E> {
         }
         let mut message = received.framed.slice(PREFIX_LEN..received.framed.len());
         if received.compressed {
-            if headers.get("grpc-encoding").is_none_or(|encoding| encoding != "gzip") {
-                return Err(unknown_encoding());
+            match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
+                Some(b"gzip") => {}
+                None | Some(b"identity") => {
+                    let text = "grpc: compressed flag set with identity or empty encoding";
+                    return Err(Reply::failed(Code::Internal, text));
+                }
+                Some(_) => return Err(unknown_encoding()),
             }
             (message, charge) = inflate_apart(message, limit, charge).await.map_err(refuse_inflated)?;
         }

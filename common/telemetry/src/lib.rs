@@ -42,8 +42,10 @@ pub fn init(program: &'static str, level: u8, format: LogFormat) -> Log {
         4 => (LevelFilter::DEBUG, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
+    // A peer's faults are warnings of h2, one for each frame. Our own log has one line for each peer.
+    let http2 = if level < 5 { LevelFilter::ERROR } else { theirs };
     // Prefixes of targets. The first covers all of our crates except the wrapper-server.
-    let targets = [("porch_fn", ours), ("wrapper_server", ours)];
+    let targets = [("porch_fn", ours), ("wrapper_server", ours), ("h2", http2)];
     let filter = Targets::new().with_default(theirs).with_targets(targets);
     let lines = match format {
         // Targets are paths of Rust modules, which mean nothing to users.
