@@ -27,7 +27,7 @@ use crate::compression::{InflateError, inflate_apart};
 use crate::inflight::{Charge, Inflight};
 use crate::receive::{ReceiveError, receive};
 use crate::reply::Reply;
-use crate::status::{header_bytes, set_load};
+use crate::status::{code_of, header_bytes, set_load};
 use crate::timeout::parse_timeout;
 
 /// A call whose message is complete.
@@ -158,8 +158,8 @@ impl<E: Evaluate> Server<E> {
             let time = match self.admit(&head) {
                 Ok(time) => time,
                 Err(refusal) => {
-                    record.code = refusal.reply.code();
-                    return refusal.into_response();
+                    record.code = code_of(refusal.headers()).unwrap_or(Code::Unknown);
+                    return *refusal;
                 }
             };
             let Options { max_timeout, default_timeout, .. } = self.options;
@@ -182,7 +182,7 @@ impl<E: Evaluate> Server<E> {
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
                         grpc.health.v1.Health";
-            Refusal::new(StatusCode::OK, Code::Unimplemented, text).into_response()
+            *refusal(StatusCode::OK, Code::Unimplemented, text)
         }
     }
 
@@ -195,7 +195,7 @@ impl<E: Evaluate> Server<E> {
         let (mut head, body) = request.into_parts();
         let time = match self.admit(&head) {
             Ok(time) => time,
-            Err(refusal) => return refusal.into_response(),
+            Err(refusal) => return *refusal,
         };
         let ends_by = Instant::now() + SMALL_TIME;
         let (_, message, _charge) =
@@ -229,29 +229,29 @@ impl<E: Evaluate> Server<E> {
                     Err(status) => Reply::from(status).into_response(ends_by),
                 }
             }
-            Err(_) => Refusal::new(StatusCode::OK, Code::DeadlineExceeded, DEADLINE_TEXT).into_response(),
+            Err(_) => *refusal(StatusCode::OK, Code::DeadlineExceeded, DEADLINE_TEXT),
         }
     }
 
     /// Checks what comes before the message, like grpc-go. Returns the time that the caller waits.
-    fn admit(&self, head: &Parts) -> Result<Option<Duration>, Box<Refusal>> {
+    fn admit(&self, head: &Parts) -> Result<Option<Duration>, Box<Response<Body>>> {
         let Parts { method, uri, headers, .. } = head;
         if !is_grpc(headers) {
             let text = "invalid gRPC request content-type: application/grpc is expected";
-            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text));
+            return Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidArgument, text));
         }
         if *method != Method::POST {
             let text = format!("received a request with method {method}, which should be POST");
-            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, &text));
+            return Err(refusal(StatusCode::METHOD_NOT_ALLOWED, Code::Internal, &text));
         }
         let limit = self.options.max_headers;
         let size = header_bytes(headers).saturating_add(uri.path().len());
         if size > limit {
             let text = format!("the header list of {size} bytes is larger than the limit of {limit} bytes");
-            return Err(Refusal::new(StatusCode::OK, Code::ResourceExhausted, &text));
+            return Err(refusal(StatusCode::OK, Code::ResourceExhausted, &text));
         }
         parse_timeout(headers)
-            .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, Code::Internal, &error.to_string()))
+            .map_err(|error| refusal(StatusCode::BAD_REQUEST, Code::Internal, &error.to_string()))
     }
 
     async fn call(
@@ -364,21 +364,10 @@ impl Drop for CallRecord<'_> {
 }
 
 /// A refusal before the message is read, with its status of HTTP.
-struct Refusal {
-    http: StatusCode,
-    reply: Reply,
-}
-
-impl Refusal {
-    fn new(http: StatusCode, code: Code, text: &str) -> Box<Self> {
-        Box::new(Self { http, reply: Reply::failed(code, text) })
-    }
-
-    fn into_response(self) -> Response<Body> {
-        let mut response = self.reply.into_response(Instant::now());
-        *response.status_mut() = self.http;
-        response
-    }
+fn refusal(http: StatusCode, code: Code, text: &str) -> Box<Response<Body>> {
+    let mut response = Reply::failed(code, text).into_response(Instant::now());
+    *response.status_mut() = http;
+    Box::new(response)
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
