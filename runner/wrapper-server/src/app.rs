@@ -31,6 +31,8 @@ use crate::service::Wrapper;
 
 /// Largest number of concurrent connections. Each runner needs one.
 const MAX_CONNECTIONS: usize = 1000;
+/// Maximum calls at once on one connection, run or refused. A runner sends `--max-concurrent-per-pod`.
+const MAX_STREAMS: u32 = 1000;
 
 /// Where a wrapper-server in a sandbox listens, and what its function gets. The process of a
 /// sandbox was not started with `exec`, so it has no environment of its own.
@@ -98,7 +100,8 @@ fn serve_on(
         async move { service.handle(request).await }
     };
     let mut tasks = Tasks::new();
-    let listening = serve::Options::between_hops(MAX_CONNECTIONS);
+    let listening =
+        serve::Options { max_streams: MAX_STREAMS, ..serve::Options::between_hops(MAX_CONNECTIONS) };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
     if let Some(announcement) = announcement {

@@ -79,3 +79,38 @@ async fn measure(name: &str, size: usize, callers: usize) {
         cpu(1),
     ));
 }
+
+/// How long after a burst the memory must be back.
+const BACK: Duration = Duration::from_mins(1);
+
+/// A burst of 8 x 5 MiB. `PORCH_FN_STATIC_WRAPPER` is the program of the released image.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes; tests/run nightly runs it"]
+async fn memory_goes_back_to_the_system_after_a_burst() {
+    let sandbox = Sandbox::new();
+    let runner = sandbox.runner(sandbox.local_pods(&[(IMAGE, "exec cat")])).await;
+    let router = sandbox.router(&[&runner], &[]).await;
+    let program = std::env::var("PORCH_FN_STATIC_WRAPPER").expect("a path; tests/run sets it");
+    let wrapper = sandbox.server(&program, ["--", "cat"]).await;
+    let idle = [router.usage(), runner.usage(), wrapper.usage()];
+    for address in [router.address(), wrapper.address()] {
+        let plan = Plan { input: package(5 << 20), ..Plan::callers(8, &[IMAGE.to_owned()]) };
+        let load = Load::through(&Routers::new([address]), plan);
+        eventually("bursts", async || (load.answered() >= 32).then_some(())).await;
+        load.stop().await.assert_all_succeeded();
+    }
+    sleep_until(Instant::now() + BACK).await;
+    let after = [router.usage(), runner.usage(), wrapper.usage()];
+    for (name, before, after) in
+        [("router", &idle[0], &after[0]), ("runner", &idle[1], &after[1]), ("wrapper", &idle[2], &after[2])]
+    {
+        figure(&format!(
+            "{name}: idle {} KiB, peak {} KiB, a minute after the burst {} KiB",
+            before.resident, after.peak, after.resident
+        ));
+    }
+    for at in [0, 1] {
+        assert!(after[at].resident * 2 <= idle[at].resident * 3, "more than 1.5 times what it was");
+    }
+    assert!(after[2].resident <= 8 * 1024 && after[2].peak <= 80 * 1024);
+}
