@@ -171,9 +171,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         max_headers: MAX_REQUEST_HEADERS + ADDED_HEADERS,
         default_timeout: flags.server.request_timeout.into(),
         max_timeout: flags.server.max_timeout.into(),
-        inflight: Some(inflight),
-        // No limit on concurrent calls: calls wait in the runtimes' queues instead.
-        places: None,
+        inflight,
         report_load: true,
         observer: Some(served),
         tracer,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memmem;
-use porch_fn_grpc::{Call, Evaluate, Options, Reply, Server, serve};
+use porch_fn_grpc::{Call, Evaluate, Hop, Inflight, Options, Reply, Server, serve};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::Chunks;
@@ -48,8 +48,7 @@ pub async fn serve_echo_with(port: u16, drain: drain::Watch, gate: watch::Receiv
         max_headers: porch_fn_grpc::MAX_REQUEST_HEADERS,
         default_timeout: Duration::from_mins(1),
         max_timeout: Duration::MAX,
-        inflight: None,
-        places: None,
+        inflight: Inflight::new(usize::MAX / 4, Hop::Runner),
         report_load: true,
         observer: None,
         tracer: None,

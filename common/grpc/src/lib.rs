@@ -30,7 +30,7 @@ pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, infli
 pub use outgoing::Outgoing;
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
-pub use server::{Call, Evaluate, Observe, Options, Place, Places, Server};
+pub use server::{Call, Evaluate, Observe, Options, Server};
 pub use status::{
     FUNCTIONS_TRAILER, LOAD_TRAILER, MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, START_TRAILER,
     bound_message, code_name, code_of, cut_message, header_bytes, is_shed, load_of, message_of, set_load,

@@ -14,7 +14,6 @@ use http_body_util::{BodyExt, Full};
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN, frame};
 use porch_fn_telemetry::span::{Span, Tracer};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use tonic::body::Body as TonicBody;
@@ -46,30 +45,6 @@ pub struct Call {
     pub charge: Charge,
     /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
-    /// The call's place if [`Options::places`] is set. Keep it until all work of the call has
-    /// ended.
-    pub place: Option<Place>,
-}
-
-/// One of the [`Places`] of a server. A call holds its place while it runs. In [`Inflight`],
-/// "place" means another thing: the entry of a call whose message is not complete.
-pub type Place = OwnedSemaphorePermit;
-
-/// How many calls a server takes at once. A call takes its place when its message is complete, so
-/// nobody holds one without work.
-#[derive(Debug, Clone)]
-pub struct Places {
-    free: Arc<Semaphore>,
-    refusal: Arc<str>,
-}
-
-impl Places {
-    /// Creates `count` places (zero counts as one). `refusal` is the error text for a call that
-    /// gets no place. The previous hop may send such a call elsewhere.
-    pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
-        let count = count.clamp(1, Semaphore::MAX_PERMITS);
-        Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
-    }
 }
 
 impl Call {
@@ -121,10 +96,8 @@ pub struct Options {
     pub default_timeout: Duration,
     /// How long any call may take (`--max-timeout`).
     pub max_timeout: Duration,
-    /// Limits the bytes that the messages of all calls hold together. `None` sets no limit.
-    pub inflight: Option<Arc<Inflight>>,
-    /// How many calls there may be at once. `None` sets no limit.
-    pub places: Option<Places>,
+    /// Limits the bytes that the messages of all calls hold together.
+    pub inflight: Arc<Inflight>,
     /// Whether answers report how many calls are in flight.
     pub report_load: bool,
     /// Records the calls that have ended.
@@ -277,14 +250,7 @@ impl<E: Evaluate> Server<E> {
             self.trace(&headers, record);
             record.span.inject(&mut headers);
         }
-        let mut place = None;
-        if let Some(Places { free, refusal }) = &self.options.places {
-            place = Arc::clone(free).try_acquire_owned().ok();
-            if place.is_none() {
-                return Reply::shed(Code::ResourceExhausted, refusal);
-            }
-        }
-        let call = Call { headers, framed, message, deadline, charge, span: record.span.clone(), place };
+        let call = Call { headers, framed, message, deadline, charge, span: record.span.clone() };
         // Boxed, so that a call needs little memory until its message is complete.
         Box::pin(self.evaluator.evaluate(call)).await
     }
@@ -304,10 +270,7 @@ impl<E: Evaluate> Server<E> {
         body: Incoming,
         limit: usize,
     ) -> Result<(Chunks, Chunks, Charge), Reply> {
-        let mut charge = match &self.options.inflight {
-            Some(inflight) => inflight.enter(header_bytes(headers))?,
-            None => Charge::default(),
-        };
+        let mut charge = self.options.inflight.enter(header_bytes(headers))?;
         let evicted = charge.evicted();
         let received = tokio::select! {
             received = receive(body, limit, MAX_SILENCE, |arrived| charge.arrived(arrived)) => received.map_err(refuse_body)?,

@@ -97,7 +97,6 @@ pub(crate) fn call(image: &str, tag: &str, wait: Duration) -> Call {
         deadline: Instant::now() + wait,
         charge: Charge::default(),
         span: Span::default(),
-        place: None,
     }
 }
 

@@ -13,14 +13,14 @@ use std::time::Duration;
 use porch_fn_flags::Ignored;
 use porch_fn_grpc::listen::{ListenError, Listener, listen};
 use porch_fn_grpc::serve;
-use porch_fn_grpc::{ADDED_HEADERS, CALL_OVERHEAD, Hop, Inflight, MAX_REQUEST_HEADERS, Places, Server};
+use porch_fn_grpc::{ADDED_HEADERS, CALL_OVERHEAD, Hop, Inflight, MAX_REQUEST_HEADERS, Server};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, DrainTimes};
 use porch_fn_telemetry::Log;
 use tokio::net::UnixListener;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::announce::{Announcement, without_announcement};
 use crate::config::{self, Flags};
@@ -73,14 +73,15 @@ fn serve_on(
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
     }
-    let wrapper =
-        Wrapper { program, max_message: flags.max_request_body_size, flatten_log: flags.flatten_log };
     let max_calls = flags.max_concurrent_calls;
-    let refusal = format!(
-        "{max_calls} calls already run in this function's pod: retry later, raise \
-         --max-parallel-pods-per-function, or raise the wrapper-server's --max-concurrent-calls"
-    );
-    // `places` limits the calls that run. This limits those whose messages are not complete.
+    let wrapper = Wrapper {
+        program,
+        max_message: flags.max_request_body_size,
+        flatten_log: flags.flatten_log,
+        max_calls,
+        free: Arc::new(Semaphore::new(max_calls.clamp(1, Semaphore::MAX_PERMITS))),
+    };
+    // Calls whose messages are not complete have this limit of their own.
     let limit = flags.max_request_body_size.saturating_add(CALL_OVERHEAD).saturating_mul(max_calls.max(2));
     let options = porch_fn_grpc::Options {
         max_message: flags.max_request_body_size,
@@ -88,8 +89,7 @@ fn serve_on(
         default_timeout: flags.request_timeout.into(),
         // The runner sets the deadlines.
         max_timeout: Duration::MAX,
-        inflight: Some(Inflight::new(limit, Hop::Wrapper)),
-        places: Some(Places::new(max_calls, refusal)),
+        inflight: Inflight::new(limit, Hop::Wrapper),
         report_load: false,
         observer: None,
         tracer: None,
