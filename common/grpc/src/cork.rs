@@ -8,13 +8,14 @@
 //! [`SLICE_FRAMES`] frames, other tasks run first. And it ends a peer that floods ([`Flood`]).
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
@@ -125,8 +126,8 @@ impl Cork {
         }
         let mut buffers = self.0.lock();
         if buffers.left.is_over() {
-            // The other tasks come first.
-            context.waker().wake_by_ref();
+            // The other tasks come first, and those whose bytes have just arrived.
+            let _ = pin!(yield_now()).poll(context);
         }
         buffers.left = SLICE;
         if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {

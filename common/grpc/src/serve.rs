@@ -41,7 +41,7 @@ use crate::{Body, Incoming, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES};
 /// Maximum calls at once on one connection of our own hops. A router sends all of its calls to a
 /// runner over one connection. Calls above this limit wait at the sender, where this server cannot
 /// order or refuse them. `nightly scale` has 10,000 waiting calls.
-const STREAMS_BETWEEN_HOPS: u32 = 12_000;
+const STREAMS_BETWEEN_HOPS: u32 = 10 * 1024;
 /// Maximum calls at once on one connection of a caller. A change of the window costs a visit of each.
 pub const STREAMS_OF_CALLERS: u32 = 4000;
 /// Flow-control window of a stream. Messages are held whole before they are used, so a small window

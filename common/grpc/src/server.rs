@@ -142,7 +142,7 @@ impl<E: Evaluate> Server<E> {
                 _ => (max_timeout, MAX_TIMEOUT_TEXT),
             };
             let deadline = record.started + time;
-            let answered = timeout_at(deadline, self.call(head, body, deadline, &mut record)).await;
+            let answered = timeout_at(deadline, self.call(head.headers, body, deadline, &mut record)).await;
             let mut reply = answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, timeout_text));
             record.code = reply.code();
             record.response = reply.framed.len().checked_sub(PREFIX_LEN);
@@ -229,19 +229,18 @@ impl<E: Evaluate> Server<E> {
 
     async fn call(
         &self,
-        head: Parts,
+        mut headers: HeaderMap,
         body: Incoming,
         deadline: Instant,
         record: &mut CallRecord<'_>,
     ) -> Reply {
-        let (framed, message, charge) = match self.read(&head.headers, body, self.options.max_message).await {
+        let (framed, message, charge) = match self.read(&headers, body, self.options.max_message).await {
             Ok(read) => read,
             Err(reply) => {
-                self.trace(&head.headers, record);
+                self.trace(&headers, record);
                 return reply;
             }
         };
-        let mut headers = head.headers;
         if message.is_empty() {
             // An empty message is a router's probe, which the observer does not record.
             record.observer = None;
