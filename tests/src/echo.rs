@@ -45,7 +45,7 @@ pub async fn serve_echo_with(port: u16, drain: drain::Watch, gate: watch::Receiv
     health.set("", true);
     let options = Options {
         max_message: 8 * 1024 * 1024,
-        max_headers: porch_fn_grpc::MAX_REQUEST_HEADERS,
+        max_headers: porch_fn_grpc::MAX_REQUEST_HEADERS + porch_fn_grpc::ADDED_HEADERS,
         default_timeout: Duration::from_mins(1),
         max_timeout: Duration::MAX,
         inflight: Inflight::new(usize::MAX / 4, Hop::Runner),

@@ -16,6 +16,7 @@ pub mod image_user;
 pub mod load;
 pub mod process;
 pub mod random;
+pub mod raw;
 pub mod registry;
 pub mod rights;
 pub mod scaling;

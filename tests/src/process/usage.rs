@@ -19,7 +19,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    pub(super) fn of(pid: i32) -> Self {
+    /// The usage of a running process.
+    pub fn of(pid: i32) -> Self {
         let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a running process");
         let (stat, status) = (read("stat"), read("status"));
         // The second field is the name, which may contain spaces. The fields after it start with
@@ -36,6 +37,11 @@ impl Usage {
             peak: kib("VmHWM:"),
             at: Instant::now(),
         }
+    }
+
+    /// Lets the peak begin again with the resident memory of now.
+    pub fn reset_peak(pid: i32) {
+        fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("a running process");
     }
 
     /// The average number of cores in use since `earlier`.
