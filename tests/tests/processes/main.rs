@@ -20,6 +20,7 @@ mod status;
 mod supervision;
 mod tls;
 mod tracing;
+mod wire;
 mod wrapper;
 
 const INPUT: &str = "kind: ResourceList\n";

@@ -7,3 +7,4 @@ mod scale;
 mod simulation;
 mod sizing;
 mod stores;
+mod wire;
