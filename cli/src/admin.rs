@@ -85,9 +85,11 @@ impl AdminPort {
         if status != StatusCode::OK {
             let path = path.split('?').next().unwrap_or_default();
             let mut reason = format!("{path} returned {status}");
-            if status == StatusCode::NOT_FOUND {
-                reason.push_str("; it may be a runner's, or its version may be older than 0.2.0");
-            }
+            reason.push_str(match status {
+                StatusCode::NOT_FOUND => "; it may be a runner's, or its version may be older than 0.2.0",
+                StatusCode::FORBIDDEN => "; name its host in the server's --admin-hosts",
+                _ => "",
+            });
             return Err(self.not_an_admin_port(&reason));
         }
         let page = serde_json::from_slice(body).map_err(|error| self.other(&error))?;

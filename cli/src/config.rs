@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use porch_fn_image::Image;
 use porch_fn_settings::Page;
 use serde_json::Value;
 
@@ -27,13 +26,12 @@ pub(crate) async fn run(ConfigArgs { image, page: args }: ConfigArgs) -> Result<
     let server = AdminPort { kind: "router", address: reached.address.clone() };
     let path = format!("/config?image={}", utf8_percent_encode(&image, NON_ALPHANUMERIC));
     let (status, body) = server.get(&path).await.map_err(|error| reached.explain(error))?;
-    let refusal: Option<Value> =
-        serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
+    // A router that cannot ask the owner of the image answers 503.
+    let is_refusal = matches!(status, StatusCode::BAD_REQUEST | StatusCode::SERVICE_UNAVAILABLE);
+    let refusal: Option<Value> = serde_json::from_slice(&body).ok().filter(|_| is_refusal);
     if let Some(error) = refusal.as_ref().and_then(|page| page.get("error")?.as_str()) {
-        // A router answers 400 also if it cannot ask the owner of a valid image. The prefix does not
-        // matter here.
-        let is_valid = Image::parse(&image, "example.com").is_ok();
-        return Err(if is_valid { Failure::unreachable(error) } else { Failure::usage(error) });
+        let is_usage = status == StatusCode::BAD_REQUEST;
+        return Err(if is_usage { Failure::usage(error) } else { Failure::unreachable(error) });
     }
     let page = server.read(&path, status, &body).map_err(|error| reached.explain(error))?;
     args.output.print(&page, tables);
@@ -93,11 +91,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_owner_that_cannot_be_asked_is_no_usage_error() {
-        for (image, code) in [("f:v1", 2_u8), ("not an image", 64)] {
-            let answer = ("400 Bad Request".to_owned(), r#"{"error": "a text"}"#.to_owned());
+        for (status, code) in [("503 Service Unavailable", 2_u8), ("400 Bad Request", 64)] {
+            let answer = (status.to_owned(), r#"{"error": "a text"}"#.to_owned());
             let (address, asked) = serve(vec![answer]).await;
             let page = PageArgs { address, output: Output::Table, cluster: ClusterArgs::default() };
-            let refused = run(ConfigArgs { image: image.to_owned(), page }).await.unwrap_err();
+            let refused = run(ConfigArgs { image: "f:v1".to_owned(), page }).await.unwrap_err();
             assert_eq!((refused.to_string().as_str(), refused.code()), ("a text", ExitCode::from(code)));
             asked.await.unwrap();
         }

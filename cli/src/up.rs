@@ -64,6 +64,10 @@ pub(crate) struct UpArgs {
     /// any free port
     #[arg(long, value_name = "PORT", default_value_t = 9464)]
     admin_port: u16,
+    /// More names by which browsers reach the status page, separated by commas; its IP addresses and
+    /// names without a dot are always accepted
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    admin_hosts: Vec<String>,
     /// File with your own functions: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
     #[arg(long, value_name = "FILE")]
     local_functions: Option<PathBuf>,
@@ -215,6 +219,7 @@ impl Started {
             format!("--address={}", args.address),
             format!("--port={}", args.port),
             format!("--admin-port={}", args.admin_port),
+            format!("--admin-hosts={}", args.admin_hosts.join(",")),
             format!("--max-request-body-size={}", runner_flags.server.max_request_body_size),
             format!("--default-image-prefix={}", runner_flags.server.default_image_prefix),
             "--drain-delay=0".to_owned(),

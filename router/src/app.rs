@@ -128,8 +128,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         hints: flags.predict.then(|| send_hints(&view, &metrics, &mut tasks)),
     };
     let router = Arc::new(Router::new(options, Arc::clone(&view), changes, metrics));
-    let shown = Arc::clone(&router);
-    let default_prefix = router.options.default_prefix.clone();
+    let (shown, default_prefix) = (Arc::clone(&router), router.options.default_prefix.clone());
     let recorded = {
         let (view, router) = (Arc::clone(&view), Arc::clone(&router));
         move || recordings(&view.load(), &router)
@@ -147,7 +146,8 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         known(&view.load(), &shown, error_of(&discovered.borrow()), info)
     };
     let pages = porch_fn_status_page::pages(known, recorded, default_prefix);
-    let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
+    let hosts = &flags.server.admin_hosts;
+    let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages, hosts);
     tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
     let options = porch_fn_grpc::Options {

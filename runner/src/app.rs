@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use http::StatusCode;
 use porch_fn_admin::failures::{Failures, now_ms};
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_admin::{Admin, JSON, Page, query_value};
@@ -144,7 +145,8 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
 
     let mut pages = vec![config_page(&current, &flags.server.default_image_prefix)];
     pages.extend(pods.as_ref().map(|runtime| pods_page(runtime.pool.clone())));
-    let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
+    let hosts = &flags.server.admin_hosts;
+    let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages, hosts);
     wiring.tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));
 
     let runner = Arc::new(Runner {
@@ -217,8 +219,9 @@ fn config_page(current: &watch::Receiver<CurrentSettings>, prefix: &str) -> Page
     let content = move |query: &str| {
         let image = query_value(query, "image").ok_or("write /config?image=IMAGE".to_owned());
         let image = image.and_then(|image| Image::parse(&image, &prefix).map_err(|error| error.to_string()));
-        let page = image.map(|image| config(&current.borrow(), &image));
-        ready(page.map_err(|error| json!({ "error": error }).to_string())).boxed()
+        // A clone, because the sender waits while a page borrows.
+        let page = image.map(|image| config(&current.borrow().clone(), &image).into());
+        ready(page.map_err(|error| (StatusCode::BAD_REQUEST, json!({ "error": error }).to_string()))).boxed()
     };
     Page { path: "/config", content_type: JSON, policy: None, content: Box::new(content) }
 }
@@ -239,7 +242,7 @@ fn pods_page(pool: Handle) -> Page {
                 "waiting": function.waiting,
             })
         });
-        ready(Ok(format!("{:#}", functions.collect::<serde_json::Value>()))).boxed()
+        ready(Ok(format!("{:#}", functions.collect::<serde_json::Value>()).into())).boxed()
     };
     Page { path: "/pods", content_type: JSON, policy: None, content: Box::new(content) }
 }

@@ -47,9 +47,11 @@ pub async fn get(address: &str, path: &str, within: Duration, limit: usize) -> R
 async fn request(address: &str, path: &str, limit: usize) -> Result<Bytes, GetError> {
     let http = |error: hyper::Error| GetError::Http(error.into());
     let stream = TcpStream::connect(address).await.map_err(GetError::Connect)?;
+    // Each admin port accepts its address, but not each name.
+    let host = stream.peer_addr().map_err(GetError::Connect)?.to_string();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
     let answer = pin!(async {
-        let request = Request::get(path).header(header::HOST, address).body(Empty::<Bytes>::new());
+        let request = Request::get(path).header(header::HOST, host).body(Empty::<Bytes>::new());
         let request = request.map_err(|error| GetError::Http(error.into()))?;
         let response = sender.send_request(request).await.map_err(http)?;
         if response.status() != StatusCode::OK {
@@ -85,10 +87,10 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         let content = |query: &str| {
             let text = query.repeat(100_000);
-            async { Ok(text) }.boxed()
+            async { Ok(text.into()) }.boxed()
         };
         let page = Page { path: "/page", content_type: JSON, policy: None, content: Box::new(content) };
-        let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, vec![page])));
+        let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, vec![page], &[])));
         let get = |path, limit| get(&address, path, WITHIN, limit);
         assert_eq!(get("/page?own", 300_000).await.unwrap(), "own".repeat(100_000));
         assert!(matches!(get("/page?own", 299_999).await, Err(GetError::TooLarge(299_999))));

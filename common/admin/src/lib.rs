@@ -1,9 +1,12 @@
 //! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and the server's
 //! own pages. It speaks HTTP/1.1, changes nothing and shows no secrets.
+//!
+//! It has a thread of its own, so that a page that takes long delays no call.
 
 pub mod client;
 pub mod failures;
 pub mod function_metrics;
+mod hosts;
 pub mod metrics;
 pub mod rpc_metrics;
 #[cfg(test)]
@@ -11,6 +14,8 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,12 +30,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
 use porch_fn_lifecycle::health::Health;
+use porch_fn_lifecycle::tasks::pass_on_panic;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet, yield_now};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet, spawn_blocking, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
+
+use self::hosts::Hosts;
 
 /// Maximum connections at once. A new connection above the limit closes the oldest connection that
 /// has sent no request; if all have sent one, the oldest connection. So probes are always served.
@@ -63,8 +73,9 @@ pub struct Page {
     pub content_type: &'static str,
     /// Its Content-Security-Policy. `None`: the browser may load and run nothing.
     pub policy: Option<HeaderValue>,
-    /// Creates the content for a request's query, which may be empty. An error means that the query
-    /// is not valid: the server answers 400 with the error's text, in the same content type.
+    /// Creates the content for a request's query, which may be empty. It runs on the thread of the
+    /// admin port. Connections and tasks that it creates belong to the runtime that serves calls.
+    /// An error is the status and the content of the answer.
     pub content: Content,
 }
 
@@ -77,24 +88,37 @@ pub fn query_value(query: &str, name: &str) -> Option<String> {
 }
 
 /// The type of [`Page::content`].
-pub type Content = Box<dyn Fn(&str) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+pub type Content = Box<dyn Fn(&str) -> BoxFuture<'static, Result<Bytes, (StatusCode, String)>> + Send + Sync>;
 
 /// The content of the admin port.
 pub struct Admin {
     health: Health,
     registry: Option<Registry>,
     pages: Vec<Page>,
+    hosts: Hosts,
+    /// The runtime that serves calls.
+    serving: Handle,
 }
 
 impl Admin {
-    /// Serves probes from `health`, metrics from `registry` if there is one, and `pages`.
-    pub fn new(health: Health, registry: impl Into<Option<Registry>>, pages: Vec<Page>) -> Arc<Self> {
-        Arc::new(Self { health, registry: registry.into(), pages })
+    /// Serves probes from `health`, metrics from `registry` if there is one, and `pages`. `hosts` are
+    /// those of `--admin-hosts`. Call it on the runtime that serves calls.
+    pub fn new(health: Health, registry: Option<Registry>, pages: Vec<Page>, hosts: &[String]) -> Arc<Self> {
+        let (hosts, serving) = (Hosts::of_pod(hosts), Handle::current());
+        Arc::new(Self { health, registry, pages, hosts, serving })
     }
 
-    async fn answer(&self, method: &Method, path: &str, query: &str) -> Response<Full<Bytes>> {
-        if method != Method::GET && method != Method::HEAD {
+    async fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        if request.method() != Method::GET && request.method() != Method::HEAD {
             return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
+        }
+        if matches!(path, "/healthz" | "/readyz") {
+            // While the threads that serve calls hang, probes have no answer.
+            let _ = self.serving.spawn(async {}).await;
+        } else if !self.hosts.accept(request.headers()) {
+            let text = "not a name of this server: use its address, or add the name to --admin-hosts\n";
+            return respond(StatusCode::FORBIDDEN, TEXT, text);
         }
         match path {
             "/healthz" => respond(StatusCode::OK, TEXT, "ok\n"),
@@ -113,10 +137,14 @@ impl Admin {
             }
             path => {
                 if let Some(page) = self.pages.iter().find(|page| page.path == path) {
-                    let mut response = match (page.content)(query).await {
-                        Ok(content) => respond(StatusCode::OK, page.content_type, content),
-                        Err(wrong) => respond(StatusCode::BAD_REQUEST, page.content_type, wrong),
-                    };
+                    let mut content = (page.content)(query);
+                    let content = poll_fn(|context| {
+                        let _serving = self.serving.enter();
+                        content.as_mut().poll(context)
+                    });
+                    let wrong = |(status, text): (_, String)| (status, text.into());
+                    let (status, content) = content.await.map_or_else(wrong, |page| (StatusCode::OK, page));
+                    let mut response = respond(status, page.content_type, content);
                     if let Some(policy) = &page.policy {
                         response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy.clone());
                     }
@@ -141,6 +169,9 @@ fn respond(
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let headers = response.headers_mut();
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     // Pages contain callers' input: a browser must not interpret it.
     headers.insert(header::CONTENT_SECURITY_POLICY, NOTHING);
@@ -150,9 +181,25 @@ fn respond(
     response
 }
 
-/// Serves the admin port until the future is dropped. Keep the future running during a drain, when
-/// probes and metrics matter most.
+/// Serves the admin port, on a thread of its own, until the future is dropped. Keep the future
+/// running during a drain, when probes and metrics matter most.
+///
+/// The thread ends when the page that it creates is complete. The runtime waits for it.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
+    let (_lives, dropped) = oneshot::channel::<Infallible>();
+    let run = move || -> io::Result<()> {
+        Builder::new_current_thread().enable_all().build()?.block_on(async {
+            let serving = accept(TcpListener::from_std(listener.into_std()?)?, admin);
+            tokio::select! { _ = dropped => Ok(()), () = serving => Ok(()) }
+        })
+    };
+    match spawn_blocking(run).await {
+        Ok(Err(error)) => tracing::error!(%error, "the thread of --admin-port cannot run"),
+        ended => pass_on_panic(ended),
+    }
+}
+
+async fn accept(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();
     loop {
@@ -207,11 +254,7 @@ async fn connection(stream: TcpStream, admin: Arc<Admin>, requested: Arc<AtomicB
     let service = service_fn(move |request: Request<Incoming>| {
         requested.store(true, Ordering::Relaxed);
         let admin = Arc::clone(&admin);
-        async move {
-            let uri = request.uri();
-            let answer = admin.answer(request.method(), uri.path(), uri.query().unwrap_or_default()).await;
-            Ok::<_, Infallible>(answer)
-        }
+        async move { Ok::<_, Infallible>(admin.answer(&request).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

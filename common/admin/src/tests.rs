@@ -1,12 +1,13 @@
 use super::*;
+use std::io::{Read, Write};
+
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn get(admin: &Admin, path: &str) -> (u16, String) {
-    let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    let response = admin.answer(&Method::GET, path, query).await;
+    let response = admin.answer(&Request::get(path).body(()).unwrap()).await;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -18,9 +19,9 @@ async fn a_client_that_does_not_read_the_answer_is_disconnected() {
         path: "/large",
         content_type: JSON,
         policy: None,
-        content: Box::new(|_| async { Ok("x".repeat(32 * 1024 * 1024)) }.boxed()),
+        content: Box::new(|_| async { Ok("x".repeat(32 * 1024 * 1024).into()) }.boxed()),
     };
-    let admin = Admin::new(Health::new(), None, vec![page]);
+    let admin = Admin::new(Health::new(), None, vec![page], &[]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     peer.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -34,7 +35,7 @@ async fn a_client_that_does_not_read_the_answer_is_disconnected() {
 async fn probes_are_answered_despite_many_silent_clients() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, Vec::new())));
+    let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, Vec::new(), &[])));
     let mut silent = Vec::new();
     for _ in 0..3 {
         for _ in 0..MAX_CONNECTIONS {
@@ -92,7 +93,11 @@ async fn pages_and_probes() {
         content_type: JSON,
         policy: None,
         content: Box::new(|query| {
-            let content = if query == "no" { Err("not so".to_owned()) } else { Ok(format!("{{{query}}}")) };
+            let content = match query {
+                "no" => Err((StatusCode::BAD_REQUEST, "not so".to_owned())),
+                "busy" => Err((StatusCode::SERVICE_UNAVAILABLE, "later".to_owned())),
+                query => Ok(format!("{{{query}}}").into()),
+            };
             async { content }.boxed()
         }),
     };
@@ -100,9 +105,9 @@ async fn pages_and_probes() {
         path: "/",
         content_type: HTML,
         policy: Some(HeaderValue::from_static("script-src 'self'")),
-        content: Box::new(|_| async { Ok("<p>".to_owned()) }.boxed()),
+        content: Box::new(|_| async { Ok("<p>".into()) }.boxed()),
     };
-    let admin = Admin::new(health.clone(), registry, vec![page, for_people]);
+    let admin = Admin::new(health.clone(), Some(registry), vec![page, for_people], &[]);
     assert_eq!(get(&admin, "/healthz").await.0, 200);
     assert_eq!(get(&admin, "/readyz").await.0, 503);
     health.set("", true);
@@ -111,16 +116,18 @@ async fn pages_and_probes() {
     assert_eq!(get(&admin, "/shards").await, (200, "{}".to_owned()));
     assert_eq!(get(&admin, "/shards?a=b").await, (200, "{a=b}".to_owned()));
     assert_eq!(get(&admin, "/shards?no").await, (400, "not so".to_owned()));
+    let busy = admin.answer(&Request::get("/shards?busy").body(()).unwrap()).await;
+    assert_eq!((busy.status().as_u16(), busy.headers()[header::RETRY_AFTER].to_str().unwrap()), (503, "1"));
     assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards /\n".to_owned()));
-    assert_eq!(admin.answer(&Method::POST, "/metrics", "").await.status(), 405);
-    assert_eq!(get(&Admin::new(health, None, Vec::new()), "/metrics").await.0, 404);
+    assert_eq!(admin.answer(&Request::post("/metrics").body(()).unwrap()).await.status(), 405);
+    assert_eq!(get(&Admin::new(health, None, Vec::new(), &[]), "/metrics").await.0, 404);
     // Only a page with its own policy may run anything.
     for (path, policy) in [
         ("/", "script-src 'self'"),
         ("/shards", NOTHING.to_str().unwrap()),
         ("/x", NOTHING.to_str().unwrap()),
     ] {
-        let response = admin.answer(&Method::GET, path, "").await;
+        let response = admin.answer(&Request::get(path).body(()).unwrap()).await;
         assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], policy, "{path}");
         assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
     }
@@ -130,7 +137,7 @@ async fn pages_and_probes() {
 async fn answer_to(page: Page, request: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, vec![page])));
+    let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, vec![page], &[])));
     client.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.unwrap();
@@ -145,7 +152,7 @@ async fn a_page_that_blocks_its_thread_delays_no_task_of_the_server() {
     let content = move |_: &str| {
         begun.send(()).unwrap();
         let waited = waits.lock().recv_timeout(Duration::from_secs(10));
-        async move { Ok(format!("{waited:?}")) }.boxed()
+        async move { Ok(format!("{waited:?}").into()) }.boxed()
     };
     let page = Page { path: "/slow", content_type: JSON, policy: None, content: Box::new(content) };
     tokio::spawn(async move {
@@ -167,10 +174,38 @@ async fn a_foreign_name_gets_no_page_but_probes() {
         ("/healthz", "host: evil.example\r\n", "HTTP/1.1 200"),
         ("/readyz", "host: evil.example\r\n", "HTTP/1.1 503"),
     ] {
-        let content = |_: &str| async { Ok("page".to_owned()) }.boxed();
+        let content = |_: &str| async { Ok("page".into()) }.boxed();
         let page = Page { path: "/page", content_type: JSON, policy: None, content: Box::new(content) };
         let answer = answer_to(page, &format!("GET {path} HTTP/1.1\r\n{host}\r\n")).await;
         assert!(answer.starts_with(expected), "{path} {host} {answer}");
         assert_eq!(answer.contains("--admin-hosts"), expected.ends_with("403"), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn while_the_threads_of_calls_hang_only_probes_have_no_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, Vec::new(), &[])));
+    yield_now().await;
+    // From here to the next `await`, the runtime hangs.
+    let ask = |path: &str| {
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        write!(client, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+        client
+    };
+    let read = |mut client: std::net::TcpStream, limit: Duration| {
+        let mut answer = String::new();
+        client.set_read_timeout(Some(limit)).unwrap();
+        client.read_to_string(&mut answer).map(|_| answer)
+    };
+    let (health, ready) = (ask("/healthz"), ask("/readyz"));
+    let other = read(ask("/metrics"), Duration::from_secs(10)).unwrap();
+    assert!(other.starts_with("HTTP/1.1 404"), "{other}");
+    for probe in [&health, &ready] {
+        read(probe.try_clone().unwrap(), Duration::from_millis(100)).unwrap_err();
+    }
+    let limit = Duration::from_secs(10);
+    let health = tokio::task::spawn_blocking(move || read(health, limit)).await.unwrap().unwrap();
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
 }

@@ -46,6 +46,13 @@ pub struct ServerFlags {
         help_heading = "Listeners"
     )]
     pub admin_port: u16,
+    /// More names by which clients reach the admin port, such as that of an Ingress.
+    ///
+    /// .DOMAIN means all names that end with it. IP addresses, names without a dot, names of
+    /// Services, and NAME.NAMESPACE in the pod's own namespace are always accepted. Separate names by
+    /// commas, or repeat the flag
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Listeners")]
+    pub admin_hosts: Vec<String>,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5), help_heading = "Logs and metrics")]
     pub log_level: u8,

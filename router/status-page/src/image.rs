@@ -5,6 +5,8 @@ mod ask;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::StatusCode;
 use porch_fn_admin::query_value;
 use porch_fn_image::Image;
 use porch_fn_proto::shard::DescribeImageResponse;
@@ -14,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use self::ask::{AskError, describe_image};
-use crate::Known;
 use crate::answers::bounded;
 use crate::status::owner;
+use crate::{Known, text};
 
 /// Number of requests to runners for single images at once, for all viewers together.
 const AT_ONCE: usize = 16;
@@ -98,11 +100,10 @@ impl Images {
     ///
     /// # Errors
     /// A JSON object with the field `error`, if the query names no valid image.
-    pub(crate) async fn detail(&self, query: &str, known: Known) -> Result<String, String> {
-        let asked = self.asked(query, "/image.json", &known, true).map_err(|error| error_json(&error))?;
-        let answer = self.ask(&asked, &known).await;
-        // Serialising strings, numbers and JSON values does not fail.
-        Ok(serde_json::to_string(&detail(asked, answer)).unwrap_or_default())
+    pub(crate) async fn detail(&self, query: &str, known: &Known) -> Result<Bytes, (StatusCode, String)> {
+        let asked = self.asked(query, "/image.json", known, true).map_err(|error| refused(&error))?;
+        let answer = self.ask(&asked, known).await;
+        Ok(text(&detail(asked, answer)))
     }
 
     /// The content of `/config`: what the owner's own page `/config` has.
@@ -110,10 +111,11 @@ impl Images {
     /// # Errors
     /// A JSON object with the field `error`, if the query names no valid image or the owner could
     /// not be asked.
-    pub(crate) async fn config(&self, query: &str, known: Known) -> Result<String, String> {
-        let asked = self.asked(query, "/config", &known, false).map_err(|error| error_json(&error))?;
-        let answer = self.ask(&asked, &known).await.map_err(|error| error_json(&error.to_string()))?;
-        Ok(String::from_utf8_lossy(&answer.config).into_owned())
+    pub(crate) async fn config(&self, query: &str, known: &Known) -> Result<Bytes, (StatusCode, String)> {
+        let asked = self.asked(query, "/config", known, false).map_err(|error| refused(&error))?;
+        let unasked = |error: AskError| (StatusCode::SERVICE_UNAVAILABLE, error_json(&error.to_string()));
+        let answer = self.ask(&asked, known).await.map_err(unasked)?;
+        Ok(String::from_utf8_lossy(&answer.config).into_owned().into())
     }
 
     /// The image that a query names: parsed and completed like the images of calls. If
@@ -146,6 +148,10 @@ impl Images {
         let _permit = self.permits.try_acquire().map_err(|_| AskError::TooMany { limit: AT_ONCE })?;
         describe_image(runner, connection, &asked.image).await
     }
+}
+
+fn refused(error: &str) -> (StatusCode, String) {
+    (StatusCode::BAD_REQUEST, error_json(error))
 }
 
 /// What the page `/config` of a runner answers to a query that it refuses.

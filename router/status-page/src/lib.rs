@@ -11,6 +11,7 @@ mod image;
 mod notes;
 mod peers;
 mod picture;
+mod recent;
 mod shards;
 mod status;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{join, ready};
 use http::HeaderValue;
@@ -39,11 +41,16 @@ use self::ask::{ask, ask_routers};
 use self::image::Images;
 pub use self::image::{ImageDetail, LastErrorDetail, PodDetail};
 pub use self::peers::{Peers, RouterInfo};
+use self::recent::recent;
 pub use self::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo, Shards};
 pub use self::status::{ImageStatus, RingStatus, RouterStatus, ShardStatus, Status, Totals};
 
 /// How long the status data is cached for all viewers.
 const HOLDS: Duration = Duration::from_secs(2);
+/// A page with more bytes is large (see [`recent`]): one of about 300 runners or 500 images.
+const LARGE_TEXT: usize = 64 * 1024;
+/// With more runners and images, the router's data is large.
+const LARGE: usize = 500;
 
 /// The query of `/status.json` with which a router asks another one for only its own data.
 const OWN: &str = "own";
@@ -98,10 +105,11 @@ pub struct Recordings {
 
 /// The data of the status page and its time. The lock is held while the runners are asked, so that
 /// other viewers wait for the same data.
-type Cache = Mutex<Option<(Instant, String)>>;
+type Cache = Mutex<Option<(Instant, Bytes)>>;
 
 /// The pages for the admin port. `known` is called for each request, and `recorded` for each that
-/// needs the router's calls. `default_prefix` is `--default-image-prefix`.
+/// needs the router's calls; large results are kept for a moment. `default_prefix` is
+/// `--default-image-prefix`.
 pub fn pages(
     known: impl Fn() -> Known + Clone + Send + Sync + 'static,
     recorded: impl Fn() -> Recordings + Clone + Send + Sync + 'static,
@@ -111,16 +119,18 @@ pub fn pages(
         path,
         content_type,
         policy,
-        content: Box::new(move |_| ready(Ok(text.to_owned())).boxed()),
+        content: Box::new(move |_| ready(Ok(text.into())).boxed()),
     };
     let json = |path, content| Page { path, content_type: JSON, policy: None, content };
-    // Serialising strings and numbers does not fail.
-    let text = |known: Known| serde_json::to_string_pretty(&known.shards).unwrap_or_default();
-    let (cache, status) = (Arc::new(Cache::default()), known.clone());
-    let (details, known_for_detail) = (Images::new(default_prefix), known.clone());
-    let (configs, known_for_config) = (Arc::clone(&details), known.clone());
     // Routers on one host have the same name.
     let instance: Arc<str> = format!("{:016x}", fastrand::u64(..)).into();
+    let (status, calls, name) = (known.clone(), recorded.clone(), Arc::clone(&instance));
+    let own = move || text(&own_status(Known { recorded: calls(), ..status() }, &name));
+    let own = recent(own, |text| text.len() > LARGE_TEXT);
+    let (cache, images, status) = (Arc::new(Cache::default()), Images::new(default_prefix), known.clone());
+    let is_large = |known: &Arc<Known>| known.shards.shards.len() + known.shards.images.len() > LARGE;
+    let known = Arc::new(recent(move || Arc::new(known()), is_large));
+    let (configs, of_config, of_shards) = (Arc::clone(&images), Arc::clone(&known), Arc::clone(&known));
     vec![
         file("/", HTML, Some(POLICY), PAGE),
         file("/status", HTML, Some(POLICY), PAGE),
@@ -129,43 +139,40 @@ pub fn pages(
         json(
             "/status.json",
             Box::new(move |query| {
-                let (cache, known, recorded) = (Arc::clone(&cache), status.clone(), recorded.clone());
-                let (instance, is_own) = (Arc::clone(&instance), query == OWN);
-                async move {
-                    if is_own {
-                        // Serialising strings and numbers does not fail.
-                        return Ok(serde_json::to_string(&own_status(
-                            numbered(&known, &recorded),
-                            &instance,
-                        ))
-                        .unwrap_or_default());
-                    }
-                    Ok(status_json(&cache, known, recorded, &instance).await)
+                if query == OWN {
+                    return ready(Ok(own())).boxed();
                 }
-                .boxed()
+                let (cache, known, recorded) = (Arc::clone(&cache), status.clone(), recorded.clone());
+                let instance = Arc::clone(&instance);
+                async move { Ok(status_json(&cache, known, recorded, &instance).await) }.boxed()
             }),
         ),
         json(
             "/image.json",
             Box::new(move |query: &str| {
-                let (images, query, known) = (Arc::clone(&details), query.to_owned(), known_for_detail());
-                async move { images.detail(&query, known).await }.boxed()
+                let (images, query, known) = (Arc::clone(&images), query.to_owned(), known());
+                async move { images.detail(&query, &known).await }.boxed()
             }),
         ),
         json(
             "/config",
             Box::new(move |query: &str| {
-                let (images, query, known) = (Arc::clone(&configs), query.to_owned(), known_for_config());
-                async move { images.config(&query, known).await }.boxed()
+                let (images, query, known) = (Arc::clone(&configs), query.to_owned(), of_config());
+                async move { images.config(&query, &known).await }.boxed()
             }),
         ),
-        json("/shards", Box::new(move |_| ready(Ok(text(known()))).boxed())),
+        json("/shards", Box::new(move |_| ready(Ok(shards(&of_shards()))).boxed())),
     ]
 }
 
-/// What the router knows, with its calls.
-fn numbered(known: impl Fn() -> Known, recorded: impl Fn() -> Recordings) -> Known {
-    Known { recorded: recorded(), ..known() }
+/// The JSON of `content`. Serialising strings, numbers and JSON values does not fail.
+fn text(content: &impl Serialize) -> Bytes {
+    serde_json::to_vec(content).unwrap_or_default().into()
+}
+
+fn shards(known: &Known) -> Bytes {
+    // Serialising strings and numbers does not fail.
+    serde_json::to_vec_pretty(&known.shards).unwrap_or_default().into()
 }
 
 /// What only this router knows. Asks nobody, so that routers do not ask each other in circles.
@@ -181,7 +188,7 @@ async fn status_json(
     known: impl Fn() -> Known,
     recorded: impl Fn() -> Recordings,
     instance: &str,
-) -> String {
+) -> Bytes {
     let mut last = cache.lock().await;
     if let Some((at, json)) = &*last
         && at.elapsed() < HOLDS
@@ -192,13 +199,12 @@ async fn status_json(
     let routers = router.peers.map(|peers| peers.addresses).unwrap_or_default();
     let (answers, routers) = join(ask(reachable), ask_routers(routers.to_vec())).await;
     // The runners may take seconds to answer, so the router's own data is read after that.
-    let mut known = numbered(&known, &recorded);
+    let mut known = Known { recorded: recorded(), ..known() };
     let (routers, notes) = peers::join(&mut known, instance, routers);
     let mut status = Status::of(known, &answers, now_ms());
     (status.instance, status.routers) = (instance.to_owned(), routers);
     status.notes.extend(notes);
-    // Serialising strings and numbers does not fail.
-    let json = serde_json::to_string(&status).unwrap_or_default();
+    let json = text(&status);
     *last = Some((Instant::now(), json.clone()));
     json
 }

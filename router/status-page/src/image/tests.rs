@@ -1,5 +1,6 @@
 //! Which image and owner a request selects, and the JSON of an answer.
 
+use porch_fn_grpc_client::conn::{Connection, Options};
 use porch_fn_proto::shard::{ImagePod, LastError};
 use porch_fn_ring::Ring;
 
@@ -49,11 +50,12 @@ async fn a_query_without_a_valid_image_is_refused() {
     for (query, expected) in
         [("", "write /config?image=IMAGE"), ("image=Not+An+Image", "has a malformed repository part")]
     {
-        let error: Value =
-            serde_json::from_str(&images.config(query, called(&[])).await.unwrap_err()).unwrap();
+        let (status, error) = images.config(query, &called(&[])).await.unwrap_err();
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        let error: Value = serde_json::from_str(&error).unwrap();
         let text = error["error"].as_str().unwrap();
         assert!(text.contains(expected), "{text}");
-        images.detail(query, called(&[])).await.unwrap_err();
+        images.detail(query, &called(&[])).await.unwrap_err();
     }
 }
 
@@ -68,14 +70,15 @@ async fn an_owner_that_cannot_be_asked_is_named() {
         "runner {owner}, the image's owner, is {state} and cannot be asked: check that its pod runs and that the \
          router reaches it; other runners serve the image's calls"
     );
-    let text = images.detail(&query, called(&[])).await.unwrap();
-    let detail: ImageDetail = serde_json::from_str(&text).unwrap();
+    let text = images.detail(&query, &called(&[])).await.unwrap();
+    let detail: ImageDetail = serde_json::from_slice(&text).unwrap();
     let expected =
         ImageDetail { image: IMAGE.to_owned(), owner, error: Some(error.clone()), ..ImageDetail::default() };
     assert_eq!(detail, expected);
-    assert_eq!(images.config(&query, called(&[])).await, Err(json!({ "error": error }).to_string()));
+    let unavailable = (StatusCode::SERVICE_UNAVAILABLE, json!({ "error": error }).to_string());
+    assert_eq!(images.config(&query, &called(&[])).await, Err(unavailable));
     let nobody = Known { ring: Arc::new(Ring::new(None::<&str>)), ..called(&[]) };
-    let text = images.config(&query, nobody).await.unwrap_err();
+    let text = images.config(&query, &nobody).await.unwrap_err().1;
     assert!(text.contains("there is no runner"), "{text}");
 }
 
@@ -106,4 +109,17 @@ fn the_answer_has_the_documented_fields_and_is_bounded() {
     let big = detail(asked(), Ok(big));
     assert_eq!((big.pods.len(), big.last_error.unwrap().text.len()), (MAX_PODS, MAX_ERROR));
     assert!(big.pods[0].name.len() < 1000);
+}
+
+#[tokio::test]
+async fn more_images_at_once_than_the_limit_are_asked_for_later() {
+    let (images, runner) = (images(), ring().owner(IMAGE).unwrap().to_owned());
+    let _asked = images.permits.acquire_many(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
+    let second = std::time::Duration::from_secs(1);
+    let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
+    let connection = Arc::new(Connection::new(&*runner, options, None).unwrap());
+    let known = Known { reachable: vec![(runner.into(), connection)], ..called(&[]) };
+    let refused = images.config(&format!("image={IMAGE}"), &known).await.unwrap_err();
+    let text = r#"{"error":"the router already asks for 16 images: try again"}"#;
+    assert_eq!(refused, (StatusCode::SERVICE_UNAVAILABLE, text.to_owned()));
 }
