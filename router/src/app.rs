@@ -100,11 +100,11 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
 
     let peers = peers(&flags, &mut tasks).await?;
 
-    let (changed, changes) = watch::channel(());
+    let (available, changes) = watch::channel(());
     let shared = Shared {
         connections: flags.connections(),
         connector,
-        changed: Arc::new(changed),
+        changed: Arc::default(),
         totals: Arc::default(),
         routers: flags.router_count,
     };
@@ -115,6 +115,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         health: health.clone(),
         metrics: Arc::clone(&metrics),
         membership: LiveMembership::new(snapshots),
+        available,
         runners: BTreeMap::new(),
         probers: JoinSet::new(),
     };

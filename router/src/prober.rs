@@ -27,7 +27,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::health::{HealthState, Observation};
+use crate::health::Observation;
 use crate::runner::Runner;
 use crate::view::View;
 
@@ -84,16 +84,10 @@ async fn watch(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
             next = statuses.message() => next?,
             // A call has marked the runner unreachable. The runner sends nothing on this stream
             // until its serving status changes. A new stream reports the current status.
-            () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
+            () = runner.unreachable() => return Err(Status::unavailable("a call broke")),
         };
     }
     Ok(())
-}
-
-/// Returns when `runner` is unreachable because a call did not get through.
-async fn unreachable(runner: &Runner) {
-    let mut changed = runner.changes();
-    while runner.state() != HealthState::Unreachable && changed.changed().await.is_ok() {}
 }
 
 /// Sends `Check` requests in a loop, to a runner without `Watch`.

@@ -43,7 +43,9 @@ pub(crate) struct Runner {
     numbers: Mutex<Series>,
     /// Notified when the runner has stalled, so that its calls in flight move to another runner.
     stalled: Notify,
-    /// Notified when the state of any runner changes. Wakes calls that wait for a runner.
+    /// Notified when the runner becomes unreachable.
+    unreachable: Notify,
+    /// Notified when the state of any runner changes.
     changed: Arc<watch::Sender<()>>,
     origin: Instant,
 }
@@ -102,6 +104,7 @@ impl Runner {
             record: Mutex::new(record),
             numbers: Mutex::default(),
             stalled: Notify::new(),
+            unreachable: Notify::new(),
             changed,
             origin: Instant::now(),
         };
@@ -109,17 +112,21 @@ impl Runner {
         Ok(runner)
     }
 
-    /// The runner is no longer a member of the ring. Its calls continue, but it no longer counts.
+    /// The runner is no longer a member. Its calls continue, but it no longer counts, and no call
+    /// picks it, although the ring may still have it.
     pub(crate) fn leave(&self) {
         let mut record = self.record.lock();
         record.has_left = true;
         self.count(&mut record);
     }
 
-    /// Updates the runner's part of the sums after a change.
+    /// Updates the copy of the state and the runner's part of the sums, after a change. The lock is
+    /// held, so that the copy always has the last change.
     fn count(&self, record: &mut Record) {
+        let state = if record.has_left { HealthState::Unreachable } else { record.health.state() };
+        self.state.store(state as u8, Ordering::Relaxed);
         let load = u32::try_from(self.load()).unwrap_or(u32::MAX);
-        let part = (!record.has_left).then_some(Part { state: record.health.state(), load });
+        let part = (!record.has_left).then_some(Part { state, load });
         self.totals.replace(std::mem::replace(&mut record.part, part), part);
     }
 
@@ -186,9 +193,13 @@ impl Runner {
         }
     }
 
-    /// A receiver that is notified when the state of any runner changes.
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    /// Completes when the runner is unreachable.
+    pub(crate) async fn unreachable(&self) {
+        // A change after this line is not missed.
+        let notified = self.unreachable.notified();
+        if self.state() != HealthState::Unreachable {
+            notified.await;
+        }
     }
 
     /// Records that the runner answered a call. `load` is the runner's reported number of calls in
@@ -299,10 +310,11 @@ impl Runner {
             // for it.
             record.lost = self.in_flight() + 1;
         }
-        // Stored while the lock is held, so that the copy always has the last change.
-        self.state.store(state as u8, Ordering::Relaxed);
         self.count(&mut record);
         drop(record);
+        if state == HealthState::Unreachable {
+            self.unreachable.notify_waiters();
+        }
         let (runner, reason) = (&self.address, state.into_str());
         match state {
             HealthState::Ejected => tracing::warn!(

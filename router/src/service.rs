@@ -91,8 +91,8 @@ struct Ended {
 struct Waited(Duration, Option<Instant>);
 
 impl Router {
-    /// A router that reads the ring and the runners from `view`. `changed` is notified when a
-    /// runner's health changes.
+    /// A router that reads the ring and the runners from `view`. `changed` is notified when calls
+    /// that wait may find a runner.
     pub(crate) fn new(
         options: Options,
         view: Arc<ArcSwap<View>>,

@@ -71,7 +71,8 @@ impl View {
     /// A text such as `0 of 3 runners ready: 2 unreachable, 1 draining`. It contains no runner
     /// names, because Porch may commit the text to git.
     pub(crate) fn summary(&self) -> String {
-        let known = self.runners.len();
+        // Runners that have just left the ring or are about to join it do not have to be in it.
+        let known: usize = self.counts().iter().sum();
         if known == 0 {
             return "0 runners known".to_owned();
         }
@@ -153,8 +154,11 @@ mod tests {
         }
         assert_eq!(assert_sums(&view.runners), 12);
         third.leave();
+        third.observe(Observation::Serving);
+        assert!(third.state().is_unavailable(), "it is not picked, although the ring has it");
         assert_eq!(assert_sums(&view.runners[..2]), 9);
         third.observe(Observation::Unreachable);
+        assert!(view.summary().starts_with("1 of 2 runners ready"), "{}", view.summary());
         drop(calls);
         assert_eq!(assert_sums(&view.runners[..2]), 0);
     }

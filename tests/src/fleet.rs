@@ -123,7 +123,10 @@ impl Fleet {
             let page = self.shards().await;
             let states: BTreeMap<_, _> =
                 page.shards.into_iter().map(|shard| (shard.address, shard.state)).collect();
-            wanted.iter().all(|&(index, state)| states[&address(index)] == state).then_some(())
+            wanted
+                .iter()
+                .all(|&(index, state)| states.get(&address(index)).is_some_and(|known| known == state))
+                .then_some(())
         })
         .await;
     }
