@@ -4,8 +4,8 @@
 use porch_fn_lifecycle::drain;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::echo::serve_echo;
-use porch_fn_tests::load::{Load, Plan, Routers};
-use porch_fn_tests::process::{Sandbox, Server, eventually, figure, is_healthy};
+use porch_fn_tests::load::{Latencies, Load, Plan, Routers};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure, get, is_healthy};
 use tokio::time::{Duration, Instant};
 
 const RUNNERS: usize = 1_000;
@@ -13,6 +13,8 @@ const IMAGES: usize = 100_000;
 const CALLERS: usize = 64;
 /// Limit in KiB: four times the memory that a router needed when this test was written.
 const MEMORY: u64 = 512 * 1024;
+/// The median of calls may grow by this while two programs share the processors.
+const LATE: Duration = Duration::from_millis(5);
 
 /// The number of runners on the router's `/shards` page for which `matches` returns true.
 async fn runners_with(router: &Server, matches: impl Fn(&serde_json::Value) -> bool) -> usize {
@@ -62,6 +64,33 @@ async fn a_router_with_a_thousand_runners_and_a_hundred_thousand_images() {
     let called = runners_with(&router, |shard| shard["calls"] != 0).await;
     figure(&format!("{called} of {RUNNERS} runners were called"));
     assert_eq!(called, RUNNERS);
+
+    // A reader of a large page uses a thread of its own.
+    let (calm, _) = calls_beside(&router, &images, None).await;
+    for path in ["/status.json?own", "/shards", "/config?image=a:v1", "/metrics"] {
+        let (beside, pages) = calls_beside(&router, &images, Some(path)).await;
+        let figures = [0.5, 0.99].map(|part| [calm.percentile(part), beside.percentile(part)]);
+        figure(&format!("{pages} times {path}: p50 and p99 of calls before and beside it {figures:?}"));
+        assert!(beside.percentile(0.5) <= 3 * calm.percentile(0.5) + LATE, "{path}: {figures:?}");
+    }
+}
+
+/// The latencies of calls in five seconds while somebody requests a page in a loop, and how often.
+async fn calls_beside(router: &Server, images: &[String], path: Option<&'static str>) -> (Latencies, usize) {
+    let (admin, until) = (router.admin(), Instant::now() + Duration::from_secs(5));
+    let reader = tokio::spawn(async move {
+        let mut pages = 0;
+        while let Some(path) = path.filter(|_| Instant::now() < until) {
+            get(admin, path).await;
+            pages += 1;
+        }
+        pages
+    });
+    let load = Load::start(router.address(), 4, &images[..1_000]);
+    tokio::time::sleep_until(until).await;
+    let report = load.stop().await;
+    report.assert_all_succeeded();
+    (report.latencies(|_| true), reader.await.unwrap())
 }
 
 /// Each caller has a connection of its own, and has asked once for the router's health.
