@@ -9,6 +9,7 @@ pub(crate) mod floods;
 mod hops;
 mod hostile;
 mod matrix;
+mod pages;
 pub(crate) mod rows;
 pub(crate) mod target;
 

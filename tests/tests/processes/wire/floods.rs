@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use porch_fn_tests::process::{Usage, figure};
-use porch_fn_tests::raw::hpack::encode;
+use porch_fn_tests::raw::hpack::{encode, encode_repeated};
 use porch_fn_tests::raw::{
     ACK, CANCEL, CONTINUATION, HEADERS, Habits, INITIAL_WINDOW_SIZE, MAX_PAYLOAD, PING, PRIORITY, SETTINGS,
     Wire, call_of, data, frame, headers, message, ping, prefixed, reset, settings, window_update,
@@ -60,6 +60,7 @@ fn frames() -> Vec<Flood> {
     };
     let flip = |turn| settings(&[(INITIAL_WINDOW_SIZE, 1 + (turn % 2) as u32 * 60_000)]);
     add("SETTINGS that change the window of 4,000 streams", open(4000), 4000, Box::new(flip));
+    add("SETTINGS that change the window of 30,000 streams", open(30_000), 4000, Box::new(flip));
     add("SETTINGS without content", vec![], 10_000, Box::new(|_| frame(SETTINGS, 0, 0, &[])));
     add("acknowledgements of SETTINGS", vec![], 20_000, Box::new(|_| frame(SETTINGS, ACK, 0, &[])));
     add("PING", vec![], 20_000, Box::new(|_| ping()));
@@ -133,6 +134,8 @@ fn calls() -> Vec<Flood> {
             _ => data(1, b"#", false),
         }),
     );
+    let large = [encode(&call_of(EVALUATE)), encode_repeated("a", "", 31_000)].concat();
+    add("header lists of 1 MB in 31 KB", 300, Box::new(move |turn| headers(stream(turn), &large, false)));
     let large = [call_of(HEALTH), vec![("x".to_owned(), "x".repeat(60_000))]].concat();
     add("header lists of 60 KB", 300, Box::new(move |turn| headers(stream(turn), &encode(&large), false)));
     add(
