@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
@@ -26,7 +26,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Size of one read, in bytes. A larger destination is read into directly.
+/// Size of one read, in bytes. A longer payload is read directly to where it is needed.
 const READ: usize = 64 * 1024;
 /// The most bytes that wait for the end of a poll. A write that does not fit is passed on at once,
 /// without a copy.
@@ -154,9 +154,8 @@ impl Slice {
 // === impl Buffers ===
 
 impl Buffers {
-    /// Counts the peer's bytes up to the end of the slice. Returns how many these are. `is_given`: the
-    /// connection has all of them already.
-    fn count(&mut self, bytes: &[u8], is_given: bool) -> usize {
+    /// Counts the peer's bytes up to the end of the slice. Returns how many these are.
+    fn count(&mut self, bytes: &[u8]) -> usize {
         let now = self.read_at;
         let counted = self.incoming.follow(bytes, |kind, length| {
             if kind == Kind::Headers {
@@ -164,7 +163,7 @@ impl Buffers {
             }
             self.left.frames = self.left.frames.saturating_sub(1);
             self.is_flooded |= self.tally.is_flooded_by(kind, now);
-            !is_given && (self.left.is_over() || self.is_flooded)
+            self.left.is_over() || self.is_flooded
         });
         self.left.bytes = self.left.bytes.saturating_sub(counted);
         counted
@@ -191,8 +190,10 @@ impl Buffers {
                 return Poll::Ready(Err(error));
             }
             let had = buffer.filled().len();
-            let read = if buffer.remaining() >= READ {
-                Pin::new(&mut self.stream).poll_read(context, buffer)
+            // Only what is inside of a frame is passed on before it is counted.
+            let payload = self.incoming.until_header();
+            let read = if buffer.remaining().min(payload) >= READ {
+                pin!((&mut self.stream).take(payload as u64)).poll_read(context, buffer)
             } else {
                 self.unread.reserve(READ);
                 poll_read_buf(Pin::new(&mut self.stream), context, &mut self.unread).map_ok(drop)
@@ -204,10 +205,10 @@ impl Buffers {
             if buffer.filled().len() > had || !self.unread.is_empty() {
                 self.read_at = Instant::now();
             }
-            self.count(&buffer.filled()[had..], true);
+            self.count(&buffer.filled()[had..]);
         }
         let unread = std::mem::take(&mut self.unread);
-        let taken = self.count(&unread[..unread.len().min(buffer.remaining())], false);
+        let taken = self.count(&unread[..unread.len().min(buffer.remaining())]);
         buffer.put_slice(&unread[..taken]);
         self.unread = unread;
         self.unread.advance(taken);
@@ -315,7 +316,7 @@ mod tests {
     use std::future::poll_fn;
 
     use proptest::prelude::*;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::io::{AsyncWriteExt as _, duplex};
     use tokio_test::io::Builder;
 
     use super::*;

@@ -71,6 +71,11 @@ impl Frames {
         Self { skip, ..Self::default() }
     }
 
+    /// Bytes until the header of the next frame, which are all payload of one frame.
+    pub(crate) fn until_header(&self) -> usize {
+        self.skip
+    }
+
     /// Follows the stream to the end of `bytes`, or to the header of a frame after which `count` asks
     /// to stop. Returns how many bytes these are. `count` gets the length of the frame's payload, too.
     pub(crate) fn follow(&mut self, bytes: &[u8], mut count: impl FnMut(Kind, usize) -> bool) -> usize {
