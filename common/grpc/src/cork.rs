@@ -10,7 +10,8 @@
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
@@ -80,6 +81,15 @@ struct Buffers {
     tally: Tally,
     is_flooded: bool,
     left: Slice,
+    /// Set from the end of a slice on, until the next one may begin.
+    rest: Option<Arc<Rest>>,
+}
+
+/// The pause of a connection after its slice, until the runtime has looked at all sockets. The
+/// connection's own calls wake it before, and that ends no pause.
+struct Rest {
+    is_over: AtomicBool,
+    connection: Waker,
 }
 
 /// What is left of a connection's slice.
@@ -104,6 +114,7 @@ pub fn cork(stream: Box<dyn Stream>, side: Side) -> (Cork, Corked) {
         tally: Tally::new(now, side == Side::Server),
         is_flooded: false,
         left: SLICE,
+        rest: None,
     };
     let buffers = Arc::new(Mutex::new(buffers));
     (Cork(Arc::clone(&buffers)), Corked(buffers))
@@ -121,15 +132,21 @@ impl Cork {
         context: &mut Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<Result<T, Flood>> {
+        self.0.lock().end_rest();
         if let Poll::Ready(ready) = poll(context) {
             return Poll::Ready(Ok(ready));
         }
         let mut buffers = self.0.lock();
-        if buffers.left.is_over() {
+        if !buffers.left.is_over() {
+            buffers.left = SLICE;
+        } else if buffers.rest.is_none() {
             // The other tasks come first, and those whose bytes have just arrived.
-            let _ = pin!(yield_now()).poll(context);
+            let connection = context.waker().clone();
+            let rest = Arc::new(Rest { is_over: AtomicBool::new(false), connection });
+            let waker = Waker::from(Arc::clone(&rest));
+            let _ = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
+            buffers.rest = Some(rest);
         }
-        buffers.left = SLICE;
         if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {
             buffers.error = Some(error);
             context.waker().wake_by_ref();
@@ -140,6 +157,15 @@ impl Cork {
     /// When the last bytes arrived.
     pub fn read_at(&self) -> Instant {
         self.0.lock().read_at
+    }
+}
+
+// === impl Rest ===
+
+impl Wake for Rest {
+    fn wake(self: Arc<Self>) {
+        self.is_over.store(true, Ordering::Release);
+        self.connection.wake_by_ref();
     }
 }
 
@@ -154,6 +180,13 @@ impl Slice {
 // === impl Buffers ===
 
 impl Buffers {
+    /// Begins a slice if the pause after the last one is over.
+    fn end_rest(&mut self) {
+        if self.rest.as_ref().is_some_and(|rest| rest.is_over.load(Ordering::Acquire)) {
+            (self.left, self.rest) = (SLICE, None);
+        }
+    }
+
     /// Counts the peer's bytes up to the end of the slice. Returns how many these are.
     fn count(&mut self, bytes: &[u8]) -> usize {
         let now = self.read_at;
