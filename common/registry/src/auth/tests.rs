@@ -20,6 +20,10 @@ fn challenges_are_read() {
         (&[r#"Bearer realm="https://a/t",service="s",scope="repository:x:pull""#][..], with_service()),
         (&[r#"bearer Realm = "https://a/t" , SERVICE="s""#], with_service()),
         (&[r#"Bearer realm="https://a/\"t\"",service="""#], Some(bearer("https://a/\"t\"", None))),
+        // RFC 9110 allows any number of spaces.
+        (&[r#"Bearer  realm="https://a/t",service="s""#], with_service()),
+        (&[r#"Basic   realm="x",   Bearer   realm="https://a/t""#], without()),
+        (&[r#"Bearer realm="https://a/t",service="two  spaces""#], Some(bearer("https://a/t", Some("two  spaces")))),
         (&[r#"Basic realm="Registry""#], Some(Challenge::Basic)),
         (&["BASIC"], Some(Challenge::Basic)),
         (&["Negotiate", r#"Basic realm="x", charset="UTF-8""#], Some(Challenge::Basic)),

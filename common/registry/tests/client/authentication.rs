@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Reply, Seen, Server, basic};
 use crate::store::Store;
-use crate::{TempDir, client, client_with, image, options};
+use crate::{TempDir, client, client_with, image, options, plain};
 
 fn login(password: &str) -> Value {
     json!({"username": "me", "password": password})
@@ -57,6 +57,17 @@ impl WithTokens {
 
     fn take(&self) -> (usize, usize) {
         (self.registry.take().len(), self.tokens.take().len())
+    }
+}
+
+/// A private registry may speak plain HTTP, and its token server then, too. The second image's
+/// challenge is cached before the client has found out that the registry does not speak TLS.
+#[tokio::test]
+async fn every_image_of_a_private_registry_without_tls_has_its_token() {
+    let it = WithTokens::start(|_| true).await;
+    let client = Client::new(Options { roots: plain(&[]), ..options() });
+    for name in ["a:v1", "b:v1", "a:v1", "b:v1"] {
+        client.metadata(&image(&it.registry, name)).await.unwrap();
     }
 }
 
