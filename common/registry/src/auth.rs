@@ -33,6 +33,8 @@ pub(crate) struct BearerChallenge {
     pub(crate) service: Option<String>,
     /// The class of the registry's address, which limits the addresses of the realm.
     pub(crate) registry: AddressClass,
+    /// The registry sent the challenge by plain HTTP, so the realm may speak it, too.
+    pub(crate) is_plain: bool,
 }
 
 /// Chooses a challenge from the headers of `registry`. Prefers Bearer, because it works for
@@ -40,9 +42,11 @@ pub(crate) struct BearerChallenge {
 pub(crate) fn challenge<'a>(
     headers: impl IntoIterator<Item = &'a str>,
     registry: AddressClass,
+    is_plain: bool,
 ) -> Option<Challenge> {
     let mut basic = None;
-    for challenge in headers.into_iter().filter_map(|header| parse_challenges(header).ok()).flatten() {
+    let headers: Vec<_> = headers.into_iter().map(single_spaced).collect();
+    for challenge in headers.iter().filter_map(|header| parse_challenges(header).ok()).flatten() {
         let get = |name: &str| {
             let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.to_unescaped()).filter(|value| !value.is_empty())
@@ -52,10 +56,22 @@ pub(crate) fn challenge<'a>(
         } else if challenge.scheme.eq_ignore_ascii_case("bearer")
             && let Some(realm) = get("realm")
         {
-            return Some(Challenge::Bearer(BearerChallenge { realm, service: get("service"), registry }));
+            let service = get("service");
+            return Some(Challenge::Bearer(BearerChallenge { realm, service, registry, is_plain }));
         }
     }
     basic
+}
+
+/// RFC 9110 allows several spaces after a scheme, and http-auth one.
+fn single_spaced(header: &str) -> String {
+    let (mut last, mut is_quoted) = (' ', false);
+    let keep = |letter: &char| {
+        let before = std::mem::replace(&mut last, *letter);
+        is_quoted ^= *letter == '"' && before != '\\';
+        is_quoted || *letter != ' ' || before != ' '
+    };
+    header.chars().filter(keep).collect()
 }
 
 #[derive(Deserialize)]

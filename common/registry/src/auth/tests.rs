@@ -4,12 +4,12 @@ use super::{BearerChallenge, Challenge, parse_token};
 use crate::address_class::AddressClass;
 
 fn challenge(headers: &[&str]) -> Option<Challenge> {
-    super::challenge(headers.iter().copied(), AddressClass::Public)
+    super::challenge(headers.iter().copied(), AddressClass::Public, false)
 }
 
 fn bearer(realm: &str, service: Option<&str>) -> Challenge {
     let (realm, service) = (realm.to_owned(), service.map(str::to_owned));
-    Challenge::Bearer(BearerChallenge { realm, service, registry: AddressClass::Public })
+    Challenge::Bearer(BearerChallenge { realm, service, registry: AddressClass::Public, is_plain: false })
 }
 
 #[test]
@@ -23,7 +23,10 @@ fn challenges_are_read() {
         // RFC 9110 allows any number of spaces.
         (&[r#"Bearer  realm="https://a/t",service="s""#], with_service()),
         (&[r#"Basic   realm="x",   Bearer   realm="https://a/t""#], without()),
-        (&[r#"Bearer realm="https://a/t",service="two  spaces""#], Some(bearer("https://a/t", Some("two  spaces")))),
+        (
+            &[r#"Bearer realm="https://a/t",service="two  spaces""#],
+            Some(bearer("https://a/t", Some("two  spaces"))),
+        ),
         (&[r#"Basic realm="Registry""#], Some(Challenge::Basic)),
         (&["BASIC"], Some(Challenge::Basic)),
         (&["Negotiate", r#"Basic realm="x", charset="UTF-8""#], Some(Challenge::Basic)),

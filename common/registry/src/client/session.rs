@@ -155,7 +155,8 @@ impl<'a> Session<'a> {
     }
 
     fn challenge_of(&self, response: &Response) -> Option<Challenge> {
-        challenge(texts(response.headers(), &WWW_AUTHENTICATE), self.http.class_of(response))
+        let is_plain = self.base.scheme() == "http";
+        challenge(texts(response.headers(), &WWW_AUTHENTICATE), self.http.class_of(response), is_plain)
     }
 
     fn refused(&self) -> RegistryError {
@@ -219,7 +220,7 @@ impl<'a> Session<'a> {
         challenge: &BearerChallenge,
         credential: Option<&Credential>,
     ) -> Result<Secret, RegistryError> {
-        let mut realm = self.realm(&challenge.realm)?;
+        let mut realm = self.realm(challenge)?;
         let scope = format!("repository:{}:pull", path_of(self.image));
         let service = challenge.service.as_deref().map(|service| ("service", service));
         let mut pairs: Vec<(&str, &str)> = service.into_iter().chain([("scope", &*scope)]).collect();
@@ -258,16 +259,17 @@ impl<'a> Session<'a> {
     }
 
     /// Checks the URL of the token server. Credentials are sent there. So the URL must be HTTPS,
-    /// unless the user allows plain HTTP.
-    fn realm(&self, realm: &str) -> Result<Url, RegistryError> {
+    /// unless the user allows plain HTTP. Without credentials, a private registry may do so.
+    fn realm(&self, challenge: &BearerChallenge) -> Result<Url, RegistryError> {
         let malformed = |reason: &str| RegistryError::malformed(TOKEN, reason);
-        let url = Url::parse(realm).map_err(|_| malformed("the realm is not a URL"))?;
+        let may_be_plain = self.base.scheme() == "http" || challenge.is_plain && self.may_be_plain();
+        let url = Url::parse(&challenge.realm).map_err(|_| malformed("the realm is not a URL"))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(malformed("the realm contains a user name"));
         }
         match url.scheme() {
             "https" => Ok(url),
-            "http" if self.base.scheme() == "http" || self.http.is_insecure(&url) => Ok(url),
+            "http" if may_be_plain || self.http.is_insecure(&url) => Ok(url),
             _ => Err(malformed(
                 "its realm is not HTTPS, so credentials would be sent unencrypted; to allow that, name the registry \
                  or the realm's host in --insecure-registries",
