@@ -60,6 +60,30 @@ mod tests {
         assert_eq!(chosen(api, &[proxy, ("NO_PROXY", ".example.com")]), None);
         assert_eq!(chosen(api, &[proxy, ("no_proxy", "*")]), None);
         assert_eq!(chosen("https://10.9.9.9:6443/", &[proxy, ("NO_PROXY", "10.0.0.0/8")]), None);
+        for (excluded, expected) in [
+            ("*", None),
+            ("a.com, *", None),
+            ("10.9.9.9:6443", None),
+            ("10.9.9.9:443", through.clone()),
+            ("10.9.9.8:6443,10.9.9.9", None),
+            ("fd00::9", through.clone()),
+        ] {
+            assert_eq!(
+                chosen("https://10.9.9.9:6443/", &[proxy, ("NO_PROXY", excluded)]),
+                expected,
+                "{excluded}"
+            );
+        }
+        for excluded in ["[fd00::9]:6443", "fd00::9", "[fd00::9]", "fd00::/16", "*"] {
+            assert_eq!(
+                chosen("https://[fd00::9]:6443/", &[proxy, ("NO_PROXY", excluded)]),
+                None,
+                "{excluded}"
+            );
+        }
+        assert_eq!(chosen(api, &[proxy, ("NO_PROXY", "api.example.com:6443")]), None);
+        assert_eq!(chosen(api, &[proxy, ("NO_PROXY", "api.example.com:443")]), through);
+        assert_eq!(chosen("https://10.9.9.9/", &[proxy, ("NO_PROXY", "10.9.9.9:443")]), None);
         assert_eq!(chosen(api, &[("HTTPS_PROXY", ""), ("https_proxy", "10.1.2.3:3128")]), through);
         assert_eq!(chosen("http://localhost:8001/", &[proxy]), None, "the address of `kubectl proxy`");
     }
