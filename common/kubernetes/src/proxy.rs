@@ -4,6 +4,7 @@
 //! would still use the proxy.
 
 use std::env;
+use std::net::IpAddr;
 
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -30,8 +31,22 @@ fn of_environment(cluster: &Uri, variable: impl Fn(&str) -> Option<String> + Cop
         proxy.insert_str(0, "http://");
     }
     let excluded = first(EXCLUDED, variable).unwrap_or_default();
-    Matcher::builder().https(proxy.clone()).no(excluded).build().intercept(cluster)?;
+    let port = cluster.port_u16().unwrap_or(443);
+    let hosts: Vec<_> = excluded.split(',').filter_map(|entry| excluded_host(entry.trim(), port)).collect();
+    if hosts.contains(&"*") {
+        return None;
+    }
+    Matcher::builder().https(proxy.clone()).no(hosts.join(",")).build().intercept(cluster)?;
     proxy.parse().ok()
+}
+
+/// The host of an entry of `NO_PROXY`, which may have a port, as in Go. `None` if it has another port.
+fn excluded_host(entry: &str, port: u16) -> Option<&str> {
+    let is_address = entry.parse::<IpAddr>().is_ok() || entry.contains('/');
+    let with_port = entry.rsplit_once(':').filter(|_| !is_address);
+    let with_port = with_port.and_then(|(host, of)| Some((host, of.parse::<u16>().ok()?)));
+    let (host, of) = with_port.unwrap_or((entry, port));
+    (of == port).then(|| host.trim_start_matches('[').trim_end_matches(']'))
 }
 
 fn first(names: [&str; 2], variable: impl Fn(&str) -> Option<String>) -> Option<String> {
