@@ -170,11 +170,11 @@ fn result_line(result: &Node) -> String {
         let found = path.iter().try_fold(result, |node, key| node.get(key));
         found.and_then(Node::text).filter(|text| !text.is_empty())
     };
-    // A missing or unknown severity counts as an error.
-    let severity = text(&["severity"]).filter(|severity| ["warning", "info"].contains(severity));
+    // kpt and its SDK count a missing severity as information.
+    let severity = text(&["severity"]).unwrap_or("info");
     let resource = ["apiVersion", "kind", "namespace", "name"].map(|key| text(&["resourceRef", key]));
     let resource = resource.into_iter().flatten().collect::<Vec<_>>().join("/");
-    let mut line = format!("[{}]", severity.unwrap_or("error"));
+    let mut line = format!("[{severity}]");
     for part in [resource.as_str(), text(&["field", "path"]).unwrap_or_default()] {
         line.extend([" ", part].into_iter().filter(|_| !part.is_empty()));
     }
