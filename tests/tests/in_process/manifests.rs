@@ -324,20 +324,17 @@ fn components_that_change_objects_of_porch_leave_them_behind() {
 /// A node that runs short of memory first evicts pods that use more memory than they request.
 #[test]
 fn requests_and_limits_of_memory_fit_the_messages_held() {
-    let deployments = deployments();
-    let mut checked = 0;
-    for deployment in &deployments {
+    const DEFAULT: u64 = 512 * 1024 * 1024;
+    for deployment in &deployments() {
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-        let flag =
-            |flag: &Value| flag.as_str().unwrap().strip_prefix("--max-inflight-bytes=").map(str::to_owned);
-        let Some(held) = list(&container["args"]).find_map(flag) else { continue };
-        let held: u64 = held.parse().unwrap();
+        let flag = |flag: &Value| {
+            flag.as_str().unwrap().strip_prefix("--max-inflight-bytes=").map(|held| held.parse().unwrap())
+        };
+        let held = list(&container["args"]).find_map(flag).unwrap_or(DEFAULT);
         let resources = &container["resources"];
         let [request, limit] = ["requests", "limits"].map(|kind| bytes(&resources[kind]["memory"]));
         assert!(request > held && limit > held * 5 / 2, "{}: {resources}", name(deployment));
-        checked += 1;
     }
-    assert_eq!(checked, 2, "the single runner has Porch's flags and requests");
 }
 
 #[test]
