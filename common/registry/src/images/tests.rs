@@ -220,7 +220,6 @@ async fn failures_are_cached_for_a_while() {
         (RegistryError::Untrusted, NEGATIVE_TTL, None),
         (RegistryError::Credentials("no file".into()), SECOND, None),
         (RegistryError::Unreachable, SECOND, None),
-        (RegistryError::Busy { status: 429 }, SECOND, None),
         // A list without a match.
         (RegistryError::NotFound, NEGATIVE_TTL, Some(&["v1"][..])),
     ] {
@@ -247,6 +246,19 @@ async fn failures_are_cached_for_a_while() {
         assert_eq!(images.resolve(&fn_v1, &two).await.unwrap().tag(), Some("v2"));
         assert_eq!(fake.requests(), asked, "{error}");
     }
+}
+
+/// A registry that is busy may serve the next request. Callers that wait for the same lookup share it.
+#[tokio::test(start_paused = true)]
+async fn an_overload_of_a_registry_fails_no_later_call() {
+    let (fake, images) = images();
+    let (busy, fn_v1) = (RegistryError::Busy { status: 503 }, image("a.b/fn:v1"));
+    fake.set("a.b/fn:v1", Err(busy.clone()));
+    let [one, other] = [images.metadata(&fn_v1), images.metadata(&fn_v1)];
+    assert_eq!(tokio::join!(one, other), (Err(busy.clone()), Err(busy)));
+    assert_eq!(fake.requests(), ["1 metadata a.b/fn:v1"]);
+    fake.set_digest("a.b/fn:v1", "one");
+    images.metadata(&fn_v1).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Requests to open registries: their number, the meaning of the answers, and size limits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use porch_fn_image::Image;
@@ -124,14 +125,38 @@ async fn each_status_has_its_error() {
         (404, RegistryError::NotFound),
         (401, RegistryError::Unauthorized),
         (403, RegistryError::Unauthorized),
-        (429, RegistryError::Busy { status: 429 }),
-        (503, RegistryError::Busy { status: 503 }),
         (418, malformed("manifest", "the response has status 418")),
         (204, malformed("manifest", "the response has status 204")),
     ] {
         let server = Server::start(move |_| Reply::new(status, "pl4nted")).await;
         assert_eq!(client().metadata(&image(&server, "fn:v1")).await, Err(expected));
         assert_eq!(server.take().len(), 1, "{status}");
+    }
+}
+
+/// Like Porch's client. A registry that asks for more patience than a call has gets no repeat.
+#[tokio::test]
+async fn a_passing_fault_is_repeated_twice() {
+    for status in [429, 500, 502, 503, 504] {
+        for (failures, patience, requests) in [(2, "0", 3), (3, "0", 3), (1, "3600", 1), (1, "no number", 2)]
+        {
+            let (store, failed) = (Store::of_images(), AtomicUsize::new(0));
+            let server = Server::start(move |seen| {
+                if failed.fetch_add(1, Ordering::Relaxed) < failures {
+                    return Reply::new(status, "").with("retry-after", patience);
+                }
+                store.answer(seen)
+            })
+            .await;
+            let found = client().digest(&image(&server, "a:v1")).await;
+            let expected = RegistryError::Busy { status };
+            assert_eq!(
+                found.err(),
+                (failures == requests || requests == 1).then_some(expected),
+                "{status} {failures}"
+            );
+            assert_eq!(server.take().len(), requests, "{status} {failures}");
+        }
     }
 }
 
