@@ -141,14 +141,22 @@ impl Images {
         max_age: Duration,
     ) -> Answer<V> {
         let entry = answers.entry(image);
-        if let Some(answer) = entry.answer(max_age) {
+        let cached = entry.answer(max_age);
+        // An overload may be over.
+        if let Some(answer) = cached.filter(|answer| !matches!(answer, Err(RegistryError::Busy { .. }))) {
             return answer;
         }
-        let asking = Arc::clone(&entry.asking).lock_owned().await;
-        // Another caller may have finished a lookup meanwhile.
-        if let Some(answer) = entry.answer(max_age) {
-            return answer;
-        }
+        let asking = match Arc::clone(&entry.asking).try_lock_owned() {
+            Ok(asking) => asking,
+            Err(_) => {
+                let asking = Arc::clone(&entry.asking).lock_owned().await;
+                // Callers that wait for the same lookup share its answer.
+                if let Some(answer) = entry.answer(max_age) {
+                    return answer;
+                }
+                asking
+            }
+        };
         let permit = self.limiter.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let (registry, answers, image) = (Arc::clone(&self.registry), Arc::clone(answers), image.clone());
         let lookup = tokio::spawn(async move {

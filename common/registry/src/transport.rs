@@ -15,7 +15,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, LOCATION};
+use http::header::{AUTHORIZATION, LOCATION, RETRY_AFTER};
 use http::{Method, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -24,6 +24,7 @@ use reqwest::{Client, Request, RequestBuilder, Response, Url};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use tokio::net::lookup_host;
+use tokio::time::sleep;
 
 use crate::RegistryError;
 use crate::address_class::AddressClass;
@@ -33,6 +34,9 @@ use crate::verifier::tls;
 const USER_AGENT: &str = concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION"));
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const MAX_REDIRECTS: usize = 5;
+/// Pauses before a request is repeated, unless the registry names another, and the longest pause.
+const REPEATS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// The HTTP clients for one set of root certificates. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -109,12 +113,13 @@ impl Http {
         let mut request = request.build().map_err(why)?;
         for _ in 0..=MAX_REDIRECTS {
             let client = self.client(request.url(), led_by)?;
-            let mut sent = client.execute(copy(&request)?).await;
-            // The registry closed a reused connection before it answered: send the request again.
-            if sent.as_ref().is_err_and(was_closed) {
-                sent = client.execute(copy(&request)?).await;
+            let mut response = execute(client, &request).await?;
+            for pause in REPEATS {
+                let Some(pause) = pause_before_repeat(&response, pause) else { break };
+                tracing::debug!(status = response.status().as_u16(), ?pause, "a request is repeated");
+                sleep(pause).await;
+                response = execute(client, &request).await?;
             }
-            let response = sent.map_err(why)?;
             let next = redirect_target(&response).filter(|_| request.method() != Method::POST);
             let Some(next) = next else { return Ok(response) };
             if request.url().scheme() == "https" && next.scheme() == "http" && !self.is_insecure(&next) {
@@ -174,6 +179,25 @@ impl Resolve for GuardedResolver {
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
+}
+
+async fn execute(client: &Client, request: &Request) -> Result<Response, RegistryError> {
+    let mut sent = client.execute(copy(request)?).await;
+    // The registry closed a reused connection before it answered: send the request again.
+    if sent.as_ref().is_err_and(was_closed) {
+        sent = client.execute(copy(request)?).await;
+    }
+    sent.map_err(why)
+}
+
+/// The pause before a request is repeated: `pause`, or what the registry asks for. `None` if the
+/// status may not pass soon.
+fn pause_before_repeat(response: &Response, pause: Duration) -> Option<Duration> {
+    if !matches!(response.status().as_u16(), 429 | 500 | 502 | 503 | 504) {
+        return None;
+    }
+    let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    Some(asked.map_or(pause, Duration::from_secs)).filter(|pause| *pause <= MAX_PAUSE)
 }
 
 /// Fails only for a streamed body, which no request here has.
