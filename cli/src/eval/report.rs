@@ -223,6 +223,33 @@ mod tests {
         assert_eq!(error.code(), ExitCode::from(1));
     }
 
+    /// The cause comes first: a function that exits with an error rarely writes a ResourceList.
+    #[test]
+    fn the_end_of_a_function_is_said_first() {
+        for (reason, expected) in [
+            (
+                "expected exactly one object, got 0: the function must write a ResourceList to stdout (exit status 3)",
+                "the function exited with code 3",
+            ),
+            (
+                "expected exactly one object, got 0: the function must write a ResourceList to stdout (signal: killed)",
+                "the function was killed: it may need more memory (signal: killed)",
+            ),
+            (
+                "line 5, column 8: only the ResourceList may go to stdout (exit status 1)",
+                "the function exited with code 1: line 5, column 8: only the ResourceList may go to stdout",
+            ),
+            (
+                "expected exactly one object, got 0 (signal: segmentation fault)",
+                "the function was ended by a signal: segmentation fault",
+            ),
+            ("a text (of a function)", "the function failed: a text (of a function)"),
+        ] {
+            let message = format!("failed to parse the output of function \"f\" with stderr 'no': {reason}");
+            assert_eq!(parts(&message).unwrap().reason, expected);
+        }
+    }
+
     #[test]
     fn control_characters_of_an_error_text_are_escaped_unless_verbose() {
         let status = status(Code::Internal, "a\n\u{1b}[2J");
