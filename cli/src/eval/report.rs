@@ -147,8 +147,23 @@ fn not_parsed(message: &str) -> Option<Parts> {
     let (_, rest) = message.split_once("failed to parse the output of function ")?;
     let (_, rest) = rest.split_once(" with stderr '")?;
     let (stderr, reason) = rest.rsplit_once("': ")?;
-    let reason = format!("the function failed: {}", reason.trim());
+    let reason = reason.trim();
+    let reason = ended(reason).unwrap_or_else(|| format!("the function failed: {reason}"));
     Some(Parts { stderr: stderr.trim().to_owned(), reason, ..Parts::default() })
+}
+
+/// How the function ended, if it did not end well. That is the cause. Porch's text begins with what its
+/// output lacks.
+fn ended(reason: &str) -> Option<String> {
+    let (output, end) = reason.strip_suffix(')')?.rsplit_once(" (")?;
+    let output = if output.contains("got 0") { String::new() } else { format!(": {output}") };
+    if let Some(code) = end.strip_prefix("exit status ") {
+        return Some(format!("the function exited with code {code}{output}"));
+    }
+    Some(match end.strip_prefix("signal: ")? {
+        "killed" => "the function was killed: it may need more memory (signal: killed)".to_owned(),
+        signal => format!("the function was ended by a signal: {signal}"),
+    })
 }
 
 /// Parts of the text about a function that returned results.
