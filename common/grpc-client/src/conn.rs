@@ -23,7 +23,8 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Corked, Incoming, MAX_ANSWER_HEADER_LIST_BYTES, MAX_FRAME_BYTES, Outgoing, Side, cork, silence,
+    Cork, Corked, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, cork,
+    silence,
 };
 use porch_fn_tls::Connector;
 use tokio::time::timeout;
@@ -342,7 +343,7 @@ async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Res
     let (cork, corked) = cork(connect(&address, tls, options).await?, Side::Client);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
-        .max_frame_size(MAX_FRAME_BYTES)
+        .max_frame_size(MAX_ANSWER_FRAME_BYTES)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)

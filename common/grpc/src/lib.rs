@@ -55,7 +55,12 @@ pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 /// send. A list of small fields takes twice as much memory, which a call may hold.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 2 * 1024 * 1024;
 
-/// Maximum payload of a DATA frame between our hops, in bytes. A package of 1 MiB is then one frame.
+/// Maximum payload of a frame that our client accepts, in bytes. The smaller it is, the more frames of
+/// one header list h2 accepts: here 20, which is 330 KB in the small frames of grpc-go.
+pub const MAX_ANSWER_FRAME_BYTES: u32 = 128 * 1024;
+
+/// Maximum payload of a DATA frame that our servers accept from our own hops, in bytes. A package of
+/// 1 MiB is then one frame.
 pub const MAX_FRAME_BYTES: u32 = 1024 * 1024;
 
 /// The smallest maximum that HTTP/2 allows, in bytes. grpc-go never sends larger frames.
