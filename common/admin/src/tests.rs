@@ -1,3 +1,6 @@
+//! The admin port over HTTP/1.1: clients that send or read nothing, pages that take long, names of the
+//! server, and probes.
+
 use super::*;
 use std::io::{Read, Write};
 

@@ -138,9 +138,9 @@ pub async fn call(
         };
         return Ok(reply(code_of_http(head.status), &format!("the next hop answered {}", head.status)));
     }
-    let bytes = metadata_bytes(&head.headers);
-    if bytes > MAX_ANSWER_METADATA_BYTES {
-        return Ok(too_much_metadata(bytes));
+    let head_metadata = metadata_bytes(&head.headers);
+    if head_metadata > MAX_ANSWER_METADATA_BYTES {
+        return Ok(too_much_metadata(head_metadata));
     }
     let mut answer = Charge::default();
     let head_bytes = header_bytes(&head.headers);
@@ -161,8 +161,7 @@ pub async fn call(
                 let error = "the answer has no gRPC status".into();
                 return Err(CallError::Broken { lost: Lost::Stream, error });
             }
-            let bytes = metadata_bytes(&reply.headers)
-                .saturating_add(reply.trailers.as_ref().map_or(0, metadata_bytes));
+            let bytes = head_metadata.saturating_add(reply.trailers.as_ref().map_or(0, metadata_bytes));
             if bytes > MAX_ANSWER_METADATA_BYTES {
                 return Ok(too_much_metadata(bytes));
             }

@@ -4,8 +4,8 @@
 //! system calls in each direction, and a package of 1 MiB hundreds. A [`Cork`] collects what a
 //! connection writes while it is polled, and writes it when the connection has nothing more to do.
 //!
-//! It also is where a connection's share of the thread ends: after [`SLICE`] bytes or
-//! [`SLICE_FRAMES`] frames, other tasks run first. And it ends a peer that floods ([`Flood`]).
+//! It also is where a connection's share of the thread ends: after a [`SLICE`], other tasks run first.
+//! And it ends a peer that floods ([`Flood`]).
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -102,15 +102,18 @@ struct Slice {
 /// Splits a stream into the end for a connection and the end for the task that polls it.
 pub fn cork(stream: Box<dyn Stream>, side: Side) -> (Cork, Corked) {
     let now = Instant::now();
-    let frames = |is_after_preface| Frames::new(if is_after_preface { PREFACE } else { 0 });
+    let (incoming, outgoing) = match side {
+        Side::Server => (PREFACE, 0),
+        Side::Client => (0, PREFACE),
+    };
     let buffers = Buffers {
         stream,
         unread: BytesMut::new(),
         unwritten: BytesMut::new(),
         error: None,
         read_at: now,
-        incoming: frames(side == Side::Server),
-        outgoing: frames(side == Side::Client),
+        incoming: Frames::new(incoming),
+        outgoing: Frames::new(outgoing),
         tally: Tally::new(now, side == Side::Server),
         is_flooded: false,
         left: SLICE,

@@ -1,9 +1,9 @@
 //! Unary gRPC on h2, for hops that forward a message without decoding it.
 //!
-//! tonic's own server and transport do not fit. They decode and re-encode. They answer an oversized
-//! message with `OUT_OF_RANGE`, and an expired `grpc-timeout` with CANCELLED. They cap header lists
-//! at 16 KiB, so a long error text breaks the stream. This crate implements only the unary call. It
-//! uses tonic's `Status` and tonic's generated health service.
+//! tonic's own server and transport do not fit. They answer an oversized message with `OUT_OF_RANGE`,
+//! and an expired `grpc-timeout` with CANCELLED. They use hyper, which hides control frames: see the
+//! decisions in ARCHITECTURE.md. This crate implements only the unary call. It uses tonic's `Status`
+//! and tonic's generated health service.
 
 mod body;
 mod compression;

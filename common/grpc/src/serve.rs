@@ -266,6 +266,13 @@ where
         }
     };
     let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
+    let mut must_end = pin!(async {
+        tokio::select! {
+            () = drain.draining() => (),
+            () = ending.cancelled() => (),
+            Some(()) = &mut old => (),
+        }
+    });
     let mut ending_since = None;
     loop {
         let accept = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context)));
@@ -291,7 +298,7 @@ where
                     }
                 }
             }
-            () = async { tokio::select! { () = drain.draining() => (), () = ending.cancelled() => (), Some(()) = &mut old => () } }, if ending_since.is_none() => {
+            () = &mut must_end, if ending_since.is_none() => {
                 connection.graceful_shutdown();
                 ending_since = Some(Instant::now());
             }

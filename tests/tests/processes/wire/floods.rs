@@ -11,7 +11,6 @@ use porch_fn_tests::raw::{
     Wire, call_of, data, frame, headers, message, ping, prefixed, reset, settings, window_update,
 };
 
-use super::case::MORE_MEMORY;
 use super::target::{Kind, Target, evaluation};
 
 /// For the caller beside, with programs as users run them. Debug builds are several times slower.
@@ -193,14 +192,7 @@ impl Flood {
                 self.once(target).await?;
             }
             let lasted = began.elapsed();
-            let met = target.beside.since(began).await;
-            let peak = target.usage().peak;
-            if let Some(failure) = met.failures.first() {
-                return Err(format!("{} calls beside failed: {failure}", met.failures.len()));
-            }
-            if peak > target.idle + MORE_MEMORY {
-                return Err(format!("{peak} KiB, and {} KiB when idle", target.idle));
-            }
+            let (met, peak) = target.since(began).await?;
             let row = format!(
                 "{} | {:.0?} | {:.0?} | {:.0?} | {} | {lasted:.1?}",
                 self.name,

@@ -23,7 +23,6 @@ use tokio::task::JoinSet;
 
 use super::super::INPUT;
 use super::beside::Background;
-use super::case::MORE_MEMORY;
 use super::floods::p99_limit;
 use super::target::{Behind, Kind, Target};
 
@@ -219,14 +218,7 @@ async fn run(kind: Kind, name: &str, attack: &Attack) -> Result<(), String> {
         if let Some(Err(error)) = answers.iter().find(|answer| answer.is_err()) {
             return Err(format!("a call got no answer: {error}"));
         }
-        let met = target.beside.since(began).await;
-        let peak = target.usage().peak;
-        if let Some(failure) = met.failures.first() {
-            return Err(format!("{} calls beside failed: {failure}", met.failures.len()));
-        }
-        if peak > target.idle + MORE_MEMORY {
-            return Err(format!("{peak} KiB, and {} KiB when idle", target.idle));
-        }
+        let (met, peak) = target.since(began).await?;
         if kind == Kind::Router {
             let healthy = target.good_runner().to_string();
             for line in target.server().log().lines() {

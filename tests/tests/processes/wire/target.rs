@@ -17,11 +17,12 @@ use porch_fn_tests::process::{PATIENCE, Sandbox, Server, Usage, binary, eventual
 use prost::Message;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use super::super::INPUT;
-use super::beside::{Background, Beside};
+use super::beside::{Background, Beside, Met};
+use super::case::MORE_MEMORY;
 
 /// The function of the cases. It echoes.
 pub(in super::super) const IMAGE: &str = "example.com/functions/case:v1";
@@ -219,9 +220,23 @@ impl Target {
         let beside = Beside::start(&behind.background, address, other, behind.address);
         let limit = if kind == Kind::Up { DEFAULT_LIMIT } else { LIMIT };
         let mut target = Self { kind, address, limit, process, beside, idle: 0, behind, _sandbox: sandbox };
-        target.beside.since(tokio::time::Instant::now()).await;
+        target.beside.since(Instant::now()).await;
         target.idle = target.usage().resident;
         target
+    }
+
+    /// Returns what the caller beside has met since `began`, and the peak of memory in KiB. The error
+    /// says which harm was done: a call beside failed, or the server holds too much.
+    pub(super) async fn since(&self, began: Instant) -> Result<(Met, u64), String> {
+        let met = self.beside.since(began).await;
+        if let Some(failure) = met.failures.first() {
+            return Err(format!("{} calls beside failed: {failure}", met.failures.len()));
+        }
+        let peak = self.usage().peak;
+        if peak > self.idle + MORE_MEMORY {
+            return Err(format!("{peak} KiB, and {} KiB when idle", self.idle));
+        }
+        Ok((met, peak))
     }
 
     /// The server behind it that only echoes.
