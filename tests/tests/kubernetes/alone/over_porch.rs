@@ -124,7 +124,11 @@ async fn check_single_runner(setup: &DeploySetup, version: Version, flags: &[&st
         // The single runner must replace these fields. It has the same command as Porch 1.6. The
         // number of replicas conflicts because this test has changed it.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
-        let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
+        let mut fields = BTreeSet::from([
+            ".spec.replicas".to_owned(),
+            format!("{container}.image"),
+            format!("{container}.resources.requests.memory"),
+        ]);
         if version != Version::Next {
             fields.insert(format!("{container}.env[name=\"WRAPPER_SERVER_IMAGE\"].value"));
         }

@@ -17,6 +17,7 @@ use porch_fn_tests::process::{PATIENCE, Sandbox, Server, Usage, binary, eventual
 use prost::Message;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
@@ -32,6 +33,9 @@ pub(in super::super) const OTHER: &str = "example.com/functions/other:v1";
 pub(in super::super) const LIMIT: usize = 1024 * 1024;
 /// That of `porch-fn up`, which has no such flag.
 const DEFAULT_LIMIT: usize = 6 * 1024 * 1024;
+
+/// Tests that measure how long the caller beside waits take turns.
+pub(super) static TURN: Mutex<()> = Mutex::const_new(());
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Kind {
