@@ -10,7 +10,6 @@ use serde::Deserialize;
 use crate::RegistryError;
 use crate::address_class::AddressClass;
 use crate::error::json;
-use crate::secret::Secret;
 
 pub(crate) const TOKEN: &str = "token";
 
@@ -81,11 +80,11 @@ struct WireToken {
 }
 
 /// Reads the response of a token server.
-pub(crate) fn parse_token(bytes: &[u8]) -> Result<Secret, RegistryError> {
+pub(crate) fn parse_token(bytes: &[u8]) -> Result<String, RegistryError> {
     let wire: WireToken = json(bytes, TOKEN)?;
     let token = [wire.token, wire.access_token].into_iter().flatten().find(|text| !text.is_empty());
     let reason = match token {
-        Some(token) if HeaderValue::from_str(&token).is_ok() => return Ok(Secret::new(&token)),
+        Some(token) if HeaderValue::from_str(&token).is_ok() => return Ok(token),
         Some(_) => "it has characters that no token may have",
         None => "it has neither token nor access_token",
     };

@@ -8,6 +8,7 @@
 mod tests;
 
 use std::cmp::Reverse;
+use std::fmt;
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -18,7 +19,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::json_problem;
-use crate::secret::Secret;
 
 /// A longer key is not quoted.
 const MAX_QUOTED: usize = 256;
@@ -30,13 +30,13 @@ const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// A credential for a registry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A credential for a registry. Its `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// User and password.
-    Basic { user: String, password: Secret },
+    Basic { user: String, password: String },
     /// `identitytoken`: a refresh token of OAuth 2.
-    Identity { token: Secret },
+    Identity { token: String },
 }
 
 /// A parsed file.
@@ -138,6 +138,12 @@ impl DockerConfig {
     }
 }
 
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
 /// The image's repository without its registry.
 pub(crate) fn path_of(image: &Image) -> &str {
     &image.repository()[image.registry().len() + 1..]
@@ -149,7 +155,7 @@ fn credential(entry: Value) -> Result<Option<Credential>, &'static str> {
     let wire = wire.map_err(|_| "it is not a JSON object, or a field of it is not a string")?;
     let set = |text: Option<String>| text.filter(|text| !text.is_empty());
     if let Some(token) = set(wire.identitytoken) {
-        return Ok(Some(Credential::Identity { token: Secret::new(&token) }));
+        return Ok(Some(Credential::Identity { token }));
     }
     let (user, password) = match (set(wire.auth), set(wire.username), set(wire.password)) {
         (Some(auth), _, _) => decode_auth(&auth)?,
@@ -157,19 +163,19 @@ fn credential(entry: Value) -> Result<Option<Credential>, &'static str> {
         (None, Some(user), _) if user.contains(':') => {
             return Err("username has a colon, which no user name may have");
         }
-        (None, Some(user), Some(password)) => (user, Secret::new(&password)),
+        (None, Some(user), Some(password)) => (user, password),
         (None, Some(_), None) => return Err("it has a username without a password"),
         (None, None, Some(_)) => return Err("it has a password without a username"),
     };
     Ok(Some(Credential::Basic { user, password }))
 }
 
-fn decode_auth(auth: &str) -> Result<(String, Secret), &'static str> {
+fn decode_auth(auth: &str) -> Result<(String, String), &'static str> {
     let decoded = LENIENT_BASE64.decode(auth.trim()).map_err(|_| "auth is not base64")?;
     let decoded = String::from_utf8(decoded).map_err(|_| "auth is not UTF-8 in base64")?;
     let (user, password) = decoded.split_once(':').ok_or("auth is not user:password in base64")?;
     // Old versions of Docker padded the text with NULs.
-    Ok((user.to_owned(), Secret::new(password.trim_end_matches('\0'))))
+    Ok((user.to_owned(), password.trim_end_matches('\0').to_owned()))
 }
 
 /// Reads `https://index.docker.io/v1/`, `http://host/`, `host`, `host:port`, `host/path`: a host

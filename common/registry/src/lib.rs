@@ -19,7 +19,6 @@ mod insecure;
 mod manifest;
 mod platform;
 mod roots;
-mod secret;
 mod tags;
 mod transport;
 mod user_credentials;

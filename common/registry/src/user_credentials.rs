@@ -16,7 +16,6 @@ use tokio::time::timeout;
 
 use crate::docker_config::{Credential, DOCKER_HUB, DockerConfig, Origin};
 use crate::file::{self, variable};
-use crate::secret::Secret;
 
 /// How long a helper may take. It may ask the user to unlock a key ring.
 const HELPER_WITHIN: Duration = Duration::from_secs(10);
@@ -109,7 +108,12 @@ async fn ask(helper: &str, registry: &str) -> Found {
     let server = if registry == DOCKER_HUB { "https://index.docker.io/v1/" } else { registry };
     let problem = match timeout(HELPER_WITHIN, run(helper, server)).await {
         Ok(Ok(ended)) if ended.status.success() => match serde_json::from_slice(&ended.stdout) {
-            Ok(Answer { username, secret }) => return Ok(Some(credential(username, &secret))),
+            Ok(Answer { username, secret: token }) if username == "<token>" => {
+                return Ok(Some(Credential::Identity { token }));
+            }
+            Ok(Answer { username: user, secret: password }) => {
+                return Ok(Some(Credential::Basic { user, password }));
+            }
             Err(_) => "sent a malformed answer",
         },
         // The text by which Docker knows this case.
@@ -133,11 +137,4 @@ async fn run(helper: &str, server: &str) -> io::Result<Output> {
         let _ = stdin.write_all(server.as_bytes()).await;
     }
     child.wait_with_output().await
-}
-
-fn credential(user: String, secret: &str) -> Credential {
-    match &*user {
-        "<token>" => Credential::Identity { token: Secret::new(secret) },
-        _ => Credential::Basic { user, password: Secret::new(secret) },
-    }
 }

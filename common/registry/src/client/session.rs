@@ -17,7 +17,6 @@ use super::Client;
 use crate::RegistryError;
 use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
 use crate::docker_config::{Credential, DOCKER_HUB, path_of};
-use crate::secret::Secret;
 use crate::transport::{Http, read_body, same_origin};
 
 /// The `client_id` that is sent to token servers.
@@ -51,7 +50,7 @@ pub(super) struct Session<'a> {
     credential: Result<Option<Credential>, String>,
     /// The token for the image's repository, until the registry refuses it. Tokens are not kept for
     /// later lookups: most are for one repository and expire before the next lookup.
-    token: Option<Secret>,
+    token: Option<String>,
 }
 
 // === impl Session ===
@@ -204,10 +203,10 @@ impl<'a> Session<'a> {
                 if self.token.is_none() {
                     self.token = Some(self.fetch_token(challenge, credential).await?);
                 }
-                request.bearer_auth(self.token.as_ref().map_or("", Secret::expose))
+                request.bearer_auth(self.token.as_deref().unwrap_or_default())
             }
             (Some(_), Some(Credential::Basic { user, password })) => {
-                request.basic_auth(user, Some(password.expose()))
+                request.basic_auth(user, Some(password))
             }
             _ => request,
         })
@@ -219,7 +218,7 @@ impl<'a> Session<'a> {
         &self,
         challenge: &BearerChallenge,
         credential: Option<&Credential>,
-    ) -> Result<Secret, RegistryError> {
+    ) -> Result<String, RegistryError> {
         let mut realm = self.realm(challenge)?;
         let scope = format!("repository:{}:pull", path_of(self.image));
         let service = challenge.service.as_deref().map(|service| ("service", service));
@@ -228,7 +227,7 @@ impl<'a> Session<'a> {
             pairs.extend([
                 ("grant_type", "refresh_token"),
                 ("client_id", CLIENT_ID),
-                ("refresh_token", token.expose()),
+                ("refresh_token", token.as_str()),
             ]);
             // A form is encoded like a URL query.
             let mut form = realm.clone();
@@ -241,7 +240,7 @@ impl<'a> Session<'a> {
             let request = self.http.request(Method::GET, realm);
             match credential {
                 Some(Credential::Basic { user, password }) => {
-                    request.basic_auth(user, Some(password.expose()))
+                    request.basic_auth(user, Some(password))
                 }
                 _ => request,
             }
