@@ -79,13 +79,14 @@ impl Client {
     }
 
     /// Limits the time of a lookup, and reports it.
-    async fn run<T>(
-        &self,
+    async fn run<'a, T, F: Future<Output = Result<T, RegistryError>>>(
+        &'a self,
         what: &'static str,
         image: &Image,
-        lookup: impl Future<Output = Result<T, RegistryError>>,
+        lookup: impl Fn(Session<'a>) -> F,
     ) -> Result<T, RegistryError> {
         let (registry, repository, began) = (image.registry(), image.repository(), Instant::now());
+        let lookup = async { lookup(Session::new(self, image).await?).await };
         let lookup = async {
             timeout(LOOKUP_WITHIN, lookup).await.unwrap_or_else(|_| {
                 tracing::warn!(timeout = ?LOOKUP_WITHIN, "a registry did not answer in time");
@@ -99,14 +100,14 @@ impl Client {
     }
 
     /// Asks the image's mirror first, if it has one, and then its registry.
-    async fn by_mirror<T, F: Future<Output = Result<T, RegistryError>>>(
-        &self,
+    async fn by_mirror<'a, T, F: Future<Output = Result<T, RegistryError>>>(
+        &'a self,
         what: &'static str,
         image: &Image,
-        lookup: impl Fn(Image) -> F,
+        lookup: impl Fn(Session<'a>) -> F,
     ) -> Result<T, RegistryError> {
         if let Some(mirrored) = self.options.mirrors.of(image) {
-            match self.run(what, &mirrored, lookup(mirrored.clone())).await {
+            match self.run(what, &mirrored, &lookup).await {
                 Ok(found) => return Ok(found),
                 Err(error) => {
                     let (mirror, error) = (mirrored.registry(), error.to_string());
@@ -114,22 +115,22 @@ impl Client {
                 }
             }
         }
-        self.run(what, image, lookup(image.clone())).await
+        self.run(what, image, lookup).await
     }
+}
 
+// === impl Session ===
+
+impl Session<'_> {
     /// Fetches the manifest for the platform, and the digest of the image configuration in it.
-    async fn fetch_platform(
-        &self,
-        session: &mut Session<'_>,
-        image: &Image,
-    ) -> Result<(Manifest, String), RegistryError> {
-        let (mut manifest, mut document) = fetch_manifest(session, reference(image)).await?;
+    async fn manifest(&mut self) -> Result<(Manifest, String), RegistryError> {
+        let (mut manifest, mut document) = self.document(&self.reference()).await?;
         let resolved = Arc::clone(&manifest.digest);
         // An index may contain one nested index, but no deeper nesting is read.
         for _ in 0..2 {
             if let Document::Index(entries) = &document {
-                let entry = digest::known(choose(entries, &self.options.platform)?, MANIFEST)?;
-                (manifest, document) = fetch_manifest(session, entry).await?;
+                let entry = digest::known(choose(entries, &self.client.options.platform)?, MANIFEST)?;
+                (manifest, document) = self.document(entry).await?;
             }
         }
         match document {
@@ -138,23 +139,39 @@ impl Client {
         }
     }
 
-    async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
-        let mut session = Session::new(self, image).await?;
-        let (manifest, config) = self.fetch_platform(&mut session, image).await?;
+    /// Fetches a manifest or an index.
+    async fn document(&mut self, reference: &str) -> Result<(Manifest, Found), RegistryError> {
+        let path = format!("manifests/{reference}");
+        let response = self.send(get(&path, ACCEPT, MANIFEST)).await?;
+        let by_digest = Some(reference).filter(|reference| reference.contains(':'));
+        let digest = by_digest.or(announced_digest(response.headers())?).map(Arc::from);
+        let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
+        let digest: Arc<str> = digest.unwrap_or_else(|| digest::sha256(&body).into());
+        digest::check(&body, &digest, MANIFEST)?;
+        let document = parse(&body)?;
+        Ok((Manifest { resolved: Arc::clone(&digest), digest, bytes: body }, document))
+    }
+
+    /// The reference to request. A digest takes precedence over a tag.
+    fn reference(&self) -> String {
+        self.image.digest().or(self.image.tag()).unwrap_or("latest").to_owned()
+    }
+
+    async fn metadata(mut self) -> Result<Metadata, RegistryError> {
+        let (manifest, config) = self.manifest().await?;
         let path = format!("blobs/{}", digest::known(&config, CONFIG)?);
-        let response = session.send(get(&path, "*/*", CONFIG)).await?;
+        let response = self.send(get(&path, "*/*", CONFIG)).await?;
         let body = read_body(response, CONFIG, MAX_CONFIG).await?;
         digest::check(&body, &config, CONFIG)?;
         Ok(Metadata { digest: manifest.resolved, command: command(&body)?, since: SystemTime::now() })
     }
 
-    async fn fetch_digest(&self, image: &Image) -> Result<Arc<str>, RegistryError> {
-        if let Some(digest) = image.digest() {
+    async fn digest(mut self) -> Result<Arc<str>, RegistryError> {
+        if let Some(digest) = self.image.digest() {
             return Ok(digest.into());
         }
-        let mut session = Session::new(self, image).await?;
-        let path = format!("manifests/{}", reference(image));
-        match session.send(Query { method: &Method::HEAD, ..get(&path, ACCEPT, MANIFEST) }).await {
+        let path = format!("manifests/{}", self.reference());
+        match self.send(Query { method: &Method::HEAD, ..get(&path, ACCEPT, MANIFEST) }).await {
             Ok(response) => {
                 if let Some(digest) = announced_digest(response.headers())? {
                     return Ok(digest.into());
@@ -164,16 +181,15 @@ impl Client {
             Err(RegistryError::Malformed { .. }) => {}
             Err(error) => return Err(error),
         }
-        Ok(fetch_manifest(&mut session, reference(image)).await?.0.digest)
+        Ok(self.document(&self.reference()).await?.0.digest)
     }
 
-    async fn fetch_tags(&self, image: &Image) -> Result<Vec<String>, RegistryError> {
-        let mut session = Session::new(self, image).await?;
+    async fn tags(mut self) -> Result<Vec<String>, RegistryError> {
         let mut page = "tags/list?n=1000".to_owned();
         let mut tags = Vec::new();
         for _ in 0..MAX_PAGES {
-            let response = session.send(get(&page, "application/json", TAG_LIST)).await?;
-            let next = next_page(&session.url(&page)?, texts(response.headers(), &LINK))?;
+            let response = self.send(get(&page, "application/json", TAG_LIST)).await?;
+            let next = next_page(&self.url(&page)?, texts(response.headers(), &LINK))?;
             tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
             if tags.len() > MAX_TAGS {
                 return Err(RegistryError::too_large(TAG_LIST, MAX_TAGS, "tags"));
@@ -195,42 +211,20 @@ impl fmt::Debug for Client {
 
 impl Registry for Client {
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
-        self.by_mirror("metadata", image, move |image| async move { self.fetch_metadata(&image).await })
-            .boxed()
+        self.by_mirror("metadata", image, Session::metadata).boxed()
     }
 
     fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
-        self.by_mirror("digest", image, move |image| async move { self.fetch_digest(&image).await }).boxed()
+        self.by_mirror("digest", image, Session::digest).boxed()
     }
 
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
-        self.by_mirror("tags", image, move |image| async move { self.fetch_tags(&image).await }).boxed()
+        self.by_mirror("tags", image, Session::tags).boxed()
     }
 }
 
 fn get<'a>(path: &'a str, accept: &'static str, what: &'static str) -> Query<'a> {
     Query { method: &Method::GET, path, accept, what, from: 0 }
-}
-
-/// Fetches a manifest or an index.
-async fn fetch_manifest(
-    session: &mut Session<'_>,
-    reference: &str,
-) -> Result<(Manifest, Found), RegistryError> {
-    let path = format!("manifests/{reference}");
-    let response = session.send(get(&path, ACCEPT, MANIFEST)).await?;
-    let by_digest = Some(reference).filter(|reference| reference.contains(':'));
-    let digest = by_digest.or(announced_digest(response.headers())?).map(Arc::from);
-    let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
-    let digest: Arc<str> = digest.unwrap_or_else(|| digest::sha256(&body).into());
-    digest::check(&body, &digest, MANIFEST)?;
-    let document = parse(&body)?;
-    Ok((Manifest { resolved: Arc::clone(&digest), digest, bytes: body }, document))
-}
-
-/// The reference to request. A digest takes precedence over a tag.
-fn reference(image: &Image) -> &str {
-    image.digest().or(image.tag()).unwrap_or("latest")
 }
 
 fn announced_digest(headers: &HeaderMap) -> Result<Option<&str>, RegistryError> {

@@ -113,13 +113,7 @@ impl Http {
         let mut request = request.build().map_err(why)?;
         for _ in 0..=MAX_REDIRECTS {
             let client = self.client(request.url(), led_by)?;
-            let mut response = execute(client, &request).await?;
-            for pause in REPEATS {
-                let Some(pause) = pause_before_repeat(&response, pause) else { break };
-                tracing::debug!(status = response.status().as_u16(), ?pause, "a request is repeated");
-                sleep(pause).await;
-                response = execute(client, &request).await?;
-            }
+            let response = execute(client, &request).await?;
             let next = redirect_target(&response).filter(|_| request.method() != Method::POST);
             let Some(next) = next else { return Ok(response) };
             if request.url().scheme() == "https" && next.scheme() == "http" && !self.is_insecure(&next) {
@@ -181,28 +175,33 @@ impl Resolve for GuardedResolver {
     }
 }
 
+/// Sends a request, and repeats it after a fault that may pass soon.
 async fn execute(client: &Client, request: &Request) -> Result<Response, RegistryError> {
-    let mut sent = client.execute(copy(request)?).await;
-    // The registry closed a reused connection before it answered: send the request again.
-    if sent.as_ref().is_err_and(was_closed) {
-        sent = client.execute(copy(request)?).await;
+    let mut pauses = REPEATS.into_iter();
+    loop {
+        // Only a streamed body, which no request here has, has no copy.
+        let request = request.try_clone().ok_or(RegistryError::Unreachable)?;
+        let sent = client.execute(request).await;
+        let pause = pauses.next().and_then(|pause| pause_before_repeat(&sent, pause));
+        let Some(pause) = pause else { return sent.map_err(why) };
+        tracing::debug!(?pause, "a request is repeated");
+        sleep(pause).await;
     }
-    sent.map_err(why)
 }
 
 /// The pause before a request is repeated: `pause`, or what the registry asks for. `None` if the
-/// status may not pass soon.
-fn pause_before_repeat(response: &Response, pause: Duration) -> Option<Duration> {
-    if !matches!(response.status().as_u16(), 429 | 500 | 502 | 503 | 504) {
-        return None;
+/// fault may not pass soon.
+fn pause_before_repeat(sent: &reqwest::Result<Response>, pause: Duration) -> Option<Duration> {
+    match sent {
+        Ok(response) if matches!(response.status().as_u16(), 429 | 500 | 502 | 503 | 504) => {
+            let asked = response.headers().get(RETRY_AFTER);
+            let asked = asked.and_then(|value| value.to_str().ok()?.parse().ok());
+            Some(asked.map_or(pause, Duration::from_secs)).filter(|pause| *pause <= MAX_PAUSE)
+        }
+        // The registry closed a reused connection before it answered.
+        Err(error) => was_closed(error).then_some(Duration::ZERO),
+        Ok(_) => None,
     }
-    let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    Some(asked.map_or(pause, Duration::from_secs)).filter(|pause| *pause <= MAX_PAUSE)
-}
-
-/// Fails only for a streamed body, which no request here has.
-fn copy(request: &Request) -> Result<Request, RegistryError> {
-    request.try_clone().ok_or(RegistryError::Unreachable)
 }
 
 fn redirect_target(response: &Response) -> Option<Url> {

@@ -7,7 +7,7 @@ use http::StatusCode;
 use porch_fn_image::Image;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::session::{Query, Session};
+use super::session::Query;
 use super::{Client, get};
 use crate::RegistryError;
 use crate::digest;
@@ -16,10 +16,9 @@ use crate::failure::why;
 const BLOB: &str = "layer";
 /// Longest pause within a blob.
 const IDLE: Duration = Duration::from_secs(30);
-/// Attempts at one blob. Each goes on where the last one stopped.
-const MAX_ATTEMPTS: u32 = 6;
-/// Pause before the second attempt. It doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Pauses in milliseconds before the further attempts at a blob. Each goes on where the last one
+/// stopped.
+const PAUSES: [u64; 5] = [250, 500, 1000, 2000, 4000];
 /// A registry must send this much in this time.
 const MIN_BYTES: u64 = 32 << 10;
 const WINDOW: Duration = Duration::from_secs(30);
@@ -43,11 +42,8 @@ impl Client {
     /// # Errors
     /// [`RegistryError`].
     pub async fn manifest(&self, image: &Image) -> Result<Manifest, RegistryError> {
-        let fetch = move |image| async move {
-            let mut session = Session::new(self, &image).await?;
-            Ok(self.fetch_platform(&mut session, &image).await?.0)
-        };
-        self.by_mirror("manifest", image, fetch).await
+        let found = self.by_mirror("manifest", image, |mut session| async move { session.manifest().await });
+        Ok(found.await?.0)
     }
 
     /// Fetches a blob of the image's repository. Calls `write` with each part and its position. If
@@ -64,15 +60,17 @@ impl Client {
         mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let path = format!("blobs/{}", digest::known(digest, BLOB)?);
-        let (mut received, mut attempt) = (0, 1);
+        let mut received = 0;
+        let mut pauses = PAUSES.into_iter();
         loop {
-            match self.receive(image, &path, size, &mut received, &mut write).await {
-                Err(RegistryError::Unreachable | RegistryError::Busy { .. }) if attempt < MAX_ATTEMPTS => {
-                    tracing::info!(attempt, "a blob was interrupted; it goes on from there");
-                    sleep(FIRST_PAUSE * (1 << (attempt - 1))).await;
-                    attempt += 1;
+            let attempt = self.receive(image, &path, size, &mut received, &mut write).await;
+            // A registry that is busy was asked several times.
+            match (attempt, pauses.next()) {
+                (Err(RegistryError::Unreachable), Some(pause)) => {
+                    tracing::info!(pause, "a blob was interrupted; it goes on from there");
+                    sleep(Duration::from_millis(pause)).await;
                 }
-                done => return done?,
+                (done, _) => return done?,
             }
         }
     }
@@ -87,11 +85,10 @@ impl Client {
         write: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<Result<(), E>, RegistryError> {
         let from = *received;
-        let request = move |image| async move {
-            let mut session = Session::new(self, &image).await?;
+        let response = self.by_mirror("blob", image, move |mut session| async move {
             session.send(Query { from, ..get(path, "*/*", BLOB) }).await
-        };
-        let mut response = self.by_mirror("blob", image, request).await?;
+        });
+        let mut response = response.await?;
         if response.status() != StatusCode::PARTIAL_CONTENT {
             *received = 0;
         }

@@ -41,8 +41,8 @@ pub(super) struct Query<'a> {
 
 /// One lookup at the registry of one image.
 pub(super) struct Session<'a> {
-    client: &'a Client,
-    image: &'a Image,
+    pub(super) client: &'a Client,
+    pub(super) image: Image,
     http: Http,
     /// The image's repository: `…/v2/NAME/`.
     base: Url,
@@ -56,7 +56,7 @@ pub(super) struct Session<'a> {
 // === impl Session ===
 
 impl<'a> Session<'a> {
-    pub(super) async fn new(client: &'a Client, image: &'a Image) -> Result<Self, RegistryError> {
+    pub(super) async fn new(client: &'a Client, image: &Image) -> Result<Self, RegistryError> {
         let http = client.options.roots.value_or_reload(|http| http.has_ca).await;
         let base = Url::parse(&format!("http://{}/v2/{}/", image.registry(), path_of(image)));
         let mut base = base.map_err(|_| RegistryError::malformed("name", "it is not valid in a URL"))?;
@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
             let _ = base.set_host(Some("registry-1.docker.io"));
         }
         let credential = client.options.credentials.lookup(image).await;
-        Ok(Self { client, image, http, base, credential, token: None })
+        Ok(Self { client, image: image.clone(), http, base, credential, token: None })
     }
 
     /// Sends a request, and repeats it with the credentials that the registry demands. Returns a
@@ -94,7 +94,8 @@ impl<'a> Session<'a> {
 
     async fn send_by_scheme(&mut self, query: Query<'_>) -> Result<Response, RegistryError> {
         let challenges = &self.client.challenges;
-        let registry = self.image.registry();
+        let image = self.image.clone();
+        let registry = image.registry();
         let url = self.url(query.path)?;
         if !challenges.contains_key(registry) && !matches!(self.credential, Ok(None)) {
             self.ask_for_challenge().await?;
@@ -161,7 +162,7 @@ impl<'a> Session<'a> {
     fn refused(&self) -> RegistryError {
         match &self.credential {
             Err(problem) => RegistryError::Credentials(problem.clone()),
-            Ok(credential) => self.client.options.credentials.refused(self.image, credential.as_ref()),
+            Ok(credential) => self.client.options.credentials.refused(&self.image, credential.as_ref()),
         }
     }
 
@@ -186,8 +187,8 @@ impl<'a> Session<'a> {
     /// Reads the credentials again. Returns whether they have changed.
     async fn reload_credentials(&mut self) -> bool {
         let credentials = &self.client.options.credentials;
-        credentials.reload(self.image).await;
-        let credential = credentials.lookup(self.image).await;
+        credentials.reload(&self.image).await;
+        let credential = credentials.lookup(&self.image).await;
         credential != std::mem::replace(&mut self.credential, credential.clone())
     }
 
@@ -220,7 +221,7 @@ impl<'a> Session<'a> {
         credential: Option<&Credential>,
     ) -> Result<String, RegistryError> {
         let mut realm = self.realm(challenge)?;
-        let scope = format!("repository:{}:pull", path_of(self.image));
+        let scope = format!("repository:{}:pull", path_of(&self.image));
         let service = challenge.service.as_deref().map(|service| ("service", service));
         let mut pairs: Vec<(&str, &str)> = service.into_iter().chain([("scope", &*scope)]).collect();
         let request = if let Some(Credential::Identity { token }) = credential {
