@@ -24,12 +24,12 @@ use self::session::{Query, Session, texts};
 use crate::auth::Challenge;
 use crate::credentials::Credentials;
 use crate::digest;
-use crate::error::{CONFIG, MANIFEST};
+use crate::error::{CONFIG, MANIFEST, json};
 use crate::lru;
 use crate::manifest::{ACCEPT, Document, Found, choose, command, parse};
 use crate::platform::Platform;
 use crate::roots::Roots;
-use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page};
+use crate::tags::{MAX_PAGES, MAX_TAGS, Page, TAG_LIST, next_page};
 use crate::transport::read_body;
 use crate::{Metadata, Registry, RegistryError};
 
@@ -190,7 +190,8 @@ impl Session<'_> {
         for _ in 0..MAX_PAGES {
             let response = self.send(get(&page, "application/json", TAG_LIST)).await?;
             let next = next_page(&self.url(&page)?, texts(response.headers(), &LINK))?;
-            tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
+            let found: Page = json(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?, TAG_LIST)?;
+            tags.extend(found.tags.into_iter().flatten());
             if tags.len() > MAX_TAGS {
                 return Err(RegistryError::too_large(TAG_LIST, MAX_TAGS, "tags"));
             }

@@ -7,24 +7,17 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use crate::RegistryError;
-use crate::error::json;
-use crate::transport::same_origin;
 
 pub(crate) const MAX_PAGES: usize = 100;
 pub(crate) const MAX_TAGS: usize = 100_000;
 
 pub(crate) const TAG_LIST: &str = "tag list";
 
+/// One page. Some tags may not be valid.
 #[derive(Deserialize)]
-struct Page {
+pub(crate) struct Page {
     /// Null if the repository has no tags.
-    tags: Option<Vec<String>>,
-}
-
-/// Returns the tags of one page. Some may not be valid tags.
-pub(crate) fn parse_page(body: &[u8]) -> Result<Vec<String>, RegistryError> {
-    let page: Page = json(body, TAG_LIST)?;
-    Ok(page.tags.unwrap_or_default())
+    pub(crate) tags: Option<Vec<String>>,
 }
 
 /// Returns the page after `url`, from the `Link` headers of its response.
@@ -35,7 +28,7 @@ pub(crate) fn next_page<'a>(
     let malformed = |reason: &str| RegistryError::malformed(TAG_LIST, reason);
     let Some(target) = links.into_iter().find_map(next_link) else { return Ok(None) };
     let next = url.join(target).map_err(|_| malformed("the link to its next page is not a URL"))?;
-    if !same_origin(&next, url) || !next.username().is_empty() || next.password().is_some() {
+    if next.origin() != url.origin() || !next.username().is_empty() || next.password().is_some() {
         return Err(malformed("the link to its next page leads to another host"));
     }
     Ok(Some(next))

@@ -123,7 +123,7 @@ impl Http {
             // redirect by another server sets `led_by` only if it was `None`.
             let sender = self.class_of(&response);
             led_by = Some(led_by.filter(|_| sender != AddressClass::Public).unwrap_or(sender));
-            if !same_origin(&next, request.url()) {
+            if next.origin() != request.url().origin() {
                 request.headers_mut().remove(AUTHORIZATION);
             }
             *request.url_mut() = next;
@@ -213,10 +213,6 @@ fn redirect_target(response: &Response) -> Option<Url> {
     // a host.
     let _ = url.set_username("").and_then(|()| url.set_password(None));
     Some(url)
-}
-
-pub(crate) fn same_origin(one: &Url, other: &Url) -> bool {
-    one.origin() == other.origin()
 }
 
 /// Reads a body of at most `limit` bytes. If the body is longer, drops the response, which cancels

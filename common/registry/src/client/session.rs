@@ -17,7 +17,7 @@ use super::Client;
 use crate::RegistryError;
 use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
 use crate::docker_config::{Credential, DOCKER_HUB, path_of};
-use crate::transport::{Http, read_body, same_origin};
+use crate::transport::{Http, read_body};
 
 /// The `client_id` that is sent to token servers.
 const CLIENT_ID: &str = "porch-fn";
@@ -115,7 +115,7 @@ impl<'a> Session<'a> {
                         matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
                     // A refusal after a redirect comes from another server, which does not know the
                     // credentials.
-                    if !is_refusal || !same_origin(response.url(), &self.base) {
+                    if !is_refusal || response.url().origin() != self.base.origin() {
                         return self.check(response, challenge.as_ref(), query);
                     }
                     let wanted = self.challenge_of(&response).filter(|new| Some(new) != challenge.as_ref());
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
     /// Asks the registry's `/v2/` for its challenge.
     async fn ask_for_challenge(&self) -> Result<(), RegistryError> {
         let response = self.http.send(self.http.request(Method::GET, self.url("/v2/")?), None).await?;
-        let challenge = self.challenge_of(&response).filter(|_| same_origin(response.url(), &self.base));
+        let challenge = self.challenge_of(&response).filter(|_| response.url().origin() == self.base.origin());
         let registry = self.image.registry().to_owned();
         self.client.challenges.insert(registry, challenge.unwrap_or(Challenge::Open));
         Ok(())
