@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use porch_fn_flags::LogFormat;
 use porch_fn_registry::{
-    Client, Credentials, Mirrors, Options, Platform, UserCredentials, plain_registries, roots,
+    Client, Credentials, Mirror, Options, Platform, UserCredentials, plain_registries, roots,
 };
 
 use super::flags::RegistryArgs;
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 const WARNINGS: u8 = 1;
 
 pub(crate) fn client(args: &RegistryArgs) -> Result<Client, Failure> {
-    let mirrors = args.mirrors.registry_mirror.iter().map(String::as_str);
-    let mirrors = Mirrors::parse(mirrors).map_err(Failure::usage)?;
+    let mirrors = args.mirrors.registry_mirror.iter().map(|text| Mirror::parse(text));
+    let mirrors = mirrors.collect::<Result<Vec<_>, _>>().map_err(Failure::usage)?;
     let plain = args.insecure_registries.as_deref().unwrap_or_default();
     let plain = plain_registries(plain, &mirrors).map_err(Failure::usage)?;
     let roots = roots(None, plain).map_err(Failure::new)?;

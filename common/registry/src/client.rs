@@ -18,7 +18,7 @@ use porch_fn_image::Image;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-pub use self::mirrors::Mirrors;
+pub use self::mirrors::Mirror;
 pub use self::pull::Manifest;
 use self::session::{Query, Session, texts};
 use crate::auth::Challenge;
@@ -57,7 +57,7 @@ pub struct Options {
     /// The certificates that are trusted, and the registries that speak plain HTTP.
     pub roots: Roots,
     /// The registries to ask first.
-    pub mirrors: Mirrors,
+    pub mirrors: Vec<Mirror>,
     /// Called after each lookup.
     pub report: Report,
 }
@@ -106,7 +106,7 @@ impl Client {
         image: &Image,
         lookup: impl Fn(Session<'a>) -> F,
     ) -> Result<T, RegistryError> {
-        if let Some(mirrored) = self.options.mirrors.of(image) {
+        if let Some(mirrored) = self.options.mirrors.iter().find_map(|mirror| mirror.image(image)) {
             match self.run(what, &mirrored, &lookup).await {
                 Ok(found) => return Ok(found),
                 Err(error) => {

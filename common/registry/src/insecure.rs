@@ -3,7 +3,7 @@
 
 use porch_fn_image::Image;
 
-use crate::Mirrors;
+use crate::Mirror;
 
 /// How many characters of an invalid item an error quotes.
 const MAX_QUOTED: usize = 100;
@@ -13,18 +13,15 @@ const MAX_QUOTED: usize = 100;
 ///
 /// # Errors
 /// The first item that could not be the registry of an image, and what to write.
-pub fn plain_registries(insecure: &[String], mirrors: &Mirrors) -> Result<Vec<String>, String> {
-    check_insecure(insecure)?;
-    Ok(insecure.iter().cloned().chain(mirrors.plain().map(str::to_owned)).collect())
-}
-
-fn check_insecure(items: &[String]) -> Result<(), String> {
-    let Some(item) = items.iter().find(|item| !is_registry(item)) else { return Ok(()) };
-    let item: String = item.chars().take(MAX_QUOTED).collect();
-    Err(format!(
-        "--insecure-registries: {item:?} is no registry: write host, host:port or [IPv6 address]:port, without a scheme or \
-         a path, several of them separated by commas"
-    ))
+pub fn plain_registries(insecure: &[String], mirrors: &[Mirror]) -> Result<Vec<String>, String> {
+    if let Some(item) = insecure.iter().find(|item| !is_registry(item)) {
+        let item: String = item.chars().take(MAX_QUOTED).collect();
+        return Err(format!(
+            "--insecure-registries: {item:?} is no registry: write host, host:port or [IPv6 address]:port, without a scheme or \
+             a path, several of them separated by commas"
+        ));
+    }
+    Ok(insecure.iter().chain(mirrors.iter().filter_map(|mirror| mirror.plain.as_ref())).cloned().collect())
 }
 
 /// Whether an image reference could have `item` as its registry. Image references recognise a
@@ -45,16 +42,17 @@ mod tests {
         let good = "localhost registry registry:5000 a.b A.b:80 127.0.0.1 127.0.0.1:65535 [::1] [::1]:5000 \
                     index.docker.io docker.io my-registry.svc.cluster.local:5000";
         for good in good.split(' ') {
-            assert_eq!(check_insecure(&["x.y".to_owned(), good.to_owned()]), Ok(()), "{good}");
+            let given = ["x.y".to_owned(), good.to_owned()];
+            assert_eq!(plain_registries(&given, &[]).unwrap(), given);
         }
         let wrong = "http://a.b https://a.b:80 a.b/ a.b/team a.b:80/team a.b: a.b:0 a.b:65536 a.b:x a.b:+1 :5000 ::1 [::1 \
                      [::1]5000 [::1]: [a.b]:80 a_b -a.b a..b *.b me@a.b a.b?c a.b#c a.b:80@sha256 ä.b";
         for wrong in wrong.split(' ').chain(["a b"]) {
-            let error = check_insecure(&["x.y".to_owned(), wrong.to_owned()]).expect_err(wrong);
+            let error = plain_registries(&["x.y".to_owned(), wrong.to_owned()], &[]).expect_err(wrong);
             assert!(error.starts_with("--insecure-registries: ") && !error.contains('\n'), "{error}");
             assert!(error.contains(&format!("{wrong:?} is no registry: write host, host:port")), "{error}");
         }
-        let error = check_insecure(&["/".repeat(5000)]).unwrap_err();
+        let error = plain_registries(&["/".repeat(5000)], &[]).unwrap_err();
         assert!(error.len() < 400, "{error}");
     }
 }

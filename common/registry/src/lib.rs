@@ -34,7 +34,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use porch_fn_image::Image;
 
-pub use client::{Client, Manifest, Mirrors, Options, Report};
+pub use client::{Client, Manifest, Mirror, Options, Report};
 pub use credentials::{CredentialFile, CredentialSource, Credentials, CredentialsFileContent};
 pub use digest::{Hashed, has_digest, sha256};
 pub use error::{RegistryError, read_json};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Credentials, Images, Mirrors, Options, Platform,
+    Client, CredentialFile, CredentialSource, Credentials, Images, Mirror, Options, Platform,
     plain_registries, roots,
 };
 
@@ -29,7 +29,8 @@ impl Wiring<'_> {
             "" => Platform::default(),
             text => Platform::parse(text)?,
         };
-        let mirrors = Mirrors::parse(flags.mirrors.registry_mirror.iter().map(String::as_str))?;
+        let mirrors = flags.mirrors.registry_mirror.iter().map(|text| Mirror::parse(text));
+        let mirrors = mirrors.collect::<Result<Vec<_>, _>>()?;
         let plain = plain_registries(&flags.insecure_registries, &mirrors)?;
         let source = if private {
             CredentialSource::Private(flags.registry_auth_secret_path.clone())

@@ -3,52 +3,32 @@
 use porch_fn_image::Image;
 use reqwest::Url;
 
-use crate::docker_config::path_of;
-
-/// The mirror of each registry, if it has one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mirrors(Vec<Mirror>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mirror {
+/// The mirror of a registry.
+#[derive(Debug, Clone)]
+pub struct Mirror {
     /// The registry, as in the names of its images.
     registry: String,
     /// The mirror's host and port, and the repository that contains the mirrored ones.
     place: String,
     /// The mirror's host and port, if it speaks plain HTTP.
-    plain: Option<String>,
-}
-
-// === impl Mirrors ===
-
-impl Mirrors {
-    /// Reads `HOST=URL` for each mirror. The URL may have a path, such as the project of a
-    /// Harbor proxy cache: images `HOST/NAME` are then at `URL/NAME`.
-    ///
-    /// # Errors
-    /// A text that names `--registry-mirror`.
-    pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        texts.into_iter().map(Mirror::parse).collect::<Result<_, _>>().map(Self)
-    }
-
-    /// The mirrors that speak plain HTTP, as in `--insecure-registries`.
-    pub(crate) fn plain(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|mirror| mirror.plain.as_deref())
-    }
-
-    /// The same image at its registry's mirror.
-    pub(super) fn of(&self, image: &Image) -> Option<Image> {
-        let mirror = self.0.iter().find(|mirror| mirror.registry == image.registry())?;
-        let rest = image.as_str().strip_prefix(image.registry())?;
-        debug_assert!(rest[1..].starts_with(path_of(image)));
-        Image::parse(&format!("{}{rest}", mirror.place), "").ok()
-    }
+    pub(crate) plain: Option<String>,
 }
 
 // === impl Mirror ===
 
 impl Mirror {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// The same image at this mirror, if it is one of the image's registry.
+    pub(super) fn image(&self, image: &Image) -> Option<Image> {
+        let rest = image.as_str().strip_prefix(&self.registry)?.strip_prefix('/')?;
+        Image::parse(&format!("{}/{rest}", self.place), "").ok()
+    }
+
+    /// Reads `HOST=URL`. The URL may have a path, such as the project of a Harbor proxy cache:
+    /// images `HOST/NAME` are then at `URL/NAME`.
+    ///
+    /// # Errors
+    /// A text that names `--registry-mirror`.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let problem = |what: &str| {
             format!(
                 "--registry-mirror {text:?}: {what}; write HOST=URL, such as ghcr.io=https://mirror.example.com"
@@ -81,11 +61,9 @@ mod tests {
 
     #[test]
     fn a_mirror_has_the_images_below_its_path() {
-        let mirrors = Mirrors::parse([
-            "ghcr.io=https://mirror.example.com",
-            "docker.io=http://harbor.example.com:8080/hub/",
-        ])
-        .unwrap();
+        let mirrors =
+            ["ghcr.io=https://mirror.example.com", "docker.io=http://harbor.example.com:8080/hub/"]
+                .map(|text| Mirror::parse(text).unwrap());
         let digest = format!("sha256:{}", "a".repeat(64));
         for (image, expected) in [
             ("ghcr.io/kptdev/f:v1", Some("mirror.example.com:443/kptdev/f:v1".to_owned())),
@@ -97,9 +75,10 @@ mod tests {
             ("quay.io/x/y:1", None),
         ] {
             let image = Image::parse(image, "").unwrap();
-            assert_eq!(mirrors.of(&image).map(|image| image.as_str().to_owned()), expected);
+            let mirrored = mirrors.iter().find_map(|mirror| mirror.image(&image));
+            assert_eq!(mirrored.map(|image| image.as_str().to_owned()), expected);
         }
-        assert_eq!(mirrors.plain().collect::<Vec<_>>(), ["harbor.example.com:8080"]);
+        assert_eq!(mirrors.map(|mirror| mirror.plain), [None, Some("harbor.example.com:8080".to_owned())]);
     }
 
     #[test]
@@ -112,7 +91,7 @@ mod tests {
             "g h=https://m",
             "=https://m",
         ] {
-            let error = Mirrors::parse([text]).unwrap_err();
+            let error = Mirror::parse(text).unwrap_err();
             assert!(error.contains("--registry-mirror") && error.contains("HOST=URL"), "{error}");
         }
     }

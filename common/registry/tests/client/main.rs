@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Credentials, Mirrors, Options, Platform, RegistryError, Roots,
+    Client, CredentialFile, CredentialSource, Credentials, Options, Platform, RegistryError, Roots,
     roots,
 };
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn options() -> Options {
         platform: Platform::parse("linux/amd64").unwrap(),
         credentials: Credentials::File(CredentialSource::Default(None).watch()),
         roots: plain(&["127.0.0.1"]),
-        mirrors: Mirrors::default(),
+        mirrors: Vec::new(),
         report: Arc::new(|_, _, _| {}),
     }
 }
