@@ -48,6 +48,8 @@ pub(super) struct Session<'a> {
     base: Url,
     /// The credential to send, or why the credentials file cannot be used.
     credential: Result<Option<Credential>, String>,
+    /// The registry's last challenge, also by another session.
+    challenge: Option<Challenge>,
     /// The token for the image's repository, until the registry refuses it. Tokens are not kept for
     /// later lookups: most are for one repository and expire before the next lookup.
     token: Option<String>,
@@ -69,7 +71,8 @@ impl<'a> Session<'a> {
             let _ = base.set_host(Some("registry-1.docker.io"));
         }
         let credential = client.options.credentials.lookup(image).await;
-        Ok(Self { client, image: image.clone(), http, base, credential, token: None })
+        let challenge = client.challenges.get(image.registry());
+        Ok(Self { client, image: image.clone(), http, base, credential, challenge, token: None })
     }
 
     /// Sends a request, and repeats it with the credentials that the registry demands. Returns a
@@ -93,22 +96,21 @@ impl<'a> Session<'a> {
     }
 
     async fn send_by_scheme(&mut self, query: Query<'_>) -> Result<Response, RegistryError> {
-        let challenges = &self.client.challenges;
-        let image = self.image.clone();
-        let registry = image.registry();
         let url = self.url(query.path)?;
-        if !challenges.contains_key(registry) && !matches!(self.credential, Ok(None)) {
-            self.ask_for_challenge().await?;
+        if self.challenge.is_none() && !matches!(self.credential, Ok(None)) {
+            let response = self.http.send(self.http.request(Method::GET, self.url("/v2/")?), None).await?;
+            let is_own = response.url().origin() == self.base.origin();
+            let challenge = self.challenge_of(&response).filter(|_| is_own);
+            self.remember(challenge.unwrap_or(Challenge::Open));
         }
         for _ in 0..MAX_ATTEMPTS {
-            let challenge = challenges.get(registry);
             let mut request =
                 self.http.request(query.method.clone(), url.clone()).header(ACCEPT, query.accept);
             if query.from > 0 {
                 request = request.header(RANGE, format!("bytes={}-", query.from));
             }
             let mut has_news = false;
-            match self.authorize(request, challenge.as_ref()).await {
+            match self.authorize(request).await {
                 Ok(request) => {
                     let response = self.http.send(request, None).await?;
                     let is_refusal =
@@ -116,19 +118,20 @@ impl<'a> Session<'a> {
                     // A refusal after a redirect comes from another server, which does not know the
                     // credentials.
                     if !is_refusal || response.url().origin() != self.base.origin() {
-                        return self.check(response, challenge.as_ref(), query);
+                        return self.check(response, query);
                     }
-                    let wanted = self.challenge_of(&response).filter(|new| Some(new) != challenge.as_ref());
-                    has_news = wanted.is_some();
-                    if let Some(wanted) = wanted {
-                        challenges.insert(registry.to_owned(), wanted);
+                    if let Some(wanted) = self.challenge_of(&response)
+                        && Some(&wanted) != self.challenge.as_ref()
+                    {
+                        has_news = true;
+                        self.remember(wanted);
                     }
                 }
                 // The token server refuses our credentials.
                 Err(RegistryError::Unauthorized) => {}
                 Err(error) => {
                     // The registry may have another token server now.
-                    challenges.invalidate(registry);
+                    self.client.challenges.invalidate(self.image.registry());
                     return Err(error);
                 }
             }
@@ -145,13 +148,9 @@ impl<'a> Session<'a> {
         self.base.join(path).map_err(|_| RegistryError::malformed("name", "it is not valid in a URL"))
     }
 
-    /// Asks the registry's `/v2/` for its challenge.
-    async fn ask_for_challenge(&self) -> Result<(), RegistryError> {
-        let response = self.http.send(self.http.request(Method::GET, self.url("/v2/")?), None).await?;
-        let challenge = self.challenge_of(&response).filter(|_| response.url().origin() == self.base.origin());
-        let registry = self.image.registry().to_owned();
-        self.client.challenges.insert(registry, challenge.unwrap_or(Challenge::Open));
-        Ok(())
+    fn remember(&mut self, challenge: Challenge) {
+        self.client.challenges.insert(self.image.registry().to_owned(), challenge.clone());
+        self.challenge = Some(challenge);
     }
 
     fn challenge_of(&self, response: &Response) -> Option<Challenge> {
@@ -166,17 +165,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn check(
-        &self,
-        response: Response,
-        challenge: Option<&Challenge>,
-        query: Query<'_>,
-    ) -> Result<Response, RegistryError> {
+    fn check(&self, response: Response, query: Query<'_>) -> Result<Response, RegistryError> {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::PARTIAL_CONTENT if query.from > 0 => Ok(response),
             // The image may be visible only with the credentials that cannot be read.
-            StatusCode::NOT_FOUND if self.credential.is_err() && challenge == Some(&Challenge::Basic) => {
+            StatusCode::NOT_FOUND if self.credential.is_err() && self.challenge == Some(Challenge::Basic) => {
                 Err(self.refused())
             }
             StatusCode::NOT_FOUND => Err(RegistryError::NotFound),
@@ -193,13 +187,9 @@ impl<'a> Session<'a> {
     }
 
     /// Adds the credentials that the registry demands to the request.
-    async fn authorize(
-        &mut self,
-        request: RequestBuilder,
-        challenge: Option<&Challenge>,
-    ) -> Result<RequestBuilder, RegistryError> {
+    async fn authorize(&mut self, request: RequestBuilder) -> Result<RequestBuilder, RegistryError> {
         let credential = self.credential.as_ref().ok().and_then(Option::as_ref);
-        Ok(match (challenge, credential) {
+        Ok(match (&self.challenge, credential) {
             (Some(Challenge::Bearer(challenge)), _) => {
                 if self.token.is_none() {
                     self.token = Some(self.fetch_token(challenge, credential).await?);
