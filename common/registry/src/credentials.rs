@@ -138,10 +138,9 @@ impl Credentials {
             Self::File(file) => file,
             Self::User(user) => return user.lookup(image).await,
         };
-        match (file.value_or_reload(Option::is_some).await, file.last_error()) {
-            (Some(content), _) => Ok(content.config.lookup(image).cloned()),
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(None),
+        match file.value_or_reload(Option::is_some).await {
+            Some(content) => Ok(content.config.lookup(image).cloned()),
+            None => file.last_error().map_or(Ok(None), Err),
         }
     }
 

@@ -18,7 +18,6 @@ pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, Re
 pub struct Hashed<R> {
     inner: R,
     context: Context,
-    algorithm: &'static str,
 }
 
 // === impl Hashed ===
@@ -27,9 +26,8 @@ impl<R: Read> Hashed<R> {
     /// Computes a digest that can be compared with this one. If this is none of a supported
     /// algorithm, no digest equals it.
     pub fn new(inner: R, digest: &str) -> Self {
-        let is_long = digest.starts_with("sha512:");
-        let (context, algorithm) = if is_long { (&SHA512, "sha512") } else { (&SHA256, "sha256") };
-        Self { inner, context: Context::new(context), algorithm }
+        let algorithm = if digest.starts_with("sha512:") { &SHA512 } else { &SHA256 };
+        Self { inner, context: Context::new(algorithm) }
     }
 
     /// Reads the rest of the stream. Returns the digest of all of it.
@@ -42,8 +40,8 @@ impl<R: Read> Hashed<R> {
     }
 
     fn digest(self) -> String {
-        let text = format!("{}:", self.algorithm);
-        self.context.finish().as_ref().iter().fold(text, |text, byte| text + &format!("{byte:02x}"))
+        let name = if *self.context.algorithm() == SHA512 { "sha512:" } else { "sha256:" };
+        self.context.finish().as_ref().iter().fold(name.to_owned(), |text, byte| text + &format!("{byte:02x}"))
     }
 }
 
