@@ -83,7 +83,7 @@ impl Store {
     /// is damaged or that no image needs. Unpacks again what is incomplete.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while other processes use the store all the time.
+    /// The disk.
     pub fn prune(&self, unused_for: Duration) -> Result<Pruned, StoreError> {
         for path in self.files("blobs")? {
             let digest = path.file_name().unwrap_or_default().to_string_lossy().replacen('-', ":", 1);

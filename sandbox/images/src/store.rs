@@ -1,12 +1,11 @@
 //! The folder with all images, and the rules by which processes share it.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{ImageManifest, Layer, RunConfig, sha256};
@@ -16,10 +15,6 @@ use serde::{Deserialize, Serialize};
 use crate::content::{document_in, has_size, is_intact, name_of, read};
 use crate::error::{OnDisk as _, StoreError};
 use crate::unpack::Size;
-
-/// Attempts at the lock, which other processes hold only for moments.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// The images of one folder. Cheap to clone. All methods block.
 #[derive(Debug, Clone)]
@@ -174,26 +169,20 @@ impl Store {
     /// Prevents that anything is removed, until the file is closed. Waits while another process
     /// removes something.
     pub(crate) fn lock(&self) -> Result<File, StoreError> {
-        let file = self.lock_file()?;
-        file.lock_shared().on_disk("cannot lock", self.folder())?;
-        Ok(file)
+        self.lock_by(File::lock_shared)
     }
 
-    /// Allows to remove things, until the file is closed.
+    /// Allows to remove things, until the file is closed. Waits for all other processes, which hold
+    /// the lock only for moments.
     pub(crate) fn lock_alone(&self) -> Result<File, StoreError> {
-        let file = self.lock_file()?;
-        for _ in 0..ATTEMPTS {
-            match file.try_lock() {
-                Err(TryLockError::WouldBlock) => sleep(PAUSE),
-                locked => return locked.on_disk("cannot lock", self.folder()).map(|()| file),
-            }
-        }
-        Err(StoreError::Busy(self.folder().to_owned()))
+        self.lock_by(File::lock)
     }
 
-    fn lock_file(&self) -> Result<File, StoreError> {
+    fn lock_by(&self, lock: fn(&File) -> io::Result<()>) -> Result<File, StoreError> {
         let path = self.path("lock");
-        OpenOptions::new().create(true).append(true).open(&path).on_disk("cannot open", path)
+        let file = OpenOptions::new().create(true).append(true).open(&path).on_disk("cannot open", &path)?;
+        lock(&file).on_disk("cannot lock", path)?;
+        Ok(file)
     }
 
     /// Writes the record of a reference whole.
