@@ -125,7 +125,7 @@ impl Store {
             let mut header = Header::new_gnu();
             header.set_size(size);
             header.set_mode(0o644);
-            tar.append_data(&mut header, name, data).map_err(StoreError::Stream)
+            tar.append_data(&mut header, name, data).map_err(StoreError::Other)
         };
         let layout = r#"{"imageLayoutVersion":"1.0.0"}"#;
         for (name, text) in [("oci-layout", layout), ("index.json", &index.to_string())] {
@@ -141,7 +141,7 @@ impl Store {
                 return Err(StoreError::Damaged(path));
             }
         }
-        tar.into_inner().and_then(|mut stream| stream.flush()).map_err(StoreError::Stream)
+        tar.into_inner().and_then(|mut stream| stream.flush()).map_err(StoreError::Other)
     }
 }
 
@@ -155,7 +155,7 @@ impl Archive {
         let limit = max_bytes >> 20;
         archive.read_all(stream, max_bytes).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => StoreError::TooLarge { needs: limit + 1, limit },
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Stream(error),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Other(error),
             _ => problem(error.to_string().escape_debug()),
         })?;
         if !archive.digests.contains_key(Path::new("index.json")) {

@@ -53,7 +53,7 @@ pub(crate) fn run_child(order: &Order) -> Result<Option<Size>, StoreError> {
         serde_json::from_slice(&ended.stdout).map_err(|_| io::Error::other(ended.status.to_string()))
     };
     let answer = run().map_err(|error| format!("the process that unpacks a layer failed: {error}"));
-    answer.flatten().map_err(StoreError::Layer)
+    answer.flatten().map_err(|error| StoreError::Other(io::Error::other(error)))
 }
 
 /// Runs the process that unpacks layers, if `args`, program name included, are its command line.

@@ -12,9 +12,6 @@ pub enum StoreError {
     /// The registry, or a document of the image.
     #[error("{}", .0.on_own_machine())]
     Registry(#[from] RegistryError),
-    /// A layer, as the process that unpacks it reports.
-    #[error("{0}")]
-    Layer(String),
     /// An archive cannot be used.
     #[error("the image's archive cannot be used: {0}")]
     Archive(String),
@@ -48,9 +45,9 @@ pub enum StoreError {
     /// The disk.
     #[error("{what} {}: {source}; --image-dir names another folder", .path.display())]
     Disk { what: &'static str, path: PathBuf, source: io::Error },
-    /// A file that is not part of the store, such as an archive.
+    /// A file that is not part of the store, such as an archive, or the process that unpacks a layer.
     #[error("{0}")]
-    Stream(io::Error),
+    Other(io::Error),
 }
 
 /// Names the file and the operation of an error of the disk.

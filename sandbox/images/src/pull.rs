@@ -84,7 +84,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let store = self.clone();
         let done = spawn_blocking(move || work(&store)).await;
-        done.unwrap_or_else(|error| Err(StoreError::Stream(error.into())))
+        done.unwrap_or_else(|error| Err(StoreError::Other(error.into())))
     }
 
     fn check_limit(&self, needs: u64) -> Result<(), StoreError> {
