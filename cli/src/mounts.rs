@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use porch_fn_sandbox::{Mount, Source};
+use porch_fn_sandbox::Mount;
 
 const OWN: &str = "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH";
 const ENGINES: &str = "type=bind,source=PATH,target=PATH[,readonly] or type=tmpfs,target=PATH";
@@ -41,9 +41,9 @@ fn parse(text: &str, is_engines: bool) -> Result<Mount, String> {
     let source = source.unwrap_or_default();
     let (source, is_writable) = match kind.unwrap_or(default_type) {
         "bind" if Path::new(source).is_relative() => return problem("the source is not an absolute path"),
-        "bind" => (Source::Path(source.into()), is_engines),
+        "bind" => (Some(source.into()), is_engines),
         "tmpfs" if !source.is_empty() => return problem("a tmpfs has no source"),
-        "tmpfs" => (Source::Tmpfs, true),
+        "tmpfs" => (None, true),
         "" => return problem("type is required"),
         _ => return problem("only the types bind and tmpfs exist"),
     };
@@ -59,11 +59,11 @@ mod tests {
     use super::*;
 
     fn bind(is_writable: bool) -> Mount {
-        Mount { source: Source::Path("/a".into()), target: "/b".into(), is_writable }
+        Mount { source: Some("/a".into()), target: "/b".into(), is_writable }
     }
 
     fn tmpfs(is_writable: bool) -> Mount {
-        Mount { source: Source::Tmpfs, target: "/b".into(), is_writable }
+        Mount { source: None, target: "/b".into(), is_writable }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use crate::error::{TARGET, step, unusable};
 use crate::inside::{self, canonical};
 use crate::mounts::{open, path_of};
-use crate::spec::{FOLDERS, Mount, Sandbox, Source};
+use crate::spec::{FOLDERS, Mount, Sandbox};
 use crate::user::{User, resolve};
 use crate::{SandboxError, UNPRIVILEGED, mounts, namespaces};
 
@@ -109,7 +109,7 @@ pub(crate) fn build(
 
 impl<'a> Opened<'a> {
     fn new(mount: &'a Mount) -> Result<Self, SandboxError> {
-        let Source::Path(source) = &mount.source else {
+        let Some(source) = &mount.source else {
             return Ok(Self { mount, tree: None, is_folder: true });
         };
         let whole = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE;

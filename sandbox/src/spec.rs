@@ -38,21 +38,12 @@ pub enum Network {
 /// A file or folder in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// What it is.
-    pub source: Source,
+    /// This file or folder of the machine. `None`: an empty folder in memory, as large as `/tmp`.
+    pub source: Option<PathBuf>,
     /// The path in the sandbox.
     pub target: PathBuf,
     /// Whether the sandbox may write.
     pub is_writable: bool,
-}
-
-/// What a mount shows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
-    /// This file or folder of the machine.
-    Path(PathBuf),
-    /// An empty folder in memory, as large as `/tmp`.
-    Tmpfs,
 }
 
 /// The limits of one sandbox.

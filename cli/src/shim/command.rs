@@ -100,7 +100,7 @@ fn run(words: &[&str]) -> Result<Run, String> {
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_sandbox::{Mount, Source};
+    use porch_fn_sandbox::Mount;
 
     use super::*;
     use crate::one_shot::{NetworkArg, Pull};
@@ -127,7 +127,7 @@ mod tests {
         const KUSTOMIZE: &str = "run --rm -i -a STDIN -a STDOUT -a STDERR --network host --user 1000:1000 \
                                  --security-opt=no-new-privileges";
         let mount = |source, target: &str, is_writable| Mount { source, target: target.into(), is_writable };
-        let data = |target, is_writable| mount(Source::Path("/data".into()), target, is_writable);
+        let data = |target, is_writable| mount(Some("/data".into()), target, is_writable);
         let of = |flags| Run { image: "a.b/f:v1".to_owned(), args: Vec::new(), flags };
         let nobody = || RunFlags { user: Some("nobody".to_owned()), ..RunFlags::default() };
         let with = |mounts: Vec<Mount>| of(RunFlags { mount: mounts, ..nobody() });
@@ -154,7 +154,7 @@ mod tests {
                     "{KPT} missing --mount type=bind,source=/data,target=/in,readonly \
                      --mount=type=tmpfs,source=,target=/t a.b/f:v1"
                 ),
-                with(vec![data("/in", false), mount(Source::Tmpfs, "/t", true)]),
+                with(vec![data("/in", false), mount(None, "/t", true)]),
             ),
             (
                 format!("{KPT} missing -e A=1 -e B= -e C a.b/f:v1"),
