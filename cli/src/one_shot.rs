@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
 use porch_fn_images::{StoreError, Stored};
-use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Network, Pipes, Sandbox};
+use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Pipes, Sandbox};
 
 use crate::advice::{explain, not_enforced};
 use crate::engine::{Engine, FAILED};
@@ -250,10 +250,7 @@ impl RunFlags {
             command,
             env,
             folder: config.folder.clone().into(),
-            network: match self.network {
-                NetworkArg::None => Network::None,
-                NetworkArg::Host => Network::Host,
-            },
+            is_on_host_network: self.network == NetworkArg::Host,
             mounts: self.mount.clone(),
             limits,
         })

@@ -15,7 +15,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::step;
 use crate::order::{FIRST, Order, Report, TERMINATE};
-use crate::spec::Network;
 use crate::{SandboxError, exit_code, handover, root, signals};
 
 /// Exit code if there is no sandbox.
@@ -49,7 +48,7 @@ fn start(control: &UnixStream) -> Result<Child, SandboxError> {
     };
     order.user = root::build(&mut order.sandbox, wait)?;
     let mut more = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-    if order.sandbox.network == Network::None {
+    if !order.sandbox.is_on_host_network {
         more |= CloneFlags::CLONE_NEWNET;
     }
     unshare(more).map_err(step("create its namespaces"))?;

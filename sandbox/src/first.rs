@@ -31,7 +31,6 @@ use crate::mounts::open;
 use crate::mounts::path_of;
 use crate::order::{Order, Report};
 use crate::root::{PROGRAM, ROOT, folder_of, open_device};
-use crate::spec::Network;
 use crate::user::User;
 use crate::{SandboxError, handover, mounts, seccomp};
 
@@ -96,13 +95,13 @@ fn enter(order: &Order) -> Result<Inside, SandboxError> {
     mask(&proc, &null).map_err(step("mask files of /proc"))?;
     setsid().map_err(step("have a session of its own"))?;
     rustix::system::sethostname(b"function").map_err(step("set its host name"))?;
-    if sandbox.network == Network::None {
+    if !sandbox.is_on_host_network {
         enable_loopback().map_err(step("enable its loopback device"))?;
     }
     enter_root().map_err(step("enter the image's root"))?;
     become_user(&order.user, &proc).map_err(step("become the image's user"))?;
     order.rlimits.apply().map_err(step("set its limits"))?;
-    seccomp::apply(sandbox.network)
+    seccomp::apply(sandbox.is_on_host_network)
         .map_err(|error| step("apply the filter of system calls")(io::Error::other(error)))?;
     // As in Docker.
     umask(Mode::from(0o022));

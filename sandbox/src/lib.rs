@@ -50,7 +50,7 @@ pub use launch::{Launch, Pipes, Running, Server};
 pub use limits::enforced;
 pub use mounts::path_of;
 pub use namespaces::{become_unprivileged, enter, is_root};
-pub use spec::{Limits, Mount, Network, Sandbox};
+pub use spec::{Limits, Mount, Sandbox};
 
 /// The user and group of all files of images, and of all sandboxes, if this process is root:
 /// `nobody`. An ordinary user's sandboxes run as that user.

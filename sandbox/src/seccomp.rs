@@ -8,8 +8,6 @@
 use libc::ENOSYS;
 use seccompiler::{apply_filter, sock_filter};
 
-use crate::spec::Network;
-
 /// build.rs makes these of the files.
 #[allow(clippy::unreadable_literal, reason = "nobody reads them")]
 const FUNCTION: &[sock_filter] = include!(concat!(env!("OUT_DIR"), "/function.rs"));
@@ -38,9 +36,9 @@ const fn op(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
 
 /// Applies the filters to this process and its future children. If several refuse a call, the error
 /// of the last one counts.
-pub(crate) fn apply(network: Network) -> seccompiler::Result<()> {
+pub(crate) fn apply(is_on_host_network: bool) -> seccompiler::Result<()> {
     apply_filter(FUNCTION)?;
-    if network == Network::Host {
+    if is_on_host_network {
         apply_filter(HOST_NETWORK)?;
     }
     apply_filter(MISSING)

@@ -17,22 +17,13 @@ pub struct Sandbox {
     pub env: Vec<String>,
     /// The working directory. Empty: `/`. If the image does not have it, the sandbox does.
     pub folder: PathBuf,
-    /// The network.
-    pub network: Network,
+    /// Whether the network is the machine's, without Unix sockets. Otherwise there is none, and no
+    /// socket reaches another process of the machine.
+    pub is_on_host_network: bool,
     /// Further files and folders.
     pub mounts: Vec<Mount>,
     /// Limits of all processes together.
     pub limits: Limits,
-}
-
-/// The network of a sandbox.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
-    /// None, and no socket reaches another process of the machine.
-    #[default]
-    None,
-    /// The machine's, without Unix sockets.
-    Host,
 }
 
 /// A file or folder in the sandbox.
