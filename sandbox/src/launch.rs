@@ -22,15 +22,6 @@ use crate::spec::Sandbox;
 use crate::user::User;
 use crate::{SandboxError, UNPRIVILEGED, build, exit_code, handover, is_root, signals};
 
-/// A server of this program, which runs in place of the sandbox's command.
-#[derive(Debug)]
-pub struct Server {
-    /// Where it listens.
-    pub listener: UnixListener,
-    /// Its arguments.
-    pub args: Vec<String>,
-}
-
 /// The caller's ends of the sandbox's standard input and outputs.
 #[derive(Debug)]
 pub struct Pipes {
@@ -46,7 +37,8 @@ pub struct Pipes {
 #[derive(Debug)]
 pub struct Launch {
     sandbox: Sandbox,
-    server: Option<Server>,
+    /// Where the server listens, and its arguments.
+    server: Option<(UnixListener, Vec<String>)>,
     cgroup: Cgroup,
     control: UnixStream,
     /// The other end of `control`.
@@ -68,11 +60,15 @@ pub struct Running {
 // === impl Launch ===
 
 impl Launch {
-    /// Prepares a sandbox. Returns the caller's ends of its pipes, too.
+    /// Prepares a sandbox. `server` is a server of this program, which runs in place of its command:
+    /// where it listens, and its arguments. Returns the caller's ends of its pipes, too.
     ///
     /// # Errors
     /// This process has no more descriptors.
-    pub fn new(sandbox: Sandbox, server: Option<Server>) -> Result<(Self, Pipes), SandboxError> {
+    pub fn new(
+        sandbox: Sandbox,
+        server: Option<(UnixListener, Vec<String>)>,
+    ) -> Result<(Self, Pipes), SandboxError> {
         signals::handle_ignored().map_err(step("read /proc/self/status"))?;
         let prepare = || -> io::Result<_> {
             let (control, theirs) = UnixStream::pair()?;
@@ -145,7 +141,7 @@ impl Launch {
     /// # Errors
     /// The process has ended.
     pub fn start(mut self, process: u32) -> Result<Running, SandboxError> {
-        let (listener, args) = self.server.map(|server| (server.listener, server.args)).unzip();
+        let (listener, args) = self.server.unzip();
         let mut descriptors: Vec<BorrowedFd<'_>> = self.stdio.iter().map(OwnedFd::as_fd).collect();
         descriptors.extend(listener.as_ref().map(UnixListener::as_fd));
         let (limits, rlimits) = (self.sandbox.limits, Rlimits::default());

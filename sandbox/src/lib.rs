@@ -46,7 +46,7 @@ pub use cgroups::{Exceeded, take_own as take_own_cgroup};
 pub use command::Inside;
 pub use error::SandboxError;
 pub use first::Serve;
-pub use launch::{Launch, Pipes, Running, Server};
+pub use launch::{Launch, Pipes, Running};
 pub use limits::enforced;
 pub use mounts::path_of;
 pub use namespaces::{become_unprivileged, enter, is_root};

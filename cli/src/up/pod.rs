@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use porch_fn_images::Stored;
 use porch_fn_runner::pods::local::Control;
-use porch_fn_sandbox::{Launch, Pipes, Running, Sandbox, SandboxError, Server};
+use porch_fn_sandbox::{Launch, Pipes, Running, Sandbox, SandboxError};
 use tokio::process::{Child, Command};
 use tokio::task::spawn_blocking;
 
@@ -39,7 +39,7 @@ pub(super) async fn start(
     let listener = UnixListener::bind(&socket).map_err(listen)?;
     let socket = Socket(socket);
     let spawn = |source| SandboxError::Step { step: "start its process", source };
-    let (launch, pipes) = Launch::new(sandbox, Some(Server { listener, args }))?;
+    let (launch, pipes) = Launch::new(sandbox, Some((listener, args)))?;
     let child = Command::from(launch.command().map_err(spawn)?).spawn().map_err(spawn)?;
     let Pipes { stdin, stdout, stderr } = pipes;
     // Its log is part of ours.
