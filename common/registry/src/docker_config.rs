@@ -11,8 +11,7 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use base64::Engine as _;
-use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::prelude::BASE64_STANDARD_NO_PAD;
 use porch_fn_image::{Image, glob_matches};
 use reqwest::Url;
 use serde::Deserialize;
@@ -24,11 +23,6 @@ use crate::error::json_problem;
 const MAX_QUOTED: usize = 256;
 
 pub(crate) const DOCKER_HUB: &str = "docker.io";
-
-const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// A credential for a registry. Its `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
@@ -171,7 +165,9 @@ fn credential(entry: Value) -> Result<Option<Credential>, &'static str> {
 }
 
 fn decode_auth(auth: &str) -> Result<(String, String), &'static str> {
-    let decoded = LENIENT_BASE64.decode(auth.trim()).map_err(|_| "auth is not base64")?;
+    // Some tools write no padding.
+    let auth = auth.trim().trim_end_matches('=');
+    let decoded = BASE64_STANDARD_NO_PAD.decode(auth).map_err(|_| "auth is not base64")?;
     let decoded = String::from_utf8(decoded).map_err(|_| "auth is not UTF-8 in base64")?;
     let (user, password) = decoded.split_once(':').ok_or("auth is not user:password in base64")?;
     // Old versions of Docker padded the text with NULs.
