@@ -81,11 +81,9 @@ fn add_certificates(
 ) -> Result<Vec<CertificateDer<'static>>, &'static str> {
     let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|_| "it is not PEM")?;
-    if certificates.is_empty() {
-        return Err("it has no certificate");
+    match roots.add_parsable_certificates(certificates.iter().cloned()) {
+        (0, 0) => Err("it has no certificate"),
+        (_, 0) => Ok(certificates),
+        _ => Err("it has a malformed certificate"),
     }
-    for certificate in &certificates {
-        roots.add(certificate.clone()).map_err(|_| "it has a malformed certificate")?;
-    }
-    Ok(certificates)
 }
