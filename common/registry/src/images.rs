@@ -141,22 +141,13 @@ impl Images {
         max_age: Duration,
     ) -> Answer<V> {
         let entry = answers.entry(image);
-        let cached = entry.answer(max_age);
-        // An overload may be over.
-        if let Some(answer) = cached.filter(|answer| !matches!(answer, Err(RegistryError::Busy { .. }))) {
+        let has_waited = entry.asking.try_lock().is_err();
+        let asking = Arc::clone(&entry.asking).lock_owned().await;
+        // An overload may be over, but callers that wait for the same lookup share its answer.
+        let is_usable = |answer: &_| has_waited || !matches!(answer, Err(RegistryError::Busy { .. }));
+        if let Some(answer) = entry.answer(max_age).filter(is_usable) {
             return answer;
         }
-        let asking = match Arc::clone(&entry.asking).try_lock_owned() {
-            Ok(asking) => asking,
-            Err(_) => {
-                let asking = Arc::clone(&entry.asking).lock_owned().await;
-                // Callers that wait for the same lookup share its answer.
-                if let Some(answer) = entry.answer(max_age) {
-                    return answer;
-                }
-                asking
-            }
-        };
         let permit = self.limiter.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let (registry, answers, image) = (Arc::clone(&self.registry), Arc::clone(answers), image.clone());
         let lookup = tokio::spawn(async move {
