@@ -149,7 +149,7 @@ impl Session<'_> {
         let digest: Arc<str> = digest.unwrap_or_else(|| digest::sha256(&body).into());
         digest::check(&body, &digest, MANIFEST)?;
         let document = parse(&body)?;
-        Ok((Manifest { resolved: Arc::clone(&digest), digest, bytes: body }, document))
+        Ok((Manifest { resolved: Arc::clone(&digest), digest, bytes: body.into() }, document))
     }
 
     /// The reference to request. A digest takes precedence over a tag.

@@ -15,12 +15,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, LOCATION, RETRY_AFTER};
 use http::{Method, Uri};
+use http_body_util::{BodyExt as _, Collected, Limited};
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Request, RequestBuilder, Response, Url};
+use reqwest::{Body, Client, Request, RequestBuilder, Response, Url};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use tokio::net::lookup_host;
@@ -218,20 +220,13 @@ fn redirect_target(response: &Response) -> Option<Url> {
 /// Reads a body of at most `limit` bytes. If the body is longer, drops the response, which cancels
 /// the transfer.
 pub(crate) async fn read_body(
-    mut response: Response,
+    response: Response,
     what: &'static str,
     limit: usize,
-) -> Result<Vec<u8>, RegistryError> {
-    let too_large = || RegistryError::too_large(what, limit, "bytes");
-    if response.content_length().is_some_and(|length| length > limit as u64) {
-        return Err(too_large());
-    }
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(why)? {
-        if body.len() + chunk.len() > limit {
-            return Err(too_large());
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
+) -> Result<Bytes, RegistryError> {
+    let body = Limited::new(Body::from(response), limit).collect().await;
+    body.map(Collected::to_bytes).map_err(|error| match error.downcast() {
+        Ok(error) => why(*error),
+        Err(_) => RegistryError::too_large(what, limit, "bytes"),
+    })
 }
