@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode};
@@ -49,23 +50,16 @@ impl Inside {
 
     fn spawn(&self) -> io::Result<Child> {
         let variables = self.env.iter().filter_map(|variable| variable.split_once('='));
-        let mut error = io::ErrorKind::NotFound.into();
-        for program in self.candidates() {
-            if fs::metadata(&program).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                continue;
-            }
-            let mut command = Command::new(&program);
-            command.args(&self.command[1..]).env_clear().envs(variables.clone());
-            match command.arg0(&self.command[0]).spawn() {
-                Ok(child) => return Ok(child),
-                // Like a shell: a name that is not executable counts only if there is no other.
-                Err(refused) => error = refused,
-            }
-            if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
-                break;
-            }
-        }
-        Err(error)
+        let mut programs = self.candidates();
+        programs.retain(|program| !fs::metadata(program).is_err_and(|it| it.kind() == io::ErrorKind::NotFound));
+        // Like a shell: a name that is not executable counts only if there is no other.
+        let is_executable = |program: &&String| {
+            fs::metadata(program).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+        };
+        let program = programs.iter().find(is_executable).or(programs.first());
+        let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
+        command.args(&self.command[1..]).env_clear().envs(variables);
+        command.arg0(&self.command[0]).spawn()
     }
 }
 
