@@ -6,16 +6,8 @@ use std::path::{Path, PathBuf};
 /// Why a sandbox cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The machine's settings forbid a step that every sandbox needs.
-    #[error("the machine does not allow the sandbox to {step}: {source}")]
-    Refused {
-        /// The step, as a verb.
-        step: &'static str,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// A step failed for another reason.
-    #[error("the sandbox cannot {step}: {source}")]
+    /// A step that every sandbox needs.
+    #[error("the {} {step}: {source}", who_cannot(.source))]
     Step {
         /// The step, as a verb.
         step: &'static str,
@@ -86,7 +78,11 @@ pub(crate) const TARGET: &str = "target of a mount";
 impl SandboxError {
     /// Whether the machine's settings forbid sandboxes.
     pub fn is_refused(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::Inside { is_refused: true, .. })
+        match self {
+            Self::Step { source, .. } => forbids(source),
+            Self::Inside { is_refused, .. } => *is_refused,
+            _ => false,
+        }
     }
 
     /// Docker's exit code for such a failure: 127 and 126 for a command that does not exist or cannot
@@ -101,18 +97,18 @@ impl SandboxError {
     }
 }
 
-/// Names a step that failed. The machine is at fault if it forbids the step, or allows no more
-/// namespaces.
+/// Whether the machine's settings forbid a step, or allow no more namespaces.
+fn forbids(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull)
+}
+
+fn who_cannot(error: &io::Error) -> &'static str {
+    if forbids(error) { "machine does not allow the sandbox to" } else { "sandbox cannot" }
+}
+
+/// Names a step that failed.
 pub(crate) fn step<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> SandboxError {
-    move |error| {
-        let source = error.into();
-        match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull => {
-                SandboxError::Refused { step, source }
-            }
-            _ => SandboxError::Step { step, source },
-        }
-    }
+    move |error| SandboxError::Step { step, source: error.into() }
 }
 
 /// A place of the sandbox that cannot be used. What is not the target of a mount is the image's.
