@@ -86,19 +86,16 @@ fn parse_all(text: &str) -> Option<Vec<Comparison>> {
     loop {
         let operator = OPERATORS.into_iter().find(|operator| rest.starts_with(operator))?;
         let (operand, after) = split_word(trim(&rest[operator.len()..]));
-        let range = trim(after).strip_prefix('-').filter(|upper| upper.starts_with(is_space));
-        rest = trim(match (operator, range) {
-            ("", Some(upper)) => {
-                let (upper, after) = split_word(trim(upper));
-                all.push(Comparison::new(">=", operand)?);
-                all.push(Comparison::new("<=", upper)?);
-                after
-            }
-            _ => {
-                all.push(Comparison::new(operator, operand)?);
-                after
-            }
-        });
+        rest = trim(after);
+        let range = rest.strip_prefix('-').filter(|upper| operator.is_empty() && upper.starts_with(is_space));
+        if let Some(upper) = range {
+            let (upper, after) = split_word(trim(upper));
+            all.push(Comparison::new(">=", operand)?);
+            all.push(Comparison::new("<=", upper)?);
+            rest = trim(after);
+        } else {
+            all.push(Comparison::new(operator, operand)?);
+        }
         match rest.strip_prefix(',') {
             Some(next) => rest = trim(next),
             None if rest.is_empty() => return Some(all),
