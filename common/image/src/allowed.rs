@@ -91,7 +91,7 @@ impl AllowedImages {
                 image = image.with_tag(tag_field).map_err(no_image)?;
             } else if Constraint::parse(tag_field).is_some() {
                 let repository = image.repository();
-                if self.patterns.iter().any(|pattern| pattern.matches_every_tag_of(repository)) {
+                if self.patterns.iter().any(|pattern| pattern.matches((repository, None, None))) {
                     return Ok(());
                 }
                 return Err(NotAllowed(format!(
@@ -155,6 +155,7 @@ impl Pattern {
         })
     }
 
+    /// Without a tag and a digest: whether all images of the repository match.
     fn matches(&self, (repository, tag, digest): (&str, Option<&str>, Option<&str>)) -> bool {
         let part = |glob: &Option<String>, text: Option<&str>| {
             glob.as_ref().is_none_or(|glob| text.is_some_and(|text| glob_matches(glob, text)))
@@ -163,10 +164,6 @@ impl Pattern {
             && (self.tag.is_none() || self.digest.is_some() || digest.is_none())
             && part(&self.tag, tag)
             && part(&self.digest, digest)
-    }
-
-    fn matches_every_tag_of(&self, repository: &str) -> bool {
-        self.tag.is_none() && self.digest.is_none() && glob_matches(&self.repository, repository)
     }
 }
 
