@@ -82,22 +82,22 @@ pub fn parse_version(text: &str) -> Option<Version> {
 /// Comparisons separated by spaces or commas.
 fn parse_all(text: &str) -> Option<Vec<Comparison>> {
     let mut all = Vec::new();
-    let mut rest = trim(text);
+    let mut rest = text.trim_ascii();
     loop {
         let operator = OPERATORS.into_iter().find(|operator| rest.starts_with(operator))?;
-        let (operand, after) = split_word(trim(&rest[operator.len()..]));
-        rest = trim(after);
-        let range = rest.strip_prefix('-').filter(|upper| operator.is_empty() && upper.starts_with(is_space));
+        let (operand, after) = split_word(rest[operator.len()..].trim_ascii());
+        rest = after.trim_ascii();
+        let range = rest.strip_prefix('-').filter(|upper| operator.is_empty() && upper.starts_with(|c: char| c.is_ascii_whitespace()));
         if let Some(upper) = range {
-            let (upper, after) = split_word(trim(upper));
+            let (upper, after) = split_word(upper.trim_ascii());
             all.push(Comparison::new(">=", operand)?);
             all.push(Comparison::new("<=", upper)?);
-            rest = trim(after);
+            rest = after.trim_ascii();
         } else {
             all.push(Comparison::new(operator, operand)?);
         }
         match rest.strip_prefix(',') {
-            Some(next) => rest = trim(next),
+            Some(next) => rest = next.trim_ascii(),
             None if rest.is_empty() => return Some(all),
             None => {}
         }
@@ -136,16 +136,8 @@ fn parse_partial(text: &str) -> Option<(Version, usize, bool)> {
     Some((Version { major, minor, patch, pre, build }, written, has_wildcard))
 }
 
-fn trim(text: &str) -> &str {
-    text.trim_matches(is_space)
-}
-
-fn is_space(c: char) -> bool {
-    c.is_ascii_whitespace()
-}
-
 fn split_word(text: &str) -> (&str, &str) {
-    let end = text.find(|c| is_space(c) || c == ',').unwrap_or(text.len());
+    let end = text.find(|c: char| c.is_ascii_whitespace() || c == ',').unwrap_or(text.len());
     text.split_at(end)
 }
 
