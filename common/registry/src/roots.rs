@@ -66,24 +66,14 @@ impl FileSource for CaFile {
 
     fn parse(&self, content: &Self::Content) -> Result<Http, String> {
         let mut roots = self.system.clone();
-        let given = content.as_ref().map(|(path, pem)| {
-            add_certificates(&mut roots, pem).map_err(|problem| format!("{}: {problem}", path.display()))
-        });
-        let given = given.transpose()?.unwrap_or_default();
-        Http::new(roots, given, &self.insecure, true)
-    }
-}
-
-/// Adds the certificates of a CA file and returns them. Fails if any of them is malformed.
-fn add_certificates(
-    roots: &mut RootCertStore,
-    pem: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, &'static str> {
-    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|_| "it is not PEM")?;
-    match roots.add_parsable_certificates(certificates.iter().cloned()) {
-        (0, 0) => Err("it has no certificate"),
-        (_, 0) => Ok(certificates),
-        _ => Err("it has a malformed certificate"),
+        let Some((path, pem)) = content else { return Http::new(roots, Vec::new(), &self.insecure, true) };
+        let problem = |problem| format!("{}: {problem}", path.display());
+        let given = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let given = given.map_err(|_| problem("it is not PEM"))?;
+        match roots.add_parsable_certificates(given.iter().cloned()) {
+            (0, 0) => Err(problem("it has no certificate")),
+            (_, 0) => Http::new(roots, given, &self.insecure, true),
+            _ => Err(problem("it has a malformed certificate")),
+        }
     }
 }
