@@ -9,6 +9,7 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
@@ -126,8 +127,8 @@ impl DockerConfig {
     /// Returns the credential of the first entry that matches the image's registry and path.
     pub(crate) fn lookup(&self, image: &Image) -> Option<&Credential> {
         let host = canonical_host(image.registry());
-        let holds =
-            |entry: &&Entry| path_holds(&entry.path, path_of(image)) && host_matches(&entry.host, &host);
+        let path = Path::new(path_of(image));
+        let holds = |entry: &&Entry| path.starts_with(&entry.path) && host_matches(&entry.host, &host);
         self.entries.iter().find(holds).map(|entry| &entry.credential)
     }
 }
@@ -205,12 +206,6 @@ fn canonical_host(host: &str) -> String {
         "index.docker.io" | "registry-1.docker.io" => DOCKER_HUB.to_owned(),
         host => host.to_owned(),
     }
-}
-
-/// Whether the repository equals the path or is below it.
-fn path_holds(path: &str, repository: &str) -> bool {
-    let is_end = |rest: &str| path.is_empty() || rest.is_empty() || rest.starts_with('/');
-    repository.strip_prefix(path).is_some_and(is_end)
 }
 
 /// Matches like the kubelet: a `*` stands for any part of one label, and never for a dot or a port.
