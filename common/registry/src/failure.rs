@@ -56,11 +56,6 @@ fn of_tls(error: &rustls::Error) -> RegistryError {
     }
 }
 
-/// Whether the registry probably closed a reused connection before it answered the request.
-pub(crate) fn was_closed(error: &reqwest::Error) -> bool {
-    error.is_request() && !error.is_connect() && !error.is_timeout()
-}
-
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -30,7 +30,7 @@ use tokio::time::sleep;
 
 use crate::RegistryError;
 use crate::address_class::AddressClass;
-use crate::failure::{InternalAddress, chain, log, was_closed, why};
+use crate::failure::{InternalAddress, chain, log, why};
 use crate::verifier::tls;
 
 const USER_AGENT: &str = concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION"));
@@ -200,9 +200,9 @@ fn pause_before_repeat(sent: &reqwest::Result<Response>, pause: Duration) -> Opt
             let asked = asked.and_then(|value| value.to_str().ok()?.parse().ok());
             Some(asked.map_or(pause, Duration::from_secs)).filter(|pause| *pause <= MAX_PAUSE)
         }
-        // The registry closed a reused connection before it answered.
-        Err(error) => was_closed(error).then_some(Duration::ZERO),
-        Ok(_) => None,
+        // The registry probably closed a reused connection before it answered.
+        Err(error) if error.is_request() && !error.is_connect() && !error.is_timeout() => Some(Duration::ZERO),
+        _ => None,
     }
 }
 
