@@ -91,6 +91,9 @@ pub enum RegistryError {
         /// As `os/architecture[/variant]`.
         platform: String,
     },
+    /// The repository exists, but none of its tags matches the constraint.
+    #[error("no tag of the image's repository is a version that matches the constraint")]
+    NoMatch,
     /// Neither ENTRYPOINT nor CMD.
     #[error("the image has neither ENTRYPOINT nor CMD, so there is nothing to run: add one to it")]
     NoCommand,

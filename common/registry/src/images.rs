@@ -29,17 +29,6 @@ use crate::{Metadata, Registry, RegistryError};
 /// How long the creation of a pod waits for a lookup if the image is already cached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why a constraint has no image. The texts reach callers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ResolveError {
-    /// The repository exists, but none of its tags matches the constraint.
-    #[error("no tag of the image's repository is a version that matches the constraint")]
-    NoMatch,
-    /// The registry did not return the list of tags.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-}
-
 /// Caches the answers of registries. Dropping the cache does not cancel the lookups in progress.
 #[derive(Debug)]
 pub struct Images {
@@ -102,8 +91,8 @@ impl Images {
     /// has expired, this starts a lookup in the background.
     ///
     /// # Errors
-    /// [`ResolveError`]
-    pub async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
+    /// [`RegistryError::NoMatch`], or why the registry did not return the list of tags.
+    pub async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, RegistryError> {
         let known = self.lists.known(image);
         if let Some(chosen) = known.and_then(|list| list.highest(image, constraint)) {
             // If the list has expired and the limiter has a free place, this one poll starts a
@@ -113,7 +102,7 @@ impl Images {
         }
         // A list without a matching tag expires after the same time as a failure.
         let list = self.fresh(&self.lists, image, NEGATIVE_TTL).await?;
-        list.highest(image, constraint).ok_or(ResolveError::NoMatch)
+        list.highest(image, constraint).ok_or(RegistryError::NoMatch)
     }
 
     /// Caches metadata that another runner has found, as if the registry had just returned it. Does

@@ -39,7 +39,7 @@ pub use credentials::{CredentialFile, CredentialSource, Credentials, Credentials
 pub use digest::{Hashed, has_digest, sha256};
 pub use error::{RegistryError, read_json};
 pub use images::limiter::{Limiter, Permit};
-pub use images::{Images, ResolveError};
+pub use images::Images;
 pub use insecure::plain_registries;
 pub use manifest::{Descriptor, Document, ImageManifest, Layer, MAX_DOCUMENT, RunConfig, choose};
 pub use platform::Platform;

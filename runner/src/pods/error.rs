@@ -4,8 +4,7 @@
 use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
 use porch_fn_pool::Rejection::{self, DeadlineExceeded, NoRoom, NotReady, PodFailed, QueueFull};
-use porch_fn_registry::RegistryError;
-use porch_fn_registry::ResolveError::{self, NoMatch, Registry};
+use porch_fn_registry::RegistryError::{self, NoMatch};
 use tonic::Code;
 
 /// The kind of a pod's failure if its sandbox cannot have its image.
@@ -22,7 +21,7 @@ pub(crate) enum PodError {
     Unresolved {
         /// The constraint, as the caller wrote it.
         constraint: String,
-        source: ResolveError,
+        source: RegistryError,
     },
     /// The pool's rules refuse the call.
     #[error(transparent)]
@@ -77,7 +76,7 @@ impl PodError {
                 let text = format!("unable to evaluate {image} with pod evaluator: {error}");
                 Reply::failed(Code::InvalidArgument, &text)
             }
-            Self::Unresolved { source: NoMatch | Registry(RegistryError::NotFound), .. } => {
+            Self::Unresolved { source: NoMatch | RegistryError::NotFound, .. } => {
                 Reply::failed(Code::NotFound, &no_client())
             }
             Self::Rejected(PodFailed { reason }) if reason.kind == IMAGE_MISSING => {
@@ -167,9 +166,9 @@ mod tests {
                 no_client,
             ),
             (rejected(not_ready), DeadlineExceeded, false, "--pod-ready-timeout"),
-            (unresolved(ResolveError::NoMatch), NotFound, false, no_match),
-            (unresolved(RegistryError::NotFound.into()), NotFound, false, "tag constraint \">=2\": "),
-            (unresolved(RegistryError::Unreachable.into()), Unknown, false, "tag constraint \">=2\": "),
+            (unresolved(NoMatch), NotFound, false, no_match),
+            (unresolved(RegistryError::NotFound), NotFound, false, "tag constraint \">=2\": "),
+            (unresolved(RegistryError::Unreachable), Unknown, false, "tag constraint \">=2\": "),
             (PodError::Vanished, Unavailable, true, "vanished"),
             (PodError::Stopped, Unavailable, true, "shutting down"),
             (PodError::Broken, Unavailable, false, "desc = the connections to the function's pods were lost"),

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
-use porch_fn_registry::{Images, Metadata, RegistryError, ResolveError};
+use porch_fn_registry::{Images, Metadata, RegistryError};
 use tokio::sync::broadcast;
 
 use crate::clock::time;
@@ -38,12 +38,12 @@ pub(crate) trait Resolve: Send + Sync {
     /// of `image` itself is ignored.
     ///
     /// # Errors
-    /// [`ResolveError`], if no tag matches or the tags cannot be read.
+    /// [`RegistryError`], if no tag matches or the tags cannot be read.
     fn resolve(
         &self,
         image: &Image,
         constraint: &Constraint,
-    ) -> impl Future<Output = Result<Image, ResolveError>> + Send;
+    ) -> impl Future<Output = Result<Image, RegistryError>> + Send;
 }
 
 // === impl ImageSource ===
@@ -127,11 +127,11 @@ impl ImageSource {
 }
 
 impl Resolve for ImageSource {
-    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, RegistryError> {
         match (self.file.highest(image, constraint), &self.registries) {
             (Some(listed), _) => Ok(listed),
             (None, Some(registries)) => registries.resolve(image, constraint).await,
-            (None, None) => Err(ResolveError::NoMatch),
+            (None, None) => Err(RegistryError::NoMatch),
         }
     }
 }

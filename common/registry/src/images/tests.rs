@@ -225,7 +225,7 @@ async fn failures_are_cached_for_a_while() {
     ] {
         let (fake, images) = images();
         let fn_v1 = image("a.b/fn:v1");
-        let unresolved = Err(if tags.is_some() { ResolveError::NoMatch } else { error.clone().into() });
+        let unresolved = Err(if tags.is_some() { RegistryError::NoMatch } else { error.clone() });
         fake.set("a.b/fn:v1", Err(error.clone()));
         fake.set_tags("a.b/fn", tags.ok_or(error.clone()));
         let asked = ["1 metadata a.b/fn:v1", "1 tags a.b/fn"];
@@ -343,7 +343,7 @@ async fn constraints_of_one_repository_share_its_list() {
         let resolved = images.resolve(&image(of), &constraint(text)).await;
         resolved.map_or_else(|error| error.to_string(), |image| image.to_string())
     };
-    let (no_match, digest) = (ResolveError::NoMatch.to_string(), format!("a.b/fn@{SHA256}"));
+    let (no_match, digest) = (RegistryError::NoMatch.to_string(), format!("a.b/fn@{SHA256}"));
     let resolved = tokio::join!(
         resolve("a.b/fn:v1", "~0.4"),
         resolve(&digest, "<1"),

@@ -6,7 +6,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use porch_fn_registry::ResolveError;
+use porch_fn_registry::RegistryError;
 use porch_fn_settings::{
     CacheConfig, FunctionConfig, FunctionConfigs, Setting, Settings, Source, TagSemantics,
 };
@@ -26,7 +26,7 @@ struct Registry {
 }
 
 impl Resolve for Registry {
-    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
+    async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, RegistryError> {
         *self.requests.lock() += 1;
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_open.fetch_max(open, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Resolve for Registry {
             pending::<()>().await;
         }
         self.open.fetch_sub(1, Ordering::Relaxed);
-        known.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
+        known.map(|tag| image.with_tag(tag).unwrap()).ok_or(RegistryError::NoMatch)
     }
 }
 
