@@ -9,7 +9,6 @@
 
 mod answers;
 pub(crate) mod limiter;
-mod tag_list;
 #[cfg(test)]
 mod tests;
 
@@ -17,17 +16,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use porch_fn_image::{Constraint, Image};
+use porch_fn_image::{Constraint, Image, Version, sorted_versions};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use self::answers::{Answer, Answers, NEGATIVE_TTL, Question};
 use self::limiter::{LOOKUPS, Limiter};
-use self::tag_list::TagList;
 use crate::{Metadata, Registry, RegistryError};
 
 /// How long the creation of a pod waits for a lookup if the image is already cached.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The tags of one repository that are versions, the highest first. They are sorted once, because
+/// every call with a tag constraint searches them, even if a pod is ready.
+#[derive(Debug)]
+struct TagList(Vec<(Version, String)>);
 
 /// Caches the answers of registries. Dropping the cache does not cancel the lookups in progress.
 #[derive(Debug)]
@@ -174,5 +177,32 @@ impl Question for Metadata {
     fn bytes(&self) -> usize {
         let command = self.command.iter().map(|word| size_of::<String>() + word.len()).sum::<usize>();
         size_of::<Self>() + self.digest.len() + command
+    }
+}
+
+// === impl TagList ===
+
+impl TagList {
+    /// The image with the highest tag that the constraint allows.
+    fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
+        image.with_tag(constraint.first_match(&self.0)?).ok()
+    }
+}
+
+impl Question for TagList {
+    fn key(image: &Image) -> &str {
+        image.repository()
+    }
+
+    async fn ask(registry: Arc<dyn Registry>, image: &Image, _: Option<Arc<Self>>) -> Answer<Self> {
+        let mut tags = registry.tags(image).await?;
+        tags.retain(|tag| image.with_tag(tag).is_ok());
+        Ok(Arc::new(Self(sorted_versions(tags))))
+    }
+
+    fn bytes(&self) -> usize {
+        // Counts each tag twice: the parsed version may copy the tag's prerelease or build.
+        let tags: usize = self.0.iter().map(|(_, tag)| 2 * tag.len()).sum();
+        tags + size_of_val(&*self.0)
     }
 }
