@@ -151,9 +151,20 @@ impl Archive {
     /// Reads an archive into a folder of the store.
     fn read(store: &Store, stream: impl Read) -> Result<Self, StoreError> {
         let mut archive = Self { folder: store.run_folder()?, digests: HashMap::new() };
-        let max_bytes = store.max_bytes;
-        let limit = max_bytes >> 20;
-        archive.read_all(stream, max_bytes).map_err(|error| match error.kind() {
+        let guard = Guard::new(store.max_bytes);
+        let limit = store.max_bytes >> 20;
+        let tar = decompressed(stream).and_then(|tar| {
+            guard.each_entry(tar, |entry| {
+                if archive.digests.len() >= MAX_FILES {
+                    return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
+                }
+                if entry.header().entry_type().is_file() {
+                    archive.add(clean(&entry.path_bytes()).map_err(io::Error::other)?, entry)?;
+                }
+                Ok(())
+            })
+        });
+        tar.map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => StoreError::TooLarge { needs: limit + 1, limit },
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Other(error),
             _ => problem(error.to_string().escape_debug()),
@@ -162,20 +173,6 @@ impl Archive {
             archive.convert()?;
         }
         Ok(archive)
-    }
-
-    fn read_all(&mut self, stream: impl Read, limit: u64) -> io::Result<()> {
-        let guard = Guard::new(limit);
-        let rest = guard.each_entry(decompressed(stream)?, |entry| {
-            if self.digests.len() >= MAX_FILES {
-                return Err(io::Error::other(format!("it has more than {MAX_FILES} files")));
-            }
-            if entry.header().entry_type().is_file() {
-                self.add(clean(&entry.path_bytes()).map_err(io::Error::other)?, entry)?;
-            }
-            Ok(())
-        });
-        rest.map(drop)
     }
 
     /// Adds a file. Its name in the archive chooses no more than the algorithm of its digest.
