@@ -57,15 +57,6 @@ struct Entry {
     credential: Credential,
 }
 
-/// Who knows the credential for an image.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Origin<'a> {
-    /// The file itself.
-    Entry(&'a Credential),
-    /// The helper of this name.
-    Helper(&'a str),
-}
-
 /// The JSON of the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -115,13 +106,13 @@ impl DockerConfig {
         self.store.as_ref().map(|_| "credsStore").or(has_helpers.then_some("credHelpers"))
     }
 
-    /// Returns who knows the credential for the image, by the order of Docker.
-    pub(crate) fn origin(&self, image: &Image) -> Option<Origin<'_>> {
+    /// Returns the helper to ask for the image's credential, by the order of Docker: its registry's,
+    /// or that of all registries if the file has no entry for the image.
+    pub(crate) fn helper(&self, image: &Image) -> Option<&str> {
         let host = canonical_host(image.registry());
         let is_own = |(key, _): &(&String, &Value)| parse_key(key).is_ok_and(|(key, _)| key == host);
         let own = self.helpers.iter().find(is_own).and_then(|(_, helper)| helper.as_str());
-        let entry = || self.lookup(image).map(Origin::Entry);
-        own.map(Origin::Helper).or_else(entry).or_else(|| self.store.as_deref().map(Origin::Helper))
+        own.or_else(|| self.store.as_deref().filter(|_| self.lookup(image).is_none()))
     }
 
     /// Returns the credential of the first entry that matches the image's registry and path.

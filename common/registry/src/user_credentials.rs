@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::docker_config::{Credential, DOCKER_HUB, DockerConfig, Origin};
+use crate::docker_config::{Credential, DOCKER_HUB, DockerConfig};
 use crate::file::{self, variable};
 
 /// How long a helper may take. It may ask the user to unlock a key ring.
@@ -87,13 +87,12 @@ impl UserCredentials {
             };
             let Some(bytes) = file::read(path).map_err(unusable)? else { continue };
             let config = DockerConfig::parse(&bytes).map_err(unusable)?;
-            let found = match config.origin(image) {
-                Some(Origin::Entry(credential)) => Some(credential.clone()),
-                Some(Origin::Helper(helper)) => {
+            let found = match config.helper(image) {
+                Some(helper) => {
                     let failed = |problem| format!("a credential helper that {place} names {problem}");
                     ask(helper, image.registry()).await.map_err(failed)?
                 }
-                None => None,
+                None => config.lookup(image).cloned(),
             };
             if found.is_some() {
                 return Ok(found);

@@ -173,15 +173,11 @@ fn helpers_are_found_in_the_order_of_docker() {
         ("ghcr.io/a:v1", None),
     ] {
         let image = Image::parse(image, "").unwrap();
-        let origin = config.origin(&image).unwrap();
-        assert_eq!(
-            helper.map(Origin::Helper),
-            Some(origin).filter(|origin| matches!(origin, Origin::Helper(_))),
-            "{image:?}"
-        );
+        assert_eq!(config.helper(&image), helper, "{image:?}");
     }
+    assert!(config.lookup(&Image::parse("ghcr.io/a:v1", "").unwrap()).is_some());
     assert_eq!(
-        parse(&json!({"credHelpers": {"gcr.io": "x"}})).unwrap().origin(&Image::parse("a.b/c", "").unwrap()),
+        parse(&json!({"credHelpers": {"gcr.io": "x"}})).unwrap().helper(&Image::parse("a.b/c", "").unwrap()),
         None
     );
 }
