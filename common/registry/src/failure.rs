@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
-use rustls::{CertificateError as Wrong, InvalidMessage};
+use rustls::{CertificateError as Wrong, Error as Tls, InvalidMessage};
 
 use crate::RegistryError;
 
@@ -29,7 +29,7 @@ pub(crate) fn log(cause: impl Display, error: RegistryError) -> RegistryError {
 pub(crate) fn why(error: reqwest::Error) -> RegistryError {
     let error = error.without_url();
     for cause in causes(&error) {
-        if let Some(tls) = cause.downcast_ref::<rustls::Error>() {
+        if let Some(tls) = cause.downcast_ref::<Tls>() {
             return log(tls, of_tls(tls));
         }
         if let Some(refused) = cause.downcast_ref::<InternalAddress>() {
@@ -39,19 +39,16 @@ pub(crate) fn why(error: reqwest::Error) -> RegistryError {
     log(chain(&error), RegistryError::Unreachable)
 }
 
-fn of_tls(error: &rustls::Error) -> RegistryError {
-    let wrong = match error {
-        rustls::Error::InvalidCertificate(wrong) => wrong,
+fn of_tls(error: &Tls) -> RegistryError {
+    match error {
         // The first byte is no TLS record type. A plain HTTP server answers "HTTP/1.1 400".
-        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => return RegistryError::PlainHttp,
-        _ => return RegistryError::Untrusted,
-    };
-    match wrong {
-        Wrong::Expired
-        | Wrong::ExpiredContext { .. }
-        | Wrong::NotValidYet
-        | Wrong::NotValidYetContext { .. } => RegistryError::CertificateTime,
-        Wrong::NotValidForName | Wrong::NotValidForNameContext { .. } => RegistryError::CertificateName,
+        Tls::InvalidMessage(InvalidMessage::InvalidContentType) => RegistryError::PlainHttp,
+        Tls::InvalidCertificate(
+            Wrong::Expired | Wrong::ExpiredContext { .. } | Wrong::NotValidYet | Wrong::NotValidYetContext { .. },
+        ) => RegistryError::CertificateTime,
+        Tls::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
+            RegistryError::CertificateName
+        }
         _ => RegistryError::Untrusted,
     }
 }
