@@ -249,17 +249,16 @@ fn mount_tmpfs(at: &OwnedFd, more: MsFlags, options: &str) -> io::Result<()> {
 
 /// Mounts a `/dev` with few devices, which are the machine's. Nothing can be written in it.
 fn mount_devices(root: &File) -> io::Result<()> {
-    let devices = DEVICES.map(|(name, major, minor)| open_device(name, major, minor));
     let options = Some("mode=755,size=64k,nr_inodes=64");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
     let at = || folder_of(root, "dev").map_err(io::Error::other);
     mount(Some("tmpfs"), &*path_of(&at()?), Some("tmpfs"), flags, options)?;
     let mounted = at()?;
     let dev = path_of(&mounted);
-    for (device, (name, ..)) in devices.into_iter().zip(DEVICES) {
+    for (name, major, minor) in DEVICES {
         let place = format!("{dev}/{name}");
         File::create(&place)?;
-        mounts::bind(&device?, &place)?;
+        mounts::bind(&open_device(name, major, minor)?, &place)?;
     }
     for (name, target) in LINKS {
         symlink(target, format!("{dev}/{name}"))?;
