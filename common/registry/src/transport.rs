@@ -43,8 +43,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The HTTP clients for one set of root certificates. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Http {
-    /// Connects to any address, and through the proxies of the environment.
-    any: Client,
+    /// Connects to any address, and through the proxies of the environment. Makes all requests.
+    pub(crate) any: Client,
     /// One client per [`AddressClass`] of a registry. It uses no proxies. It connects only to
     /// addresses to which a registry of this class may send the runner.
     guarded: Arc<[Client]>,
@@ -96,10 +96,6 @@ impl Http {
         let host = url.host_str().unwrap_or_default();
         let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
         self.insecure.iter().any(|registry| *registry == host || *registry == with_port)
-    }
-
-    pub(crate) fn request(&self, method: Method, url: Url) -> RequestBuilder {
-        self.any.request(method, url)
     }
 
     /// Sends a request and follows redirects. Drops `Authorization` when the origin changes. Does

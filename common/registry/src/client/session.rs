@@ -98,14 +98,14 @@ impl<'a> Session<'a> {
     async fn send_by_scheme(&mut self, query: Query<'_>) -> Result<Response, RegistryError> {
         let url = self.url(query.path)?;
         if self.challenge.is_none() && !matches!(self.credential, Ok(None)) {
-            let response = self.http.send(self.http.request(Method::GET, self.url("/v2/")?), None).await?;
+            let response = self.http.send(self.http.any.request(Method::GET, self.url("/v2/")?), None).await?;
             let is_own = response.url().origin() == self.base.origin();
             let challenge = self.challenge_of(&response).filter(|_| is_own);
             self.remember(challenge.unwrap_or(Challenge::Open));
         }
         for _ in 0..MAX_ATTEMPTS {
             let mut request =
-                self.http.request(query.method.clone(), url.clone()).header(ACCEPT, query.accept);
+                self.http.any.request(query.method.clone(), url.clone()).header(ACCEPT, query.accept);
             if query.from > 0 {
                 request = request.header(RANGE, format!("bytes={}-", query.from));
             }
@@ -223,12 +223,12 @@ impl<'a> Session<'a> {
             // A form is encoded like a URL query.
             let mut form = realm.clone();
             form.query_pairs_mut().clear().extend_pairs(pairs);
-            let request = self.http.request(Method::POST, realm);
+            let request = self.http.any.request(Method::POST, realm);
             let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
             request.body(form.query().unwrap_or_default().to_owned())
         } else {
             realm.query_pairs_mut().extend_pairs(pairs);
-            let request = self.http.request(Method::GET, realm);
+            let request = self.http.any.request(Method::GET, realm);
             match credential {
                 Some(Credential::Basic { user, password }) => {
                     request.basic_auth(user, Some(password))
