@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use porch_fn_fuzz::texts;
-use porch_fn_image::{Constraint, Image, parse_version, pod_name, pod_name_past, shard_key};
+use porch_fn_image::{Constraint, Image, parse_version, pod_name, shard_key};
 
 fuzz_target!(|data: &[u8]| {
     let [reference, tag, prefix] = texts(data);
@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(tagged) = image.with_tag(tag) {
         assert_eq!((tagged.tag(), tagged.repository()), (Some(tag), image.repository()));
     }
-    for name in [pod_name(&image, 0), pod_name(&image, u32::MAX), pod_name_past(&image, 7, tag)] {
+    for name in [pod_name(&image, 0, ""), pod_name(&image, u32::MAX, ""), pod_name(&image, 7, tag)] {
         assert!(name.len() <= 63 && name.starts_with(|c: char| c.is_ascii_lowercase()), "{name}");
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
         assert!(!name.ends_with('-'), "{name}");

@@ -15,7 +15,7 @@ mod shard_key;
 pub use allowed::{AllowedImages, NotAllowed, PatternError};
 pub use constraint::{Constraint, parse_version, sorted_versions};
 pub use glob::glob_matches;
-pub use pod_name::{pod_name, pod_name_past};
+pub use pod_name::pod_name;
 pub use reference::{Image, MAX_REFERENCE_LEN, ReferenceError, is_digest, is_tag};
 pub use semver::Version;
 pub use shard_key::shard_key;

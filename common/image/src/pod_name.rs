@@ -21,20 +21,17 @@ const DIGEST_LEN: usize = 12;
 /// Name and tag are for people and may be cut. The hash covers the whole reference and the slot.
 /// Its 32 bits do not prove the image: before a runner adopts a pod, it compares the reference in
 /// the pod's annotation.
-pub fn pod_name(image: &Image, slot: u32) -> String {
-    pod_name_past(image, slot, "")
-}
-
-/// The name of a new pod in `slot` while a pod that is stuck terminating still has the usual name.
-/// The new name depends on the stuck pod's `uid`, so that all runners choose the same name.
-pub fn pod_name_past(image: &Image, slot: u32, uid: &str) -> String {
+///
+/// While a pod that is stuck terminating still has this name, `past` is that pod's uid, and else
+/// empty. So all runners choose the same other name.
+pub fn pod_name(image: &Image, slot: u32, past: &str) -> String {
     // Different inputs give different bytes: a reference contains no NUL, and the slot has a fixed
     // width.
-    let mut identity = Vec::with_capacity(image.as_str().len() + 5 + uid.len());
+    let mut identity = Vec::with_capacity(image.as_str().len() + 5 + past.len());
     identity.extend_from_slice(image.as_str().as_bytes());
     identity.push(0);
     identity.extend_from_slice(&slot.to_le_bytes());
-    identity.extend_from_slice(uid.as_bytes());
+    identity.extend_from_slice(past.as_bytes());
     let hash = xxh3_64(&identity) as u32;
     let suffix = format!("-{slot}-{hash:08x}");
 

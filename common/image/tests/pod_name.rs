@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use porch_fn_image::{Image, pod_name, pod_name_past};
+use porch_fn_image::{Image, pod_name};
 use proptest::prelude::*;
 
 fn image(text: &str) -> Image {
@@ -33,9 +33,9 @@ fn names_are_the_same_in_every_version() {
         (&format!("fn:v1@{sha}"), 0, "fn-v1-0-c69b6f1c"),
         (&long, u32::MAX, "long-name-long-name-lo-v100-alphaalphaalpha-4294967295-833a8776"),
     ] {
-        assert_eq!(pod_name(&image(reference), slot), expected, "{reference}");
+        assert_eq!(pod_name(&image(reference), slot, ""), expected, "{reference}");
     }
-    assert_eq!(pod_name_past(&image("fn:v1"), 0, "6c1d4f0e-5b0c-4a53-8a40-0d7f3f3f0f4e"), "fn-v1-0-b075073d");
+    assert_eq!(pod_name(&image("fn:v1"), 0, "6c1d4f0e-5b0c-4a53-8a40-0d7f3f3f0f4e"), "fn-v1-0-b075073d");
 }
 
 proptest! {
@@ -50,7 +50,7 @@ proptest! {
         uid in r"\PC{0,40}",
     ) {
         let image = image(&format!("a.b/{path}{tag}{digest}"));
-        for name in [pod_name(&image, slot), pod_name_past(&image, slot, &uid)] {
+        for name in [pod_name(&image, slot, ""), pod_name(&image, slot, &uid)] {
             prop_assert!(is_dns_1035(&name), "{}", name);
         }
     }

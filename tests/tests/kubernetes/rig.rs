@@ -218,7 +218,7 @@ impl Setup {
 
     /// The name of the function's pod with this slot number.
     pub(crate) fn name(&self, slot: u32) -> String {
-        pod_name(&Image::parse(&self.image, "").unwrap(), slot)
+        pod_name(&Image::parse(&self.image, "").unwrap(), slot, "")
     }
 
     /// The only function pod.

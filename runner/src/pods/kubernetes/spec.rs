@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::{
     PodSpec, Service,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use porch_fn_image::{Image, pod_name, pod_name_past};
-use porch_fn_pool::{PodName, PodRecipe, ShardKey, Time};
+use porch_fn_image::{Image, pod_name};
+use porch_fn_pool::{PodName, PodRecipe, ShardKey, Time, Uid};
 use porch_fn_settings::{ContainerOverrides, PodOverrides};
 use serde_json::Value;
 
@@ -108,10 +108,7 @@ const MAX_ENTRYPOINT: usize = 16 * 1024;
 pub(super) fn object_name(name: &PodName) -> Option<String> {
     // A canonical reference contains its registry, so no prefix is added.
     let image = Image::parse(name.image.as_str(), "").ok()?;
-    Some(match &name.past {
-        None => pod_name(&image, name.slot),
-        Some(uid) => pod_name_past(&image, name.slot, uid.as_str()),
-    })
+    Some(pod_name(&image, name.slot, name.past.as_ref().map_or("", Uid::as_str)))
 }
 
 fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, extras: &Extras<'_>) {

@@ -115,7 +115,7 @@ async fn foreign_objects_with_a_functions_name_are_reported_and_kept() {
         setup.assert_untouched(&foreign).await;
         setup.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
     }
-    let name = pod_name(&Image::parse(&second, "").unwrap(), 0);
+    let name = pod_name(&Image::parse(&second, "").unwrap(), 0, "");
     let foreign = setup.service(&name, json!({"app": "other"}), None).await;
     let answer = runner.client.call(&second, INPUT).await;
     answer.assert_failed(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));

@@ -139,7 +139,7 @@ async fn the_manifests_grant_exactly_the_rights_that_are_used() {
 
     // A foreign pod and Service have names that the runner needs. An earlier runner left objects.
     let [of_pod, of_service] = ["pod", "service"].map(|name| format!("example.com/{name}:v1"));
-    let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0);
+    let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0, "");
     setup.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
     setup.service(&name(&of_service), json!({}), None).await;
     setup.service(&setup.name(0), json!({MANAGED_BY: MANAGER}), None).await;
