@@ -18,7 +18,7 @@ use porch_fn_image::Image;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-pub use self::mirrors::Mirror;
+pub use self::mirrors::{Mirror, plain_registries};
 pub use self::pull::Manifest;
 use self::session::{Query, Session, texts};
 use crate::auth::Challenge;
