@@ -139,17 +139,16 @@ impl Store {
     fn remove_images(&self, doomed: &RunFolder, unused_for: Duration) -> Result<Pruned, StoreError> {
         let is_old = |image: &ImageInfo| image.used.elapsed().is_ok_and(|age| age >= unused_for);
         let is_whole = |image: &ImageInfo| image.blobs().all(|digest| self.blob_path(digest).exists());
-        let images = self.images()?.into_iter();
-        let (mut wanted, unwanted): (Vec<_>, Vec<_>) = images.partition(|it| is_whole(it) && !is_old(it));
+        let is_wanted = |image: &ImageInfo| is_whole(image) && !is_old(image);
+        let mut images = self.images()?;
+        images.sort_by_cached_key(|image| (is_wanted(image), image.used));
         let mut pruned = Pruned::default();
-        wanted.sort_by_key(|image| image.used);
-        for image in unwanted {
-            pruned.images += usize::from(move_free(&image.path, doomed)?);
-        }
-        for image in wanted {
-            pruned.bytes += self.remove_unneeded(doomed)?;
-            if !self.is_full()? {
-                return Ok(pruned);
+        for image in images {
+            if is_wanted(&image) {
+                pruned.bytes += self.remove_unneeded(doomed)?;
+                if !self.is_full()? {
+                    return Ok(pruned);
+                }
             }
             pruned.images += usize::from(move_free(&image.path, doomed)?);
         }
