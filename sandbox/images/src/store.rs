@@ -69,8 +69,8 @@ pub struct ImageInfo {
 pub struct Stored {
     /// The image.
     pub image: ImageInfo,
-    #[allow(dead_code, reason = "closing the files ends the lease")]
-    leases: Vec<File>,
+    /// Closing the files ends the lease.
+    _leases: Vec<File>,
 }
 
 // === impl Stored ===
@@ -214,7 +214,7 @@ impl Store {
         let leases = paths.filter_map(|path| lease(path).transpose()).collect::<Result<Vec<_>, _>>()?;
         let used = leases.last().map_or(Ok(()), |record| record.set_modified(SystemTime::now()));
         used.on_disk("cannot write", self.folder())?;
-        Ok(Some(Stored { image, leases }))
+        Ok(Some(Stored { image, _leases: leases }))
     }
 
     /// What is known about an image. `None`: it is not here, damaged or incomplete.
