@@ -76,14 +76,13 @@ impl Cgroup {
 
     /// The limits that the kernel had to enforce.
     pub(crate) fn exceeded(&self) -> Vec<Exceeded> {
-        let count = |controller, files: &[&str], name| {
-            let mut folders = self.0.iter().filter(|(name, _)| *name == controller);
-            folders.any(|(_, folder)| {
-                files.iter().any(|file| counter(&read(folder.join(file)), name).is_some_and(|it| it > 0))
-            })
+        let has_counted = |file: &&str, name| {
+            let count = |folder: &PathBuf| counter(&read(folder.join(file)), name);
+            self.0.iter().any(|(_, folder)| count(folder).is_some_and(|count| count > 0))
         };
-        let memory = count("memory", &["memory.events", "memory.oom_control"], "oom_kill");
-        let pids = count("pids", &["pids.events"], "max");
+        // Each version has one of the files.
+        let memory = ["memory.events", "memory.oom_control"].iter().any(|file| has_counted(file, "oom_kill"));
+        let pids = has_counted(&"pids.events", "max");
         memory.then_some(Exceeded::Memory).into_iter().chain(pids.then_some(Exceeded::Pids)).collect()
     }
 }
@@ -203,11 +202,8 @@ fn settings(controller: &str, limits: &Limits) -> Vec<(&'static str, String)> {
 }
 
 fn set_up(folder: &Path, settings: &[(&str, String)]) -> io::Result<()> {
-    match fs::create_dir(folder) {
-        // With version 2, the folder is the same for all controllers.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => created?,
-    }
+    // With version 2, the folder is the same for all controllers.
+    fs::create_dir_all(folder)?;
     let mut is_set = settings.is_empty();
     for (file, content) in settings {
         let at = folder.join(file);
