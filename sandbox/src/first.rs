@@ -27,8 +27,7 @@ use rustix::thread::{
 
 use crate::command::{self, Inside};
 use crate::error::{step, unusable};
-use crate::mounts::open;
-use crate::mounts::path_of;
+use crate::mounts::{open, path_of};
 use crate::order::{Order, Report};
 use crate::root::{PROGRAM, ROOT, folder_of, open_device};
 use crate::user::User;
@@ -124,8 +123,7 @@ fn mask(proc: &OwnedFd, null: &File) -> io::Result<()> {
     for name in READ_ONLY {
         let Ok(place) = find(name) else { continue };
         mounts::bind(&place, &path_of(&place))?;
-        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | INERT | MsFlags::MS_RDONLY;
-        mount(NONE, &*path_of(&find(name)?), NONE, flags, NONE)?;
+        mounts::remount(&path_of(&find(name)?), INERT | MsFlags::MS_RDONLY)?;
     }
     Ok(())
 }

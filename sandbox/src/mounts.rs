@@ -31,6 +31,11 @@ pub(crate) fn bind(source: &impl AsFd, to: &str) -> io::Result<()> {
     Ok(mount(Some(&*path_of(source)), to, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?)
 }
 
+/// Changes the flags of one mount.
+pub(crate) fn remount(at: &str, flags: MsFlags) -> io::Result<()> {
+    Ok(mount(NONE, at, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags, NONE)?)
+}
+
 /// Adds flags to the mount of this open file or folder and to all mounts in it. Each keeps the flags
 /// that it has, because a user namespace may not drop them. The numbers of mounts say which they are:
 /// another process may exchange the folders on the way.
@@ -41,16 +46,13 @@ pub(crate) fn restrict(top: &impl AsFd, more: MsFlags) -> io::Result<()> {
     let mounts = parse(&fs::read("/proc/self/mountinfo")?);
     let number = number_of(top)?;
     let above = mounts.get(&number).ok_or(io::ErrorKind::NotFound)?;
-    let remount = |at: String, flags: MsFlags| {
-        mount(NONE, &*at, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags | more, NONE)
-    };
-    remount(path_of(top), above.flags)?;
+    remount(&path_of(top), above.flags | more)?;
     for (below, Mounted { path, flags, .. }) in mounts.iter().filter(|(it, _)| **it != number) {
         if is_in(&mounts, *below, number) {
             let found = open(path).ok().filter(|found| number_of(found).is_ok_and(|it| it == *below));
             let name = path.strip_prefix(&above.path).unwrap_or(path).display();
             let problem = format!("a file system in it, at {name}, is hidden or may not be entered");
-            remount(path_of(&found.ok_or_else(|| io::Error::other(problem))?), *flags)?;
+            remount(&path_of(&found.ok_or_else(|| io::Error::other(problem))?), *flags | more)?;
         }
     }
     Ok(())

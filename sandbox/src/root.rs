@@ -46,7 +46,6 @@ const LINKS: [(&str, &str); 5] = [
     ("shm", "/tmp"),
 ];
 
-const NONE: Option<&str> = None;
 const PROTECTED: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
 
 /// A mount of the sandbox, with its source.
@@ -263,7 +262,7 @@ fn mount_devices(root: &File) -> io::Result<()> {
     for (name, target) in LINKS {
         symlink(target, format!("{dev}/{name}"))?;
     }
-    Ok(mount(NONE, &*dev, NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | flags, NONE)?)
+    mounts::remount(&dev, MsFlags::MS_RDONLY | flags)
 }
 
 /// Opens a device of the machine to refer to it, if it is that device.
