@@ -6,6 +6,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
+use crate::platform::Platform;
+
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const CONFIG: &str = "image configuration";
 /// An image configuration, for the person whose machine runs the image.
@@ -86,11 +88,8 @@ pub enum RegistryError {
         reason: String,
     },
     /// The index has no entry for this platform.
-    #[error("the image is not built for {platform}: build it, or choose another platform with --platform")]
-    Platform {
-        /// As `os/architecture[/variant]`.
-        platform: String,
-    },
+    #[error("the image is not built for {0}: build it, or choose another platform with --platform")]
+    Platform(Platform),
     /// The repository exists, but none of its tags matches the constraint.
     #[error("no tag of the image's repository is a version that matches the constraint")]
     NoMatch,
@@ -124,7 +123,7 @@ impl RegistryError {
             Self::Unreachable => "the image's registry cannot be reached: check the registry and the network path to \
                                   it (proxy, DNS, firewall), and retry; without internet, use `porch-fn images import`"
                 .to_owned(),
-            Self::Platform { platform } => {
+            Self::Platform(platform) => {
                 format!("the image is not built for {platform}, this machine's platform: build it for that")
             }
             Self::Untrusted => "the certificate of the image's registry is not trusted: add its CA to this machine's \
@@ -137,7 +136,7 @@ impl RegistryError {
     /// Whether this error is a valid answer: the registry does not know the image, or the image
     /// cannot be used. All other errors mean that the lookup itself failed.
     pub(crate) fn is_answer(&self) -> bool {
-        matches!(self, Self::NotFound | Self::Platform { .. } | Self::NoCommand)
+        matches!(self, Self::NotFound | Self::Platform(_) | Self::NoCommand)
     }
 }
 

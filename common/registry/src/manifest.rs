@@ -143,7 +143,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Found, RegistryError> {
 pub fn choose<'a, S>(entries: &'a [Descriptor<S>], platform: &Platform) -> Result<&'a str, RegistryError> {
     let of = |wanted: Option<&Platform>| entries.iter().find(|entry| entry.platform.as_ref() == wanted);
     let best = platform.compatible().iter().find_map(|it| of(Some(it))).or_else(|| of(None));
-    best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })
+    best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform(platform.clone()))
 }
 
 /// Returns the command of the image by Docker's rules: ENTRYPOINT followed by CMD, or CMD alone.
