@@ -107,13 +107,10 @@ impl Client {
         lookup: impl Fn(Session<'a>) -> F,
     ) -> Result<T, RegistryError> {
         if let Some(mirrored) = self.options.mirrors.iter().find_map(|mirror| mirror.image(image)) {
-            match self.run(what, &mirrored, &lookup).await {
-                Ok(found) => return Ok(found),
-                Err(error) => {
-                    let (mirror, error) = (mirrored.registry(), error.to_string());
-                    tracing::info!(mirror, error, "a mirror does not have an image; its registry is asked");
-                }
-            }
+            let found = self.run(what, &mirrored, &lookup).await;
+            let Err(error) = &found else { return found };
+            let (mirror, error) = (mirrored.registry(), error.to_string());
+            tracing::info!(mirror, error, "a mirror does not have an image; its registry is asked");
         }
         self.run(what, image, lookup).await
     }

@@ -188,15 +188,14 @@ impl<'a> Session<'a> {
 
     /// Adds the credentials that the registry demands to the request.
     async fn authorize(&mut self, request: RequestBuilder) -> Result<RequestBuilder, RegistryError> {
-        let credential = self.credential.as_ref().ok().and_then(Option::as_ref);
-        Ok(match (&self.challenge, credential) {
+        Ok(match (&self.challenge, &self.credential) {
             (Some(Challenge::Bearer(challenge)), _) => {
                 if self.token.is_none() {
-                    self.token = Some(self.fetch_token(challenge, credential).await?);
+                    self.token = Some(self.fetch_token(challenge).await?);
                 }
                 request.bearer_auth(self.token.as_deref().unwrap_or_default())
             }
-            (Some(_), Some(Credential::Basic { user, password })) => {
+            (Some(_), Ok(Some(Credential::Basic { user, password }))) => {
                 request.basic_auth(user, Some(password))
             }
             _ => request,
@@ -205,16 +204,12 @@ impl<'a> Session<'a> {
 
     /// # Errors
     /// [`RegistryError::Unauthorized`] if the token server refuses the credentials.
-    async fn fetch_token(
-        &self,
-        challenge: &BearerChallenge,
-        credential: Option<&Credential>,
-    ) -> Result<String, RegistryError> {
+    async fn fetch_token(&self, challenge: &BearerChallenge) -> Result<String, RegistryError> {
         let mut realm = self.realm(challenge)?;
         let scope = format!("repository:{}:pull", path_of(&self.image));
         let service = challenge.service.as_deref().map(|service| ("service", service));
         let mut pairs: Vec<(&str, &str)> = service.into_iter().chain([("scope", &*scope)]).collect();
-        let request = if let Some(Credential::Identity { token }) = credential {
+        let request = if let Ok(Some(Credential::Identity { token })) = &self.credential {
             pairs.extend([
                 ("grant_type", "refresh_token"),
                 ("client_id", CLIENT_ID),
@@ -229,8 +224,8 @@ impl<'a> Session<'a> {
         } else {
             realm.query_pairs_mut().extend_pairs(pairs);
             let request = self.http.any.request(Method::GET, realm);
-            match credential {
-                Some(Credential::Basic { user, password }) => {
+            match &self.credential {
+                Ok(Some(Credential::Basic { user, password })) => {
                     request.basic_auth(user, Some(password))
                 }
                 _ => request,
