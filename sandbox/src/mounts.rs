@@ -1,12 +1,12 @@
 //! Binds folders, and takes rights from mounts.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::iter::successors;
 use std::os::fd::{AsFd, AsRawFd as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -107,15 +107,11 @@ fn parse(mountinfo: &[u8]) -> BTreeMap<u64, Mounted> {
 
 /// A path without the octal numbers that stand for blanks, line feeds and backslashes.
 fn unescaped(field: &[u8]) -> OsString {
-    let mut path = Vec::new();
-    let mut rest = field;
-    while let [byte, behind @ ..] = rest {
-        let number = behind
-            .get(..3)
-            .filter(|_| *byte == b'\\')
-            .and_then(|digits| u8::from_str_radix(OsStr::from_bytes(digits).to_str()?, 8).ok());
-        path.push(number.unwrap_or(*byte));
-        rest = if number.is_some() { &behind[3..] } else { behind };
+    let mut parts = field.split(|byte| *byte == b'\\');
+    let mut path = parts.next().unwrap_or_default().to_vec();
+    for (digits, rest) in parts.filter_map(|part| part.split_at_checked(3)) {
+        path.extend(u8::from_str_radix(str::from_utf8(digits).unwrap_or_default(), 8));
+        path.extend(rest);
     }
     OsString::from_vec(path)
 }
