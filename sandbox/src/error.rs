@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// A step that every sandbox needs.
-    #[error("the {} {step}: {source}", who_cannot(.source))]
+    #[error("the sandbox cannot {step}: {source}")]
     Step {
         /// The step, as a verb.
         step: &'static str,
@@ -100,10 +100,6 @@ impl SandboxError {
 /// Whether the machine's settings forbid a step, or allow no more namespaces.
 fn forbids(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::StorageFull)
-}
-
-fn who_cannot(error: &io::Error) -> &'static str {
-    if forbids(error) { "machine does not allow the sandbox to" } else { "sandbox cannot" }
 }
 
 /// Names a step that failed.
