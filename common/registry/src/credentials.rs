@@ -144,12 +144,13 @@ impl Credentials {
         }
     }
 
-    /// The next lookup of this image reads the credentials again.
-    pub(crate) async fn reload(&self, image: &Image) {
+    /// Like [`lookup`](Self::lookup), after the credentials were read again.
+    pub(crate) async fn reload(&self, image: &Image) -> Result<Option<Credential>, String> {
         match self {
             Self::File(file) => file.reload().await,
             Self::User(user) => user.forget(image),
         }
+        self.lookup(image).await
     }
 
     /// The error for an image that the registry refuses with this credential, or without any.

@@ -180,9 +180,7 @@ impl<'a> Session<'a> {
 
     /// Reads the credentials again. Returns whether they have changed.
     async fn reload_credentials(&mut self) -> bool {
-        let credentials = &self.client.options.credentials;
-        credentials.reload(&self.image).await;
-        let credential = credentials.lookup(&self.image).await;
+        let credential = self.client.options.credentials.reload(&self.image).await;
         credential != std::mem::replace(&mut self.credential, credential.clone())
     }
 
@@ -269,10 +267,7 @@ fn is_private(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
         Ok(IpAddr::V6(address)) => address.is_loopback(),
-        Err(_) => match host.rsplit_once('.') {
-            Some((_, top)) => matches!(top, "local" | "localhost"),
-            None => host == "localhost",
-        },
+        Err(_) => host == "localhost" || host.ends_with(".localhost") || host.ends_with(".local"),
     }
 }
 
