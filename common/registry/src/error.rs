@@ -63,11 +63,9 @@ pub enum RegistryError {
     )]
     CertificateName,
     /// The registry is overloaded, or limits our rate.
-    #[error("the image's registry answers with status {status}: retry later; credentials may raise limits")]
-    Busy {
-        /// 429 or 5xx.
-        status: u16,
-    },
+    /// 429 or 5xx.
+    #[error("the image's registry answers with status {0}: retry later; credentials may raise limits")]
+    Busy(u16),
     /// The registry sends a blob, or all that an image needs, too slowly.
     #[error("the image's registry sends too slowly, {0}: retry, or use a mirror with --registry-mirror")]
     Slow(&'static str),

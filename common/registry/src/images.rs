@@ -136,7 +136,7 @@ impl Images {
         let has_waited = entry.asking.try_lock().is_err();
         let asking = Arc::clone(&entry.asking).lock_owned().await;
         // An overload may be over, but callers that wait for the same lookup share its answer.
-        let is_usable = |answer: &_| has_waited || !matches!(answer, Err(RegistryError::Busy { .. }));
+        let is_usable = |answer: &_| has_waited || !matches!(answer, Err(RegistryError::Busy(_)));
         if let Some(answer) = entry.answer(max_age).filter(is_usable) {
             return answer;
         }

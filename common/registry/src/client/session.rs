@@ -273,7 +273,7 @@ fn is_private(host: &str) -> bool {
 
 fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
     if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
-        RegistryError::Busy { status: status.as_u16() }
+        RegistryError::Busy(status.as_u16())
     } else {
         RegistryError::malformed(what, format!("the response has status {}", status.as_u16()))
     }

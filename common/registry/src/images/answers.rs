@@ -160,5 +160,5 @@ impl<V> AnswerEntry<V> {
 
 /// Whether the failure may end soon without a change at the registry.
 fn is_transient(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::Unreachable | RegistryError::Busy { .. } | RegistryError::Credentials(_))
+    matches!(error, RegistryError::Unreachable | RegistryError::Busy(_) | RegistryError::Credentials(_))
 }

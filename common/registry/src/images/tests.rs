@@ -252,7 +252,7 @@ async fn failures_are_cached_for_a_while() {
 #[tokio::test(start_paused = true)]
 async fn an_overload_of_a_registry_fails_no_later_call() {
     let (fake, images) = images();
-    let (busy, fn_v1) = (RegistryError::Busy { status: 503 }, image("a.b/fn:v1"));
+    let (busy, fn_v1) = (RegistryError::Busy(503), image("a.b/fn:v1"));
     fake.set("a.b/fn:v1", Err(busy.clone()));
     let [one, other] = [images.metadata(&fn_v1), images.metadata(&fn_v1)];
     assert_eq!(tokio::join!(one, other), (Err(busy.clone()), Err(busy)));

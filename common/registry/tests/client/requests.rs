@@ -149,7 +149,7 @@ async fn a_passing_fault_is_repeated_twice() {
             })
             .await;
             let found = client().digest(&image(&server, "a:v1")).await;
-            let expected = RegistryError::Busy { status };
+            let expected = RegistryError::Busy(status);
             assert_eq!(
                 found.err(),
                 (failures == requests || requests == 1).then_some(expected),
