@@ -59,13 +59,15 @@ pub(super) struct FirstCall<'a> {
 
 // === impl Measured ===
 
-impl Measured {
-    pub(super) fn new() -> Self {
+impl Default for Measured {
+    fn default() -> Self {
         // Fails only for more than five digits.
         let durations = Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"));
         Self { durations, codes: BTreeMap::new(), took: Duration::ZERO }
     }
+}
 
+impl Measured {
     pub(super) fn add(&mut self, code: &'static str, took: Duration) {
         // Fails only for a histogram of a fixed range.
         let _ = self.durations.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
@@ -120,7 +122,7 @@ impl<'a> Load<'a> {
             let connection = Arc::clone(&self.connections[caller % self.connections.len()]);
             let (request, limit, next) = (request.clone(), self.args.timeout.into(), Arc::clone(&next));
             callers.spawn(async move {
-                let mut measured = Measured::new();
+                let mut measured = Measured::default();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let start = match rate {
@@ -136,7 +138,7 @@ impl<'a> Load<'a> {
                 }
             });
         }
-        let mut all = Measured::new();
+        let mut all = Measured::default();
         while let Some(measured) = callers.join_next().await {
             all.merge(&measured?);
         }

@@ -13,7 +13,7 @@ use crate::output::table;
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// The rounds so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Report<'a> {
     targets: Vec<Target<'a>>,
     pub(super) cold: Vec<FirstCall<'a>>,
@@ -21,13 +21,13 @@ pub(super) struct Report<'a> {
     pub(super) processes: Vec<(String, u64)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Target<'a> {
     address: &'a str,
     all: Measured,
     rounds: Vec<Round>,
-    /// CPU time of each process.
-    used: Vec<Duration>,
+    /// CPU time of each process in each round.
+    used: Vec<Vec<Duration>>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -48,12 +48,12 @@ struct Ratio {
 
 impl<'a> Report<'a> {
     pub(super) fn new(addresses: &'a [String]) -> Self {
-        let target = |address| Target { address, all: Measured::new(), rounds: Vec::new(), used: Vec::new() };
-        Self { targets: addresses.iter().map(target).collect(), cold: Vec::new(), processes: Vec::new() }
+        let target = |address: &'a String| Target { address, ..Target::default() };
+        Self { targets: addresses.iter().map(target).collect(), ..Self::default() }
     }
 
     /// Adds a round, and the CPU time that each process used in it.
-    pub(super) fn add(&mut self, index: usize, measured: &Measured, used: &[Duration]) {
+    pub(super) fn add(&mut self, index: usize, measured: &Measured, used: Vec<Duration>) {
         let address = &mut self.targets[index];
         address.all.merge(measured);
         address.all.took += measured.took;
@@ -61,8 +61,7 @@ impl<'a> Report<'a> {
             calls_per_second: measured.durations.len() as f64 / measured.took.as_secs_f64(),
             p50_ms: millis(measured, 0.5),
         });
-        address.used.resize(used.len(), Duration::ZERO);
-        address.used.iter_mut().zip(used).for_each(|(sum, used)| *sum += *used);
+        address.used.push(used);
     }
 
     pub(super) fn has_failures(&self) -> bool {
@@ -70,12 +69,15 @@ impl<'a> Report<'a> {
         codes.chain(self.cold.iter().map(|cold| cold.code)).any(|code| code != "OK")
     }
 
-    /// The ratios of calls per second and of the median duration, if there are two addresses.
+    /// The ratios of calls per second and of the median duration, round by round, if there are two
+    /// addresses.
     fn ratios(&self) -> Option<(Ratio, Ratio)> {
         let [first, second] = &self.targets[..] else { return None };
         let ratio = |figure: fn(&Round) -> f64| {
-            let figures = |address: &Target<'_>| address.rounds.iter().map(figure).collect::<Vec<_>>();
-            Ratio::of(&figures(first), &figures(second))
+            let rounds = first.rounds.iter().zip(&second.rounds);
+            let mut ratios: Vec<_> = rounds.map(|(first, second)| figure(second) / figure(first)).collect();
+            ratios.sort_by(f64::total_cmp);
+            Some(Ratio { least: *ratios.first()?, most: *ratios.last()?, median: median(ratios)? })
         };
         Some((ratio(|round| round.calls_per_second)?, ratio(|round| round.p50_ms)?))
     }
@@ -155,20 +157,8 @@ impl<'a> Report<'a> {
 
 impl Target<'_> {
     fn cpu_ms(&self, process: usize) -> f64 {
-        let used = self.used.get(process).copied().unwrap_or_default();
+        let used: Duration = self.used.iter().filter_map(|round| round.get(process)).sum();
         used.as_secs_f64() * 1000.0 / self.all.durations.len().max(1) as f64
-    }
-}
-
-// === impl Ratio ===
-
-impl Ratio {
-    /// Round by round. `None` without rounds.
-    fn of(first: &[f64], second: &[f64]) -> Option<Self> {
-        let ratios: Vec<_> = first.iter().zip(second).map(|(first, second)| second / first).collect();
-        let least = ratios.iter().copied().reduce(f64::min)?;
-        let most = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { median: median(ratios)?, least, most })
     }
 }
 
@@ -188,7 +178,7 @@ mod tests {
     use super::*;
 
     fn round(calls: u64, took_ms: u64) -> Measured {
-        let mut measured = Measured::new();
+        let mut measured = Measured::default();
         for call in 0..calls {
             measured.add(if call == 9 { "INTERNAL" } else { "OK" }, Duration::from_millis(took_ms));
         }
@@ -201,7 +191,7 @@ mod tests {
         let addresses = ["a", "b"].map(str::to_owned);
         let mut report = Report::new(&addresses);
         for (index, calls, took) in [(0, 4, 8), (1, 8, 4), (0, 4, 4), (1, 4, 4), (0, 2, 8), (1, 9, 2)] {
-            report.add(index, &round(calls, took), &[Duration::from_millis(calls * 3)]);
+            report.add(index, &round(calls, took), vec![Duration::from_millis(calls * 3)]);
         }
         report.processes = vec![("router (1)".to_owned(), 2 << 20)];
         assert!(!report.has_failures());
@@ -223,7 +213,7 @@ mod tests {
     fn failed_calls_are_reported() {
         let addresses = ["a".to_owned()];
         let mut report = Report::new(&addresses);
-        report.add(0, &round(10, 1), &[]);
+        report.add(0, &round(10, 1), Vec::new());
         assert!(report.has_failures() && report.ratios().is_none());
         assert!(report.to_text().contains("a: 1 calls ended with INTERNAL"), "{}", report.to_text());
         let mut report = Report::new(&addresses);
