@@ -110,7 +110,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<ExitCode, Failure> {
             let measured = loads[index].run(bound, args.rate).await?;
             let used =
                 processes.iter().zip(before).map(|(process, before)| process.cpu().saturating_sub(before));
-            report.add(index, &measured, &used.collect::<Vec<_>>());
+            report.add(index, &measured, used.collect());
         }
     }
     report.processes = processes.iter().map(|process| (process.name(), process.peak())).collect();

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Charge, Reply, format_timeout};
+use porch_fn_grpc::{Charge, Reply};
 use porch_fn_grpc_client::conn::{self, Connection};
-use porch_fn_grpc_client::unary::{self, CallError};
+use porch_fn_grpc_client::unary::{self, CallError, request_headers};
 use porch_fn_proto::Chunks;
 use tokio::time::timeout;
 
@@ -36,13 +34,6 @@ pub(crate) async fn call(
     limit: Duration,
     max_answer: usize,
 ) -> Result<Option<Reply>, CallError> {
-    let headers = || {
-        let mut headers = HeaderMap::with_capacity(4);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-        format_timeout(&mut headers, limit);
-        headers
-    };
-    let free = Charge::default();
+    let (headers, free) = (|| request_headers(limit), Charge::default());
     timeout(limit, unary::call(connection, headers, request, max_answer, &free)).await.ok().transpose()
 }

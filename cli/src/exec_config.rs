@@ -10,7 +10,7 @@ use porch_fn_image::Image;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::output::{self, note};
+use crate::output::{note, show, yaml};
 use crate::porch_config::CATALOG;
 
 /// Executables in the image of Porch's function runner, with their versions. Source:
@@ -27,8 +27,6 @@ const KNOWN: [(&str, &str); 10] = [
     ("starlark", "v0.5.5"),
     ("upsert-resource", "v0.2.3"),
 ];
-/// Maximum number of files in the folder.
-const MAX_FILES: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExecConfigArgs {
@@ -64,10 +62,7 @@ pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
             "{folder} has no executable whose version is known; give versions with --tag NAME=TAG"
         )));
     }
-    let yaml = serde_saphyr::to_string(&json!({"functions": functions}));
-    let yaml =
-        yaml.map_err(|error| Failure::new(format!("the configuration cannot be written as YAML: {error}")))?;
-    output::show(&format!("{}\n", yaml.trim_end()));
+    show(&yaml(&[json!({"functions": functions})])?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -76,11 +71,7 @@ fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
     let folder = directory.display();
     let failed = |error| Failure::new(format!("{folder}: {error}"));
     let mut names = Vec::new();
-    for (count, entry) in fs::read_dir(directory).map_err(failed)?.enumerate() {
-        if count == MAX_FILES {
-            let fix = "name the folder with the executables";
-            return Err(Failure::new(format!("{folder} has more than {MAX_FILES} files: {fix}")));
-        }
+    for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         // `metadata` follows symbolic links. Skip a link without a target.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };

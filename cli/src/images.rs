@@ -2,7 +2,6 @@
 
 mod client;
 pub(crate) mod flags;
-mod progress;
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Read};
@@ -13,13 +12,12 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use porch_fn_flags::GoDuration;
 use porch_fn_image::Image;
-use porch_fn_images::{ImageInfo, Record, Store};
+use porch_fn_images::{ImageInfo, Record, Store, StoreError};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
-pub(crate) use self::client::{client, log_causes};
+pub(crate) use self::client::{client, log_causes, pull};
 use self::flags::RegistryArgs;
-pub(crate) use self::progress::Terminal;
 use crate::failure::Failure;
 use crate::output::{Output, show, table};
 use crate::porch_config::CATALOG;
@@ -100,11 +98,9 @@ pub(crate) async fn run(ImagesArgs { action, args }: ImagesArgs) -> Result<ExitC
         Action::List { output } => list(&store, output)?,
         Action::Pull { images } => {
             log_causes();
-            let client = client(&args.registries)?;
             for image in images {
                 let image = args.image(&image)?;
-                let pulled = store.pull(&client, &image, &Terminal::new(&image)).await;
-                pulled.map_err(|error| of_image(&image, error))?;
+                pull(&store, &args.registries, &image).await?.map_err(|error| of_image(&image, error))?;
                 show(&format!("{}\n", image.as_str()));
             }
         }
@@ -120,14 +116,14 @@ pub(crate) async fn run(ImagesArgs { action, args }: ImagesArgs) -> Result<ExitC
         }
         Action::Inspect { image } => {
             let image = args.image(&image)?;
-            let found = store.inspect(&image)?.ok_or_else(|| missing(&image))?;
+            let found = store.inspect(&image)?.ok_or_else(|| of_image(&image, StoreError::Missing))?;
             show(&format!("{:#}\n", details(found)));
         }
         Action::Rm { images } => {
             for image in images {
                 let image = args.image(&image)?;
                 if !store.remove(&image)? {
-                    return Err(missing(&image));
+                    return Err(of_image(&image, StoreError::Missing));
                 }
                 show(&format!("{}\n", image.as_str()));
             }
@@ -178,12 +174,9 @@ pub(crate) fn details((info, mut configuration): (ImageInfo, Value)) -> Value {
 
 fn ago(time: SystemTime) -> String {
     let seconds = time.elapsed().unwrap_or_default().as_secs();
-    match seconds {
-        0..=119 => format!("{seconds}s ago"),
-        120..=7199 => format!("{}m ago", seconds / 60),
-        7200..=172_799 => format!("{}h ago", seconds / 3600),
-        _ => format!("{}d ago", seconds / 86400),
-    }
+    let units = [(86400, "d"), (3600, "h"), (60, "m")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| seconds >= 2 * unit).unwrap_or((1, "s"));
+    format!("{}{name} ago", seconds / unit)
 }
 
 fn archive(file: &Path) -> Result<Box<dyn Read + Send>, Failure> {
@@ -206,11 +199,6 @@ fn export(store: &Store, image: &Image, file: &Path) -> Result<(), Failure> {
     // A part of an archive must not be taken for one.
     store.export(image, BufWriter::new(created)).inspect_err(|_| drop(std::fs::remove_file(file)))?;
     Ok(())
-}
-
-/// The image is not here, and must not be pulled.
-pub(crate) fn missing(image: &Image) -> Failure {
-    of_image(image, "the image is not here: see porch-fn images list, pull and import")
 }
 
 pub(crate) fn of_image(image: &Image, error: impl std::fmt::Display) -> Failure {

@@ -6,23 +6,17 @@
 #![warn(clippy::print_stderr)]
 
 mod admin;
-#[cfg(feature = "up")]
-mod advice;
 mod bench;
 mod call;
 mod cluster;
 mod commands;
 mod config;
 mod doctor;
-#[cfg(feature = "up")]
-mod engine;
 mod eval;
 mod exec_config;
 mod failure;
 #[cfg(feature = "up")]
 mod images;
-#[cfg(feature = "up")]
-mod mounts;
 #[cfg(feature = "up")]
 mod one_shot;
 mod output;
@@ -31,8 +25,6 @@ mod progress;
 mod shards;
 #[cfg(feature = "up")]
 mod shim;
-#[cfg(feature = "up")]
-mod streams;
 #[cfg(test)]
 mod testing;
 mod top;

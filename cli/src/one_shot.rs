@@ -1,7 +1,12 @@
 //! `porch-fn run`: one function, once, in a sandbox of its own. Standard input, the outputs and the
 //! exit code are the function's.
 
-use std::io::{self, IsTerminal as _, PipeWriter};
+pub(crate) mod advice;
+pub(crate) mod mounts;
+mod streams;
+
+use std::io::{self, IsTerminal as _};
+use std::mem;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
@@ -12,14 +17,13 @@ use porch_fn_image::Image;
 use porch_fn_images::{StoreError, Stored};
 use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Pipes, Sandbox};
 
-use crate::advice::{explain, not_enforced};
-use crate::engine::{Engine, FAILED};
+use self::advice::{explain, not_enforced};
+use self::streams::{copy, takes_more};
 use crate::failure::Failure;
 use crate::images::flags::SandboxFlags;
-use crate::images::{StoreArgs, Terminal, client, log_causes, missing, of_image};
-use crate::mounts::parse_own;
+use crate::images::{self, StoreArgs, log_causes, of_image};
 use crate::output::note;
-use crate::streams::{CopyError, copy, takes_more};
+use crate::shim::engine::{FAILED, report_missing};
 
 const NAME: &str = "porch-fn run";
 pub(crate) const NOTHING_TO_RUN: &str = "the image has neither ENTRYPOINT nor CMD: add one to it";
@@ -56,7 +60,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) network: NetworkArg,
     /// File or folder of this machine: type=bind,src=PATH,dst=PATH[,rw]; or type=tmpfs,dst=PATH
-    #[arg(long, value_name = "MOUNT", value_parser = parse_own)]
+    #[arg(long, value_name = "MOUNT", value_parser = |text: &str| mounts::parse(text, false))]
     pub(crate) mount: Vec<Mount>,
     /// Environment variable: NAME=VALUE, or NAME with its value here
     #[arg(short, long, value_name = "NAME[=VALUE]")]
@@ -102,47 +106,41 @@ pub(crate) enum Pull {
     Never,
 }
 
-/// Why the function was ended.
-enum End {
-    Timeout,
-    /// Its input cannot be read to the end. The pipe is open.
-    Input(io::Error, PipeWriter),
-}
-
 pub(crate) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     run_as(None, args).await.map_err(|failure| Failure::of_lines(failure.to_string(), FAILED))
 }
 
 /// Runs an image, as porch-fn or as a container engine would. Returns the exit code of its command.
-pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run_as(engine: Option<&str>, args: RunArgs) -> Result<ExitCode, Failure> {
     let RunArgs { run, timeout, settings } = args;
-    let program = engine.map_or(NAME, Engine::name);
+    let program = engine.unwrap_or(NAME);
     let image = settings.store.image(&run.image)?;
     // Keeps the image's files while the sandbox runs.
     let stored = match (find(&settings.store, run.flags.pull, &image).await?, engine) {
         (Ok(found), _) => found,
-        (Err(why), Some(engine)) => return Ok(engine.report_missing(&image, why.as_ref())),
-        (Err(Some(error)), None) => return Err(of_image(&image, error)),
-        (Err(None), None) => return Err(missing(&image)),
+        (Err(error), Some(engine)) => return Ok(report_missing(engine, &image, &error)),
+        (Err(error), None) => return Err(of_image(&image, error)),
     };
     let sandbox = run.flags.sandbox(&stored, &run.args, settings.limits.limits());
     let sandbox = sandbox.ok_or_else(|| of_image(&image, format!("{NOTHING_TO_RUN}, or name a command")))?;
-    if is_for_a_person() {
-        let missing = not_enforced(&sandbox.limits);
-        if !missing.is_empty() {
-            note(format_args!("{program}: {missing}"));
-        }
+    // Standard error is the function's: only a person gets lines of ours.
+    if io::stderr().is_terminal()
+        && let Some(missing) = not_enforced(&sandbox.limits)
+    {
+        note(format_args!("{program}: {missing}"));
     }
     let (launch, pipes) = Launch::new(sandbox, None)?;
     let mut running = launch.spawn()?;
     let Pipes { stdin, stdout, stderr } = pipes;
+    // Why the function was ended: its input cannot be read, or `None`: after --timeout.
     let (end, ended) = mpsc::channel();
     let (end_now, of_input) = (running.ender()?, end.clone());
     thread::spawn(move || {
-        if let Err(CopyError::Read(error)) = copy(&io::stdin(), &stdin) {
-            // The function must not take what it has for all, so its input stays open until its end.
-            let _ = of_input.send(End::Input(error, stdin));
+        if let Err(error) = copy(&io::stdin(), &stdin) {
+            let _ = of_input.send(Some(error));
             end_now();
+            // The function must not take what it has for all, so its input stays open until its end.
+            mem::forget(stdin);
         }
     });
     let output = thread::spawn(move || copy(&stdout, &io::stdout()));
@@ -151,18 +149,15 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
         let end_now = running.ender()?;
         thread::spawn(move || {
             thread::sleep(timeout.into());
-            let _ = end.send(End::Timeout);
+            let _ = end.send(None);
             end_now();
         });
     }
     let started = running.started();
     let code = running.wait()?;
     match ended.try_recv() {
-        Ok(End::Input(error, open)) => {
-            drop(open);
-            return Err(Failure::new(format!("standard input cannot be read: {error}")));
-        }
-        Ok(End::Timeout) => {
+        Ok(Some(error)) => return Err(Failure::new(format!("standard input cannot be read: {error}"))),
+        Ok(None) => {
             if takes_more(&io::stderr()) {
                 note(format_args!("{program}: the function is ended after --timeout"));
             }
@@ -180,9 +175,7 @@ pub(crate) async fn run_as(engine: Option<Engine>, args: RunArgs) -> Result<Exit
             error.exit_code()
         }
     };
-    if let Ok(Err(CopyError::Write(error))) = written
-        && error.kind() != io::ErrorKind::BrokenPipe
-    {
+    if let Ok(Err(error)) = written {
         return Err(Failure::new(format!("standard output cannot be written: {error}")));
     }
     if code != 0 {
@@ -202,27 +195,20 @@ pub(crate) fn reached(limit: Exceeded) -> (&'static str, &'static str) {
     }
 }
 
-/// Standard error is the function's: only a person gets lines of ours.
-fn is_for_a_person() -> bool {
-    io::stderr().is_terminal()
-}
-
-/// The image, or why it cannot be pulled. `None`: it is not here, and must not be pulled.
-type Found = Result<Stored, Option<StoreError>>;
-
-async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<Found, Failure> {
+/// In the result: the image is not here, and cannot or must not be pulled.
+async fn find(args: &StoreArgs, pull: Pull, image: &Image) -> Result<Result<Stored, StoreError>, Failure> {
     let store = args.registries.open()?;
     let mut stored = if pull == Pull::Always { None } else { store.find(image)? };
     if stored.is_none() && pull != Pull::Never {
-        if is_for_a_person() {
+        if io::stderr().is_terminal() {
             log_causes();
         }
-        if let Err(error) = store.pull(&client(&args.registries)?, image, &Terminal::new(image)).await {
-            return Ok(Err(Some(error)));
+        if let Err(error) = images::pull(&store, &args.registries, image).await? {
+            return Ok(Err(error));
         }
         stored = store.find(image)?;
     }
-    Ok(stored.ok_or(None))
+    Ok(stored.ok_or(StoreError::Missing))
 }
 
 // === impl RunFlags ===

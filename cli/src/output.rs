@@ -5,6 +5,9 @@ use std::io::Write as _;
 
 use clap::ValueEnum;
 use porch_fn_text::cut;
+use serde_json::Value;
+
+use crate::failure::Failure;
 
 /// Maximum length of a table cell, in bytes.
 const MAX_CELL: usize = 200;
@@ -40,6 +43,15 @@ pub(crate) fn show(text: &str) {
 /// Prints a line to standard error. Ignores a write error: nobody reads it.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Formats YAML documents.
+pub(crate) fn yaml(documents: &[Value]) -> Result<String, Failure> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let yaml = serde_saphyr::to_string_multiple_with_options(documents, options);
+    let yaml =
+        yaml.map_err(|error| Failure::new(format!("the output cannot be written as YAML: {error}")))?;
+    Ok(format!("{}\n", yaml.trim_end()))
 }
 
 /// Formats a table like kubectl: left-aligned columns, three spaces apart.

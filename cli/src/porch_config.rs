@@ -18,10 +18,10 @@ use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
 pub(crate) use self::changes::{CATALOG, GROUP};
-use self::changes::{Function, KIND, VERSION};
+use self::changes::{Function, KIND, VERSION, function};
 use crate::cluster::{Cluster, ClusterArgs};
 use crate::failure::Failure;
-use crate::output::{self, HELP, note};
+use crate::output::{HELP, note, show, yaml};
 
 /// Maximum number of FunctionConfigs to read.
 const MAX_OBJECTS: u32 = 10_000;
@@ -33,7 +33,7 @@ pub(crate) enum Action {
     Generate {
         /// Functions, without tag, with or without registry; default: all functions that have a
         /// FunctionConfig
-        #[arg(value_name = "FUNCTION")]
+        #[arg(value_name = "FUNCTION", value_parser = function)]
         functions: Vec<Function>,
         /// Meaning of the tags in this Porch's FunctionConfigs
         #[arg(long, value_name = "MEANING", value_enum, default_value_t = Tags::Auto)]
@@ -88,7 +88,7 @@ pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
         Action::Remove { .. } => changes::remove(&existing(&cluster, namespace).await?, namespace),
     };
     if !changes.objects.is_empty() {
-        output::show(&yaml(&changes.objects)?);
+        show(&yaml(&changes.objects)?);
     }
     for found in changes.notes {
         note(format_args!("porch-fn porch-config: {found}"));
@@ -103,14 +103,6 @@ fn require_constraints(schema: &Value, tags: Tags) -> Result<(), Failure> {
         (Tags::Auto, Some(TagSemantics::Exact)) => Err(Failure::new(NO_CONSTRAINTS)),
         (Tags::Auto, None) => Err(Failure::new(SILENT_SCHEMA)),
     }
-}
-
-fn yaml(objects: &[Value]) -> Result<String, Failure> {
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    let yaml = serde_saphyr::to_string_multiple_with_options(objects, options);
-    let yaml = yaml
-        .map_err(|error| Failure::new(format!("the FunctionConfigs cannot be written as YAML: {error}")))?;
-    Ok(format!("{}\n", yaml.trim_end()))
 }
 
 /// Gets the API group's schema. By default every user may read it, unlike the CRD.

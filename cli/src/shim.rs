@@ -3,6 +3,7 @@
 
 mod answer;
 mod command;
+pub(crate) mod engine;
 
 use std::env;
 use std::ffi::OsString;
@@ -13,10 +14,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::ValueEnum;
-
-use self::command::parse;
-use crate::engine::{Engine, FAILED};
+use self::answer::answer;
+use self::engine::{DOCKER, ENGINES, FAILED, NERDCTL};
 use crate::failure::Failure;
 use crate::images::flags::user_folder;
 use crate::output::{note, show};
@@ -29,8 +28,8 @@ pub(crate) enum Action {
     /// Link this program under an engine's name, and print how kpt and kustomize find it
     Install {
         /// The engine's name. kustomize knows only docker
-        #[arg(long = "as", value_name = "ENGINE", value_enum, default_value_t = Engine::Nerdctl)]
-        engine: Engine,
+        #[arg(long = "as", value_name = "ENGINE", value_parser = ENGINES, default_value = NERDCTL)]
+        engine: String,
         /// Folder of the link. Default: porch-fn/bin in the user's folder for data, ~/.local/share
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
@@ -47,17 +46,12 @@ pub(crate) struct KptArgs {
 /// Answers as an engine, if the program was started under the name of one.
 pub(crate) fn run_as_engine(args: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(args.first()?).file_name()?;
-    let engine = Engine::value_variants().iter().find(|engine| name == engine.name())?;
-    let words: Option<Vec<&str>> = args[1..].iter().map(|word| word.to_str()).collect();
-    let asked = words.ok_or_else(|| "an argument is not UTF-8".to_owned()).and_then(|words| parse(&words));
-    let asked = asked.map_err(|problem| {
-        Failure::new(format!("{problem}; this is porch-fn in place of {}", engine.name()))
-    });
-    let answer = async { engine.answer(asked?).await };
+    let engine = ENGINES.into_iter().find(|engine| name == *engine)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let answered = runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(answer));
+    let answered = runtime.map_err(Failure::from);
+    let answered = answered.and_then(|runtime| runtime.block_on(answer(engine, &args[1..])));
     Some(answered.unwrap_or_else(|failure| {
-        note(format_args!("{}: {failure}", engine.name()));
+        note(format_args!("{engine}: {failure}"));
         ExitCode::from(FAILED)
     }))
 }
@@ -68,55 +62,47 @@ pub(crate) fn install(action: Action) -> Result<ExitCode, Failure> {
         Some(dir) => std::path::absolute(dir)?,
         None => default_folder()?,
     };
-    link(engine, &dir)?;
-    let name = engine.name();
+    let linked = link(&engine, &dir)?;
+    let callers = if engine == DOCKER { "kpt and kustomize" } else { "kpt" };
+    let [newer, older] = KPT_RUNTIME;
     show(&format!(
-        "Linked {}. Set these for {}:\n\nexport PATH={}:\"$PATH\"\nexport {}={name} {}={name}\n",
-        dir.join(name).display(),
-        engine.callers(),
+        "Linked {}. Set these for {callers}:\n\n\
+         export PATH={}:\"$PATH\"\nexport {newer}={engine} {older}={engine}\n",
+        linked.display(),
         dir.display(),
-        KPT_RUNTIME[0],
-        KPT_RUNTIME[1],
     ));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs kpt, which then uses this program as its engine. Returns only if kpt cannot be run.
 pub(crate) fn kpt(args: KptArgs) -> Result<ExitCode, Failure> {
-    let engine = Engine::Nerdctl;
     let dir = default_folder()?;
-    link(engine, &dir)?;
+    link(NERDCTL, &dir)?;
     let path = env::var_os("PATH").unwrap_or_default();
     let paths = [dir].into_iter().chain(env::split_paths(&path));
-    let runtime = KPT_RUNTIME.map(|name| (name, engine.name()));
+    let runtime = KPT_RUNTIME.map(|name| (name, NERDCTL));
     let mut kpt = Command::new("kpt");
     let error = kpt.args(args.args).env("PATH", env::join_paths(paths)?).envs(runtime).exec();
-    let advice = match error.kind() {
-        io::ErrorKind::NotFound => "; install it, or add its folder to PATH: https://kpt.dev/installation",
-        _ => "",
-    };
-    Err(Failure::new(format!("cannot run kpt: {error}{advice}")))
+    let advice = "install it, or add its folder to PATH: https://kpt.dev/installation";
+    Err(Failure::new(format!("cannot run kpt: {error}; {advice}")))
 }
 
-/// Creates or replaces the link.
-fn link(engine: Engine, dir: &Path) -> Result<(), Failure> {
-    let at = dir.join(engine.name());
+/// Creates or replaces the link, and returns its path.
+fn link(engine: &str, dir: &Path) -> Result<PathBuf, Failure> {
+    let at = dir.join(engine);
     let of = |error: io::Error| Failure::new(format!("{}: {error}; see --dir", at.display()));
     let own = env::current_exe()?;
     fs::create_dir_all(dir).map_err(of)?;
-    match fs::symlink_metadata(&at) {
-        Ok(metadata) if !metadata.is_symlink() => {
-            return Err(Failure::usage(format!(
-                "{} is a program of its own: name another folder with --dir",
-                at.display()
-            )));
-        }
-        Ok(_) if fs::read_link(&at).is_ok_and(|target| target == own) => return Ok(()),
-        _ => {}
+    if fs::symlink_metadata(&at).is_ok_and(|found| !found.is_symlink()) {
+        let at = at.display();
+        return Err(Failure::usage(format!("{at} is a program of its own: name another folder with --dir")));
     }
-    // Renamed, so that a process that starts now finds the old or the new link.
-    let new = dir.join(format!(".{}.{}", engine.name(), std::process::id()));
-    symlink(own, &new).and_then(|()| fs::rename(&new, &at)).map_err(of)
+    if fs::read_link(&at).ok().as_ref() != Some(&own) {
+        // Renamed, so that a process that starts now finds the old or the new link.
+        let new = dir.join(format!(".{engine}.{}", std::process::id()));
+        symlink(own, &new).and_then(|()| fs::rename(&new, &at)).map_err(of)?;
+    }
+    Ok(at)
 }
 
 fn default_folder() -> Result<PathBuf, Failure> {

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use porch_fn_status_page::{ImageStatus, Numbers, Status, Totals};
-use serde::Serialize;
+use porch_fn_status_page::{ImageStatus, Numbers, Status};
+use serde_json::json;
 use tokio::time::sleep;
 
 use crate::admin::{AdminPort, PageArgs};
@@ -47,18 +47,6 @@ enum SortBy {
     Waiting,
 }
 
-/// The output as JSON, with the fields of /status.json.
-#[derive(Debug, Serialize)]
-struct Top {
-    /// The router's clock, in milliseconds since 1970.
-    at_ms: u64,
-    /// Sums over all images.
-    totals: Totals,
-    /// The first images in the order of `--sort-by`. The empty name has all images without numbers
-    /// of their own.
-    images: Vec<ImageStatus>,
-}
-
 pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
     let TopArgs { sort_by, limit, once, page: PageArgs { address, output, cluster } } = args;
     let reached = cluster.reach(address, &ADMIN).await?;
@@ -72,14 +60,17 @@ pub(crate) async fn run(args: TopArgs) -> Result<ExitCode, Failure> {
         let page = router.page("/status.json").await.map_err(|error| reached.explain(error));
         let text = match page {
             Ok((_, page)) => {
-                let top = Top::of(page, sort_by, usize::from(limit))?;
+                let top = sorted(page, sort_by, usize::from(limit))?;
                 match output {
-                    Output::Json => serde_json::to_string_pretty(&top)? + "\n",
+                    Output::Json => {
+                        let json = json!({"at_ms": top.at_ms, "totals": top.totals, "images": top.images});
+                        format!("{json:#}\n")
+                    }
                     // Overwrites the lines in place, so that the table does not flicker.
                     Output::Table if is_live => {
-                        format!("\x1b[H{}\x1b[J", top.tables().replace('\n', "\x1b[K\n"))
+                        format!("\x1b[H{}\x1b[J", tables(&top).replace('\n', "\x1b[K\n"))
                     }
-                    Output::Table => top.tables(),
+                    Output::Table => tables(&top),
                 }
             }
             // The router may be back soon. The last table stays.
@@ -114,39 +105,35 @@ impl SortBy {
     }
 }
 
-// === impl Top ===
-
-impl Top {
-    fn of(page: Status, sort_by: SortBy, limit: usize) -> Result<Self, Failure> {
-        let Status { at_ms, totals, mut images, .. } = page;
-        if totals.numbers.ten_minutes.is_empty() {
-            return Err(Failure::new(
-                "the router is older than 0.2.0 and has no numbers per function: upgrade it, or see its /metrics",
-            ));
-        }
-        images.sort_by(|a, b| {
-            let calls = |image: &ImageStatus| Reverse((image.numbers.minute.calls, image.numbers.calls));
-            let by_calls = || calls(a).cmp(&calls(b)).then_with(|| a.info.image.cmp(&b.info.image));
-            sort_by.value(b).total_cmp(&sort_by.value(a)).then_with(by_calls)
-        });
-        images.truncate(limit);
-        Ok(Self { at_ms, totals, images })
+/// Keeps the first images in the order of `--sort-by`.
+fn sorted(mut page: Status, sort_by: SortBy, limit: usize) -> Result<Status, Failure> {
+    if page.totals.numbers.ten_minutes.is_empty() {
+        return Err(Failure::new(
+            "the router is older than 0.2.0 and has no numbers per function: upgrade it, or see its /metrics",
+        ));
     }
+    page.images.sort_by(|a, b| {
+        let calls = |image: &ImageStatus| Reverse((image.numbers.minute.calls, image.numbers.calls));
+        let by_calls = || calls(a).cmp(&calls(b)).then_with(|| a.info.image.cmp(&b.info.image));
+        sort_by.value(b).total_cmp(&sort_by.value(a)).then_with(by_calls)
+    });
+    page.images.truncate(limit);
+    Ok(page)
+}
 
-    fn tables(&self) -> String {
-        let all = &self.totals;
-        let mut rows = vec![row("all", &all.numbers, all.ready, all.waiting)];
-        rows.extend(self.images.iter().map(|image| {
-            let name = if image.info.image.is_empty() { "all other images" } else { &image.info.image };
-            row(name, &image.numbers, image.ready, image.waiting)
-        }));
-        let columns = ["IMAGE", "CALLS/S", "SUCCESS %", "P50", "P95", "P99", "QUEUE P95", "PODS", "WAITING"];
-        let mut text = table(&columns, rows);
-        if self.images.is_empty() {
-            text.push_str("no function has been called through this router\n");
-        }
-        text
+fn tables(top: &Status) -> String {
+    let all = &top.totals;
+    let mut rows = vec![row("all", &all.numbers, all.ready, all.waiting)];
+    rows.extend(top.images.iter().map(|image| {
+        let name = if image.info.image.is_empty() { "all other images" } else { &image.info.image };
+        row(name, &image.numbers, image.ready, image.waiting)
+    }));
+    let columns = ["IMAGE", "CALLS/S", "SUCCESS %", "P50", "P95", "P99", "QUEUE P95", "PODS", "WAITING"];
+    let mut text = table(&columns, rows);
+    if top.images.is_empty() {
+        text.push_str("no function has been called through this router\n");
     }
+    text
 }
 
 fn row(name: &str, numbers: &Numbers, pods: u64, waiting: u64) -> Vec<String> {
@@ -186,7 +173,7 @@ fn duration(ms: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::cluster::ClusterArgs;
@@ -213,14 +200,14 @@ mod tests {
         })
     }
 
-    fn top(sort_by: SortBy, limit: usize) -> Top {
-        Top::of(serde_json::from_value(page()).unwrap(), sort_by, limit).unwrap()
+    fn top(sort_by: SortBy, limit: usize) -> Status {
+        sorted(serde_json::from_value(page()).unwrap(), sort_by, limit).unwrap()
     }
 
     #[test]
     fn the_table_has_rates_shares_and_durations() {
         assert_eq!(
-            top(SortBy::Calls, 20).tables(),
+            tables(&top(SortBy::Calls, 20)),
             "IMAGE              CALLS/S   SUCCESS %   P50     P95     P99     QUEUE P95   PODS   WAITING\n\
              all                10        99.8        1.2ms   80ms    12.3s   0.5ms       7      9\n\
              all other images   100       100         -       -       -       -           0      3\n\
@@ -232,8 +219,8 @@ mod tests {
 
     #[test]
     fn a_router_without_calls_says_so() {
-        let top = Top { images: Vec::new(), ..top(SortBy::Calls, 1) };
-        assert!(top.tables().ends_with("\nno function has been called through this router\n"));
+        let top = Status { images: Vec::new(), ..top(SortBy::Calls, 1) };
+        assert!(tables(&top).ends_with("\nno function has been called through this router\n"));
     }
 
     #[test]

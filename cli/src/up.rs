@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::ValueEnum;
+use clap::{Args as _, ValueEnum};
 use futures_util::future::{join_all, select_all};
 use porch_fn_flags::{FlagError, GoDuration, LogFormat, SetFlags};
 use porch_fn_lifecycle::{App, StopSignals};
@@ -34,19 +34,6 @@ const EXAMPLE_FUNCTION: &str = "__function";
 const EXAMPLES: [(&str, &str); 2] = [
     ("porch-fn.example/annotate:v1", "annotate"),
     ("porch-fn.example/require-resources:v1", "require-resources"),
-];
-
-/// Runner flags that `up` sets itself and refuses from the user.
-const OWN_FLAGS: [&str; 9] = [
-    "address",
-    "port",
-    "log-level",
-    "log-format",
-    "pod-backend",
-    "local-functions",
-    "wrapper-server",
-    "registry-mirror",
-    "insecure-registries",
 ];
 
 #[derive(Debug, clap::Args)]
@@ -126,23 +113,63 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
         // The error already names porch-fn-runner.
         Err(error) => return Ok(error.report()),
     };
-    let mut started = Started::start(args, runner_flags, &set).await?;
-    started.announce();
+    let own = std::env::current_exe();
+    let own = own.map_err(|error| Failure::new(format!("cannot find this program's own path: {error}")))?;
+    let functions =
+        functions(args.local_functions.as_deref(), &own, &runner_flags.server.default_image_prefix)?;
+    let images: Vec<_> = functions.images().into_iter().map(str::to_owned).collect();
+    let sandboxes = match args.pod_backend {
+        Backend::Local => None,
+        Backend::Sandbox => {
+            let ttl = runner_flags.image_metadata_ttl.into();
+            Some(Arc::new(Sandboxes::open(&args.registries, ttl, args.sandbox.limits())?) as Arc<_>)
+        }
+    };
+    let pods = LocalCluster::new(LocalOptions {
+        wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
+        max_message: runner_flags.server.max_request_body_size,
+        log_level: args.log_level,
+        log_format: args.log_format,
+        functions,
+        sandboxes,
+    });
+    let mut runners = Vec::new();
+    for number in 1..=args.runners {
+        // The runners share a host name, so each gets a name of its own.
+        let flags = runner::Flags { name: Some(format!("runner-{number}")), ..runner_flags.clone() };
+        let started = runner::start(flags, &set, Some(pods.clone())).await;
+        let failed =
+            |error: runner::AppError| Failure::with_code(format!("runner: {error}"), error.exit_code());
+        runners.push(started.map_err(failed)?);
+    }
+    let targets: Vec<_> = runners.iter().map(|runner| runner.address().to_string()).collect();
+    let router_flags = [
+        "porch-fn-router".to_owned(),
+        format!("--runners=static:///{}", targets.join(",")),
+        format!("--address={}", args.address),
+        format!("--port={}", args.port),
+        format!("--admin-port={}", args.admin_port),
+        format!("--admin-hosts={}", args.admin_hosts.join(",")),
+        format!("--max-request-body-size={}", runner_flags.server.max_request_body_size),
+        format!("--default-image-prefix={}", runner_flags.server.default_image_prefix),
+        "--drain-delay=0".to_owned(),
+    ];
+    let router = router::start(porch_fn_flags::parse(router_flags.map(OsString::from))?).await;
+    let mut router =
+        router.map_err(|error| Failure::new(format!("router: {error}; port 0 means any free port")))?;
+    announce(&router, &targets, &images, args.pod_backend);
     // Completes when a task of the router or of a runner ends unexpectedly.
-    let apps = started.runners.iter_mut().chain([&mut started.router]);
+    let apps = runners.iter_mut().chain([&mut router]);
     let failed = select_all(apps.map(|app| Box::pin(app.tasks.failed())));
     let code = signals.first(async { failed.await.0 }).await;
-    signals.drain(started.drain()).await;
+    let drain = async {
+        println!("\nStopping when the calls in flight have finished; Ctrl-C again stops them, too.");
+        router.drain().await;
+        join_all(runners.into_iter().map(App::drain)).await;
+        pods.stop().await;
+    };
+    signals.drain(drain).await;
     Ok(code)
-}
-
-/// The router, runners and local pods that `up` has started.
-struct Started {
-    router: App,
-    runners: Vec<App>,
-    pods: LocalCluster,
-    images: Vec<String>,
-    has_sandboxes: bool,
 }
 
 /// Merges the user's runner flags with the flags that `up` sets.
@@ -154,7 +181,9 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
         let words = given.iter().filter_map(|word| word.to_str()).filter(|word| word.starts_with('-'));
         words.map(|word| word.trim_start_matches('-').split('=').next()).any(|name| name == Some(*flag))
     };
-    if let Some(flag) = OWN_FLAGS.into_iter().find(is_given) {
+    let own = UpArgs::augment_args(clap::Command::new("up"));
+    let own = own.get_arguments().filter_map(clap::Arg::get_long).chain(["wrapper-server"]);
+    if let Some(flag) = own.into_iter().find(is_given) {
         let message = format!("--{flag} cannot be set after --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
@@ -166,8 +195,8 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
 }
 
 /// Returns the functions of the user's file and the example functions.
-fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCommands, Failure> {
-    let read = file.map(|path| ImageCommands::local(&path, prefix)).transpose();
+fn functions(file: Option<&Path>, own: &Path, prefix: &str) -> Result<ImageCommands, Failure> {
+    let read = file.map(|path| ImageCommands::local(path, prefix)).transpose();
     let mut functions = read.map_err(Failure::usage)?.unwrap_or_default();
     for (image, name) in EXAMPLES {
         // A function of the user replaces the example with the same image.
@@ -179,84 +208,21 @@ fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCom
     Ok(functions)
 }
 
-// === impl Started ===
-
-impl Started {
-    async fn start(args: UpArgs, runner_flags: runner::Flags, set: &SetFlags) -> Result<Self, Failure> {
-        let own = std::env::current_exe();
-        let own =
-            own.map_err(|error| Failure::new(format!("cannot find this program's own path: {error}")))?;
-        let functions =
-            functions(args.local_functions.clone(), &own, &runner_flags.server.default_image_prefix)?;
-        let images = functions.images().into_iter().map(str::to_owned).collect();
-        let has_sandboxes = args.pod_backend == Backend::Sandbox;
-        let open = || {
-            let ttl = runner_flags.image_metadata_ttl.into();
-            Sandboxes::open(&args.registries, ttl, args.sandbox.limits())
-        };
-        let sandboxes = has_sandboxes.then(open).transpose()?;
-        let pods = LocalCluster::new(LocalOptions {
-            wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
-            max_message: runner_flags.server.max_request_body_size,
-            log_level: args.log_level,
-            log_format: args.log_format,
-            functions,
-            sandboxes: sandboxes.map(|sandboxes| Arc::new(sandboxes) as Arc<_>),
-        });
-        let mut runners = Vec::new();
-        for number in 1..=args.runners {
-            // The runners share a host name, so each gets a name of its own.
-            let flags = runner::Flags { name: Some(format!("runner-{number}")), ..runner_flags.clone() };
-            let started = runner::start(flags, set, Some(pods.clone())).await;
-            runners.push(
-                started.map_err(|error| Failure::with_code(format!("runner: {error}"), error.exit_code()))?,
-            );
-        }
-        let targets: Vec<_> = runners.iter().map(|runner| runner.address().to_string()).collect();
-        let router_flags = [
-            "porch-fn-router".to_owned(),
-            format!("--runners=static:///{}", targets.join(",")),
-            format!("--address={}", args.address),
-            format!("--port={}", args.port),
-            format!("--admin-port={}", args.admin_port),
-            format!("--admin-hosts={}", args.admin_hosts.join(",")),
-            format!("--max-request-body-size={}", runner_flags.server.max_request_body_size),
-            format!("--default-image-prefix={}", runner_flags.server.default_image_prefix),
-            "--drain-delay=0".to_owned(),
-        ];
-        let router = router::start(porch_fn_flags::parse(router_flags.map(OsString::from))?).await;
-        let router =
-            router.map_err(|error| Failure::new(format!("router: {error}; port 0 means any free port")))?;
-        Ok(Self { router, runners, pods, images, has_sandboxes })
+/// Prints what runs.
+fn announce(router: &App, runners: &[String], images: &[String], backend: Backend) {
+    let (address, admin) = (router.address(), router.admin_address());
+    println!("Router   {address}   give Porch --function-runner={address}");
+    println!("Status   http://{admin}/   (open it in a browser; /metrics for Prometheus)\n");
+    println!("Runner   {}", runners.join("\nRunner   "));
+    println!("\nFunctions that run here (add your own with --local-functions):");
+    println!("  {}", images.join("\n  "));
+    if backend == Backend::Sandbox {
+        println!("  every other image, in a sandbox (see porch-fn images)");
     }
-
-    fn announce(&self) {
-        let address = self.router.address();
-        let admin = self.router.admin_address();
-        println!("Router   {address}   give Porch --function-runner={address}");
-        println!("Status   http://{admin}/   (open it in a browser; /metrics for Prometheus)\n");
-        for runner in &self.runners {
-            println!("Runner   {}", runner.address());
-        }
-        println!("\nFunctions that run here (add your own with --local-functions):");
-        for image in &self.images {
-            println!("  {image}");
-        }
-        if self.has_sandboxes {
-            println!("  every other image, in a sandbox (see porch-fn images)");
-        }
-        println!("\nTry next, in another terminal:");
-        let eval = format!("porch-fn eval examples/package --address {address} -i");
-        println!("  {eval} {} -- owner=me", EXAMPLES[0].0);
-        println!("  {eval} {}", EXAMPLES[1].0);
-        println!("  porch-fn shards --address {admin}");
-        println!("\nCtrl-C stops everything.");
-    }
-
-    async fn drain(self) {
-        println!("\nStopping when the calls in flight have finished; Ctrl-C again stops them, too.");
-        self.router.drain().await;
-        join_all(self.runners.into_iter().map(App::drain)).await;
-        self.pods.stop().await;
-    }
+    println!("\nTry next, in another terminal:");
+    let eval = format!("porch-fn eval examples/package --address {address} -i");
+    println!("  {eval} {} -- owner=me", EXAMPLES[0].0);
+    println!("  {eval} {}", EXAMPLES[1].0);
+    println!("  porch-fn shards --address {admin}");
+    println!("\nCtrl-C stops everything.");
 }

@@ -14,10 +14,8 @@
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderValue};
 use porch_fn_backoff::{Backoff, spread};
-use porch_fn_grpc::{Charge, code_name, format_timeout};
+use porch_fn_grpc::{Charge, code_name};
 use porch_fn_grpc_client::conn::Channel;
 use porch_fn_grpc_client::unary::{self, CallError};
 use porch_fn_proto::{Chunks, frame};
@@ -123,7 +121,8 @@ async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
             continue;
         }
         let (framed, free) = (frame(Chunks::default()), Charge::default());
-        let probed = unary::call(&runner.connection, probe_headers, &framed, MAX_PROBE_ANSWER, &free);
+        let headers = || unary::request_headers(ANSWER);
+        let probed = unary::call(&runner.connection, headers, &framed, MAX_PROBE_ANSWER, &free);
         match timeout(ANSWER, probed).await {
             Ok(Ok(_) | Err(CallError::TooLarge { .. })) => runner.probe_answered(),
             // The connection is lost, which the health stream reports.
@@ -131,12 +130,4 @@ async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
             _ => runner.probe_failed(|| view.load().may_eject()),
         }
     }
-}
-
-fn probe_headers() -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(3);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(TE, HeaderValue::from_static("trailers"));
-    format_timeout(&mut headers, ANSWER);
-    headers
 }

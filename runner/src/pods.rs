@@ -19,9 +19,8 @@ pub(crate) mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_grpc::{Call, Reply, START_TRAILER, format_timeout, is_shed};
+use porch_fn_grpc::{Call, Reply, START_TRAILER, is_shed};
 use porch_fn_grpc_client::conn::ConnectError;
 use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
@@ -206,10 +205,8 @@ fn margin(remaining: Duration) -> Duration {
 /// The headers that a wrapper needs, and the trace context. Like Porch's function runner, this
 /// runner does not forward the caller's other metadata.
 fn headers(call: &Call) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(6);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(TE, HeaderValue::from_static("trailers"));
-    format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
+    let remaining = call.deadline.saturating_duration_since(Instant::now());
+    let mut headers = unary::request_headers(remaining);
     trace_context::pass_on(&call.headers, &mut headers);
     headers
 }

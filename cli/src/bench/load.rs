@@ -10,8 +10,7 @@ use bytes::Bytes;
 use hdrhistogram::Histogram;
 use porch_fn_grpc::{Reply, START_TRAILER, code_name};
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_grpc_client::unary::CallError;
-use porch_fn_proto::{Chunks, encode_request, frame};
+use porch_fn_proto::{encode_request, frame};
 use serde::Serialize;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
@@ -40,20 +39,18 @@ pub(super) struct Measured {
 
 /// The calls to one address.
 #[derive(Debug)]
-pub(super) struct Load {
-    address: String,
+pub(super) struct Load<'a> {
+    address: &'a str,
+    args: &'a BenchArgs,
     connections: Vec<Arc<Connection>>,
-    concurrency: usize,
-    timeout: Duration,
     list: Bytes,
-    request: Chunks,
 }
 
 /// The first call of an image.
 #[derive(Debug, Serialize)]
-pub(super) struct FirstCall {
-    pub(super) address: String,
-    pub(super) image: String,
+pub(super) struct FirstCall<'a> {
+    pub(super) address: &'a str,
+    pub(super) image: &'a str,
     pub(super) code: &'static str,
     pub(super) seconds: f64,
     /// How long each phase of the pod's start took; empty if the runner has not reported it.
@@ -62,13 +59,15 @@ pub(super) struct FirstCall {
 
 // === impl Measured ===
 
-impl Measured {
-    pub(super) fn new() -> Self {
+impl Default for Measured {
+    fn default() -> Self {
         // Fails only for more than five digits.
         let durations = Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"));
         Self { durations, codes: BTreeMap::new(), took: Duration::ZERO }
     }
+}
 
+impl Measured {
     pub(super) fn add(&mut self, code: &'static str, took: Duration) {
         // Fails only for a histogram of a fixed range.
         let _ = self.durations.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
@@ -86,18 +85,10 @@ impl Measured {
 
 // === impl Load ===
 
-impl Load {
-    pub(super) fn new(address: &str, args: &BenchArgs, list: Bytes) -> Result<Self, Failure> {
+impl<'a> Load<'a> {
+    pub(super) fn new(address: &'a str, args: &'a BenchArgs, list: Bytes) -> Result<Self, Failure> {
         let connections = (0..args.connections.get()).map(|_| connection(address).map(Arc::new));
-        let image = args.image.first().map_or("", String::as_str);
-        Ok(Self {
-            address: address.to_owned(),
-            connections: connections.collect::<Result<_, _>>()?,
-            concurrency: args.concurrency.get(),
-            timeout: args.timeout.into(),
-            request: frame(encode_request(list.clone().into(), image, "")),
-            list,
-        })
+        Ok(Self { address, args, connections: connections.collect::<Result<_, _>>()?, list })
     }
 
     /// Calls the function until its pods and all connections are warm.
@@ -105,14 +96,13 @@ impl Load {
     /// # Errors
     /// When the function fails, or cannot be reached.
     pub(super) async fn warm_up(&self) -> Result<(), Failure> {
-        let connection = &self.connections[0];
-        let called = call(connection, &self.request, self.timeout, MAX_ANSWER).await;
-        called.map_err(|error| self.unreachable(&error))?;
-        let calls = (self.concurrency * WARM_UP).max(self.connections.len()) as u64;
-        let bound = Bound::new(calls.try_into().ok(), Duration::ZERO, self.timeout);
-        let warmed = self.run(bound, None).await?;
-        match warmed.codes.iter().find(|(code, _)| **code != "OK") {
-            Some((code, _)) => Err(Failure::new(format!(
+        for image in &self.args.image {
+            self.call_once(image).await?;
+        }
+        let calls = (self.args.concurrency.get() * WARM_UP).max(self.connections.len()) as u64;
+        let bound = Bound::new(calls.try_into().ok(), Duration::ZERO, self.args.timeout.into());
+        match self.run(bound, None).await?.codes.keys().find(|code| **code != "OK") {
+            Some(code) => Err(Failure::new(format!(
                 "{}: the function fails with {code}; see porch-fn eval for the error",
                 self.address
             ))),
@@ -127,11 +117,12 @@ impl Load {
     pub(super) async fn run(&self, bound: Bound, rate: Option<NonZeroU32>) -> Result<Measured, Failure> {
         let (next, began) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let mut callers = JoinSet::new();
-        for caller in 0..self.concurrency {
+        let request = frame(encode_request(self.list.clone().into(), &self.args.image.concat(), ""));
+        for caller in 0..self.args.concurrency.get() {
             let connection = Arc::clone(&self.connections[caller % self.connections.len()]);
-            let (request, limit, next) = (self.request.clone(), self.timeout, Arc::clone(&next));
+            let (request, limit, next) = (request.clone(), self.args.timeout.into(), Arc::clone(&next));
             callers.spawn(async move {
-                let mut measured = Measured::new();
+                let mut measured = Measured::default();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let start = match rate {
@@ -147,7 +138,7 @@ impl Load {
                 }
             });
         }
-        let mut all = Measured::new();
+        let mut all = Measured::default();
         while let Some(measured) = callers.join_next().await {
             all.merge(&measured?);
         }
@@ -159,23 +150,15 @@ impl Load {
     ///
     /// # Errors
     /// When there is no answer.
-    pub(super) async fn call_once(&self, image: &str) -> Result<FirstCall, Failure> {
+    pub(super) async fn call_once(&self, image: &'a str) -> Result<FirstCall<'a>, Failure> {
         let request = frame(encode_request(self.list.clone().into(), image, ""));
-        let began = Instant::now();
-        let reply = call(&self.connections[0], &request, self.timeout, MAX_ANSWER).await;
-        let reply = reply.map_err(|error| self.unreachable(&error))?;
+        let (address, began) = (self.address, Instant::now());
+        let reply = call(&self.connections[0], &request, self.args.timeout.into(), MAX_ANSWER).await;
+        let reply = reply.map_err(|error| Failure::unreachable(format!("cannot call {address}: {error}")))?;
         let start = reply.as_ref().and_then(|reply| reply.status_headers().get(START_TRAILER)?.to_str().ok());
-        Ok(FirstCall {
-            address: self.address.clone(),
-            image: image.to_owned(),
-            code: code(reply.as_ref()),
-            seconds: began.elapsed().as_secs_f64(),
-            start: start.unwrap_or_default().to_owned(),
-        })
-    }
-
-    fn unreachable(&self, error: &CallError) -> Failure {
-        Failure::unreachable(format!("cannot call {}: {error}", self.address))
+        let start = start.unwrap_or_default().to_owned();
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(FirstCall { address, image, code: code(reply.as_ref()), seconds, start })
     }
 }
 

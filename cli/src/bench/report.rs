@@ -1,6 +1,5 @@
 //! The figures of a benchmark, as tables and as JSON. Pure.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -14,21 +13,21 @@ use crate::output::table;
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// The rounds so far.
-#[derive(Debug)]
-pub(super) struct Report {
-    targets: Vec<Target>,
-    pub(super) cold: Vec<FirstCall>,
+#[derive(Debug, Default)]
+pub(super) struct Report<'a> {
+    targets: Vec<Target<'a>>,
+    pub(super) cold: Vec<FirstCall<'a>>,
     /// Name and peak memory in bytes of each process.
     pub(super) processes: Vec<(String, u64)>,
 }
 
-#[derive(Debug)]
-struct Target {
-    address: String,
+#[derive(Debug, Default)]
+struct Target<'a> {
+    address: &'a str,
     all: Measured,
     rounds: Vec<Round>,
-    /// CPU time of each process.
-    used: Vec<Duration>,
+    /// CPU time of each process in each round.
+    used: Vec<Vec<Duration>>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -47,19 +46,14 @@ struct Ratio {
 
 // === impl Report ===
 
-impl Report {
-    pub(super) fn new(addresses: &[String]) -> Self {
-        let target = |address: &String| Target {
-            address: address.clone(),
-            all: Measured::new(),
-            rounds: Vec::new(),
-            used: Vec::new(),
-        };
-        Self { targets: addresses.iter().map(target).collect(), cold: Vec::new(), processes: Vec::new() }
+impl<'a> Report<'a> {
+    pub(super) fn new(addresses: &'a [String]) -> Self {
+        let target = |address: &'a String| Target { address, ..Target::default() };
+        Self { targets: addresses.iter().map(target).collect(), ..Self::default() }
     }
 
     /// Adds a round, and the CPU time that each process used in it.
-    pub(super) fn add(&mut self, index: usize, measured: &Measured, used: &[Duration]) {
+    pub(super) fn add(&mut self, index: usize, measured: &Measured, used: Vec<Duration>) {
         let address = &mut self.targets[index];
         address.all.merge(measured);
         address.all.took += measured.took;
@@ -67,8 +61,7 @@ impl Report {
             calls_per_second: measured.durations.len() as f64 / measured.took.as_secs_f64(),
             p50_ms: millis(measured, 0.5),
         });
-        address.used.resize(used.len(), Duration::ZERO);
-        address.used.iter_mut().zip(used).for_each(|(sum, used)| *sum += *used);
+        address.used.push(used);
     }
 
     pub(super) fn has_failures(&self) -> bool {
@@ -76,30 +69,32 @@ impl Report {
         codes.chain(self.cold.iter().map(|cold| cold.code)).any(|code| code != "OK")
     }
 
-    /// The ratios of calls per second and of the median duration, if there are two addresses.
+    /// The ratios of calls per second and of the median duration, round by round, if there are two
+    /// addresses.
     fn ratios(&self) -> Option<(Ratio, Ratio)> {
         let [first, second] = &self.targets[..] else { return None };
         let ratio = |figure: fn(&Round) -> f64| {
-            let figures = |address: &Target| address.rounds.iter().map(figure).collect::<Vec<_>>();
-            Ratio::of(&figures(first), &figures(second))
+            let rounds = first.rounds.iter().zip(&second.rounds);
+            let mut ratios: Vec<_> = rounds.map(|(first, second)| figure(second) / figure(first)).collect();
+            ratios.sort_by(f64::total_cmp);
+            Some(Ratio { least: *ratios.first()?, most: *ratios.last()?, median: median(ratios)? })
         };
         Some((ratio(|round| round.calls_per_second)?, ratio(|round| round.p50_ms)?))
     }
 
     pub(super) fn to_text(&self) -> String {
         if !self.cold.is_empty() {
-            let row = |FirstCall { address, image, code, seconds, start }: &FirstCall| {
-                [address, image, *code, &format!("{seconds:.3} s"), start].map(str::to_owned).to_vec()
-            };
-            let rows = self.cold.iter().map(row);
+            let rows = self.cold.iter().map(|FirstCall { address, image, code, seconds, start }| {
+                [*address, image, code, &format!("{seconds:.3} s"), start].map(str::to_owned).to_vec()
+            });
             return table(&["ADDRESS", "IMAGE", "CODE", "FIRST CALL", "START OF THE POD"], rows.collect());
         }
         let mut columns = vec!["ADDRESS", "CALLS", "FAILED", "CALLS/S"];
         columns.extend(["P50 MS", "P90 MS", "P99 MS", "P99.9 MS", "MAX MS"]);
         let rows = self.targets.iter().map(|Target { address, all, rounds, .. }| {
             let rates = rounds.iter().map(|round| round.calls_per_second).collect();
-            let (calls, failed) = (all.durations.len(), failed(&all.codes));
-            let mut row = vec![address.clone(), calls.to_string(), failed.to_string()];
+            let (calls, good) = (all.durations.len(), all.codes.get("OK").copied().unwrap_or_default());
+            let mut row = vec![(*address).to_owned(), calls.to_string(), (calls - good).to_string()];
             row.push(median(rates).map_or_else(String::new, |rate| format!("{rate:.0}")));
             row.extend(QUANTILES.map(|(_, quantile)| format!("{:.3}", millis(all, quantile))));
             row.push(format!("{:.3}", all.durations.max() as f64 / 1e6));
@@ -160,31 +155,15 @@ impl Report {
 
 // === impl Target ===
 
-impl Target {
+impl Target<'_> {
     fn cpu_ms(&self, process: usize) -> f64 {
-        let used = self.used.get(process).copied().unwrap_or_default();
+        let used: Duration = self.used.iter().filter_map(|round| round.get(process)).sum();
         used.as_secs_f64() * 1000.0 / self.all.durations.len().max(1) as f64
-    }
-}
-
-// === impl Ratio ===
-
-impl Ratio {
-    /// Round by round. `None` without rounds.
-    fn of(first: &[f64], second: &[f64]) -> Option<Self> {
-        let ratios: Vec<_> = first.iter().zip(second).map(|(first, second)| second / first).collect();
-        let least = ratios.iter().copied().reduce(f64::min)?;
-        let most = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { median: median(ratios)?, least, most })
     }
 }
 
 fn millis(measured: &Measured, quantile: f64) -> f64 {
     measured.durations.value_at_quantile(quantile) as f64 / 1e6
-}
-
-fn failed(codes: &BTreeMap<&'static str, u64>) -> u64 {
-    codes.iter().filter(|(code, _)| **code != "OK").map(|(_, count)| count).sum()
 }
 
 fn median(mut figures: Vec<f64>) -> Option<f64> {
@@ -199,7 +178,7 @@ mod tests {
     use super::*;
 
     fn round(calls: u64, took_ms: u64) -> Measured {
-        let mut measured = Measured::new();
+        let mut measured = Measured::default();
         for call in 0..calls {
             measured.add(if call == 9 { "INTERNAL" } else { "OK" }, Duration::from_millis(took_ms));
         }
@@ -209,9 +188,10 @@ mod tests {
 
     #[test]
     fn two_addresses_are_compared_round_by_round() {
-        let mut report = Report::new(&["a".to_owned(), "b".to_owned()]);
+        let addresses = ["a", "b"].map(str::to_owned);
+        let mut report = Report::new(&addresses);
         for (index, calls, took) in [(0, 4, 8), (1, 8, 4), (0, 4, 4), (1, 4, 4), (0, 2, 8), (1, 9, 2)] {
-            report.add(index, &round(calls, took), &[Duration::from_millis(calls * 3)]);
+            report.add(index, &round(calls, took), vec![Duration::from_millis(calls * 3)]);
         }
         report.processes = vec![("router (1)".to_owned(), 2 << 20)];
         assert!(!report.has_failures());
@@ -231,14 +211,15 @@ mod tests {
 
     #[test]
     fn failed_calls_are_reported() {
-        let mut report = Report::new(&["a".to_owned()]);
-        report.add(0, &round(10, 1), &[]);
+        let addresses = ["a".to_owned()];
+        let mut report = Report::new(&addresses);
+        report.add(0, &round(10, 1), Vec::new());
         assert!(report.has_failures() && report.ratios().is_none());
         assert!(report.to_text().contains("a: 1 calls ended with INTERNAL"), "{}", report.to_text());
-        let mut report = Report::new(&["a".to_owned()]);
+        let mut report = Report::new(&addresses);
         report.cold.push(FirstCall {
-            address: "a".to_owned(),
-            image: "f:v1".to_owned(),
+            address: "a",
+            image: "f:v1",
             code: "OK",
             seconds: 0.7,
             start: "create=0.010s, serve=0.600s".to_owned(),

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Portforwarder};
 use parking_lot::Mutex;
-use porch_fn_kubernetes::{RequestError, bounded};
+use porch_fn_kubernetes::bounded;
 use porch_fn_telemetry::Causes;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -31,18 +31,31 @@ pub(crate) struct Forward {
 // === impl Forward ===
 
 impl Forward {
-    /// Opens the first stream immediately, so that a missing permission fails here.
+    /// Opens a stream immediately, so that a missing permission fails here.
     pub(super) async fn start(pods: Api<Pod>, pod: String, port: u16) -> Result<Self, Failure> {
         let listening = |error| Failure::unreachable(format!("cannot listen on a local port: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
-        let first = open(&pods, &pod, port).await.map_err(|error| {
+        let tried = open(&pods, &pod, port).await.map_err(|error| {
             let fix = "check that you may get and create pods/portforward";
-            Failure::unreachable(format!("cannot forward a port of pod {pod}: {}; {fix}", Causes(&error)))
+            Failure::unreachable(format!("cannot forward a port of pod {pod}: {error}; {fix}"))
         })?;
-        let last_error = Arc::new(Mutex::new(None));
+        tried.abort();
+        let last_error = Arc::<Mutex<Option<String>>>::default();
+        let (of_task, to) = (Arc::clone(&last_error), pod.clone());
         let mut task = JoinSet::new();
-        task.spawn(accept(listener, Some(first), pods, pod.clone(), port, Arc::clone(&last_error)));
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let (copied, last_error) = (copy(stream, pods.clone(), to.clone(), port), of_task.clone());
+                connections.spawn(async move {
+                    if let Err(error) = copied.await {
+                        *last_error.lock() = Some(error);
+                    }
+                });
+            }
+            connections.join_all().await;
+        });
         Ok(Self { address, pod, last_error, _task: task })
     }
 
@@ -53,49 +66,15 @@ impl Forward {
     }
 }
 
-async fn open(pods: &Api<Pod>, pod: &str, port: u16) -> Result<Portforwarder, RequestError> {
-    bounded(pods.portforward(pod, &[port])).await
+async fn open(pods: &Api<Pod>, pod: &str, port: u16) -> Result<Portforwarder, String> {
+    bounded(pods.portforward(pod, &[port])).await.map_err(|error| Causes(&error).to_string())
 }
 
-async fn accept(
-    listener: TcpListener,
-    mut first: Option<Portforwarder>,
-    pods: Api<Pod>,
-    pod: String,
-    port: u16,
-    last_error: Arc<Mutex<Option<String>>>,
-) {
-    let mut connections = JoinSet::new();
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                *last_error.lock() = Some(format!("cannot accept a local connection: {error}"));
-                break;
-            }
-        };
-        let (opened, pods, pod) = (first.take(), pods.clone(), pod.clone());
-        let last_error = Arc::clone(&last_error);
-        connections.spawn(async move {
-            let opened = match opened {
-                Some(opened) => Ok(opened),
-                None => open(&pods, &pod, port).await,
-            };
-            let error = match opened {
-                Ok(forwarder) => copy(stream, forwarder, port).await,
-                Err(error) => Some(Causes(&error).to_string()),
-            };
-            if error.is_some() {
-                *last_error.lock() = error;
-            }
-        });
-    }
-    connections.join_all().await;
-}
-
-/// Copies the bytes of one connection until it ends. Returns the error that the pod reported.
-async fn copy(mut stream: TcpStream, mut forwarder: Portforwarder, port: u16) -> Option<String> {
-    let (mut to_pod, error) = (forwarder.take_stream(port)?, forwarder.take_error(port)?);
+/// Copies the bytes of one connection until it ends, or the pod reports an error.
+async fn copy(mut stream: TcpStream, pods: Api<Pod>, pod: String, port: u16) -> Result<(), String> {
+    let mut forwarder = open(&pods, &pod, port).await?;
+    let parts = (forwarder.take_stream(port), forwarder.take_error(port));
+    let (Some(mut to_pod), Some(error)) = parts else { return Ok(()) };
     let mut error = pin!(error.fuse());
     // `biased` polls the error first. Without an error, copying continues until both sides close.
     let found = tokio::select! {
@@ -104,5 +83,5 @@ async fn copy(mut stream: TcpStream, mut forwarder: Portforwarder, port: u16) ->
         _ = copy_bidirectional(&mut stream, &mut to_pod) => error.now_or_never().flatten(),
     };
     forwarder.abort();
-    found
+    found.map_or(Ok(()), Err)
 }

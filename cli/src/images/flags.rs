@@ -1,7 +1,7 @@
 //! The flags of sandboxes and of the image store.
 
 use std::env;
-use std::path::{PathBuf, absolute};
+use std::path::PathBuf;
 
 use porch_fn_flags::{CommaList, Size};
 use porch_fn_images::Store;
@@ -31,76 +31,54 @@ pub(crate) struct RegistryArgs {
     pub(super) insecure_registries: Option<CommaList>,
 }
 
-/// Limits of a sandbox: their defaults, and what flags accept. The defaults are enough for the
-/// functions of the catalog, and little enough that one cannot stop the machine.
-pub(crate) mod limits {
-    use porch_fn_flags::Size;
-
-    /// Memory.
-    pub(crate) const MEMORY: Size = Size(2 << 30);
-    const LEAST_MEMORY: u64 = 16 << 20;
-    /// Processes and threads.
-    pub(crate) const PIDS: u64 = 1024;
-    /// Size of `/tmp`.
-    pub(crate) const TMP_SIZE: Size = Size(512 << 20);
-
-    /// Parses a limit of memory. With less, no program starts.
-    ///
-    /// # Errors
-    /// It is not a size, or too small.
-    pub(crate) fn memory(text: &str) -> Result<Size, String> {
-        match text.parse()? {
-            Size(1..LEAST_MEMORY) => {
-                Err("no function starts with less than 16Mi; 0 means no limit".to_owned())
-            }
-            size => Ok(size),
-        }
-    }
-
-    /// Parses the size of `/tmp`. For the kernel, 0 means no limit.
-    ///
-    /// # Errors
-    /// It is not a size, or too small.
-    pub(crate) fn tmp_size(text: &str) -> Result<Size, String> {
-        let size = text.parse()?;
-        if size < Size(64 << 10) { Err("at least 64Ki is needed".to_owned()) } else { Ok(size) }
-    }
-
-    /// Parses a number of processes. A sandbox has one of its own, and needs another to start.
-    ///
-    /// # Errors
-    /// It is not a number, or too small.
-    pub(crate) fn pids(text: &str) -> Result<u64, String> {
-        text.parse().ok().filter(|pids| *pids >= 4).ok_or_else(|| "at least 4 are needed".to_owned())
-    }
-
-    /// Parses a number of processors.
-    ///
-    /// # Errors
-    /// No machine has as many or as little.
-    pub(crate) fn cpus(text: &str) -> Result<f64, String> {
-        let is_accepted = |cpus: &f64| *cpus == 0.0 || (0.01..=8192.0).contains(cpus);
-        text.parse().ok().filter(is_accepted).ok_or_else(|| "use 0.01 to 8192, or 0 for no limit".to_owned())
-    }
-}
-
-/// The limits of each sandbox of `up`.
+/// The limits of each sandbox of `up`. The defaults are enough for the functions of the catalog, and
+/// little enough that one cannot stop the machine.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Sandboxes")]
 #[allow(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(crate) struct SandboxFlags {
     /// Memory of a sandbox's processes and of its /tmp; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value_t = limits::MEMORY, value_parser = limits::memory)]
+    #[arg(long, value_name = "SIZE", default_value = "2Gi", value_parser = memory)]
     pub(crate) sandbox_memory: Size,
+    // A sandbox has a process of its own, and needs another to start.
     /// Number of a sandbox's processes and threads
-    #[arg(long, value_name = "COUNT", default_value_t = limits::PIDS, value_parser = limits::pids)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(4..))]
     pub(crate) sandbox_pids: u64,
     /// Processors for a sandbox, such as 1.5; 0: no limit
-    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = limits::cpus)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0, value_parser = cpus)]
     pub(crate) sandbox_cpus: f64,
     /// Size of a sandbox's /tmp
-    #[arg(long, value_name = "SIZE", default_value_t = limits::TMP_SIZE, value_parser = limits::tmp_size)]
+    #[arg(long, value_name = "SIZE", default_value = "512Mi", value_parser = tmp_size)]
     pub(crate) sandbox_tmp_size: Size,
+}
+
+/// Parses a limit of memory. With less, no program starts.
+///
+/// # Errors
+/// It is not a size, or too small.
+fn memory(text: &str) -> Result<Size, String> {
+    let size = text.parse()?;
+    let is_accepted = size == Size(0) || size >= Size(16 << 20);
+    let problem = || "no function starts with less than 16Mi; 0 means no limit".to_owned();
+    is_accepted.then_some(size).ok_or_else(problem)
+}
+
+/// Parses the size of `/tmp`. For the kernel, 0 means no limit.
+///
+/// # Errors
+/// It is not a size, or too small.
+fn tmp_size(text: &str) -> Result<Size, String> {
+    let size = text.parse()?;
+    if size < Size(64 << 10) { Err("at least 64Ki is needed".to_owned()) } else { Ok(size) }
+}
+
+/// Parses a number of processors.
+///
+/// # Errors
+/// No machine has as many or as little.
+fn cpus(text: &str) -> Result<f64, String> {
+    let is_accepted = |cpus: &f64| *cpus == 0.0 || (0.01..=8192.0).contains(cpus);
+    text.parse().ok().filter(is_accepted).ok_or_else(|| "use 0.01 to 8192, or 0 for no limit".to_owned())
 }
 
 // === impl RegistryArgs ===
@@ -112,10 +90,7 @@ impl RegistryArgs {
             None | Some("") => {
                 user_folder("XDG_CACHE_HOME", ".cache", "--image-dir")?.join("porch-fn/images")
             }
-            // Other processes open it, too, and not in this one's folder.
-            Some(folder) => {
-                absolute(folder).map_err(|error| Failure::usage(format!("--image-dir: {error}")))?
-            }
+            Some(folder) => folder.into(),
         };
         Ok(Store::open(&folder, self.image_max_size.0)?)
     }
@@ -144,9 +119,15 @@ pub(crate) fn user_folder(variable: &str, in_home: &str, flag: &str) -> Result<P
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_flags::Size;
+    use clap::Parser;
 
-    use super::limits::{cpus, memory, pids, tmp_size};
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: SandboxFlags,
+    }
 
     #[test]
     fn limits_that_no_function_can_live_with_are_refused() {
@@ -162,9 +143,10 @@ mod tests {
         for text in ["nan", "inf", "-inf", "-1", "1e300", "0.00001", "-0.5", "8193", "x", ""] {
             assert!(cpus(text).unwrap_err().contains("0.01 to 8192"), "{text}");
         }
-        assert_eq!(["4", "1024"].map(pids), [Ok(4), Ok(1024)]);
+        let pids = |text: &str| Line::try_parse_from(["", &format!("--sandbox-pids={text}")]);
+        assert_eq!(["4", "1024"].map(|text| pids(text).unwrap().flags.sandbox_pids), [4, 1024]);
         for text in ["0", "3", "-1", "x"] {
-            assert!(pids(text).unwrap_err().contains("at least 4"), "{text}");
+            assert!(pids(text).unwrap_err().to_string().contains("'--sandbox-pids <COUNT>'"), "{text}");
         }
         for error in [memory("x"), tmp_size("1.5g")] {
             assert!(error.unwrap_err().contains("64Mi, 1g"));

@@ -2,7 +2,6 @@
 //! earlier FunctionConfigs. Pure functions without I/O.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 
 use porch_fn_image::Image;
 use porch_fn_runner_config::names::MANAGED_BY;
@@ -133,17 +132,11 @@ pub(super) fn generate(
 /// Returns the objects that [`generate`] has changed, with their earlier fields. The notes tell the
 /// user to delete the objects that `generate` has created.
 pub(super) fn remove(existing: &[Value], namespace: &str) -> Changes {
-    let mut changes = Changes::default();
-    let mut created = Vec::new();
-    for object in existing {
-        if is_created(object) {
-            created.push(name_of(object));
-        } else if let Some(before) = before(object) {
-            changes.objects.push(restored(object, &before));
-        }
-    }
-    let delete =
-        format!("delete the new ones: kubectl -n {namespace} delete functionconfigs {}", created.join(" "));
+    let (created, others): (Vec<_>, Vec<_>) = existing.iter().partition(|object| is_created(object));
+    let restored = others.into_iter().filter_map(|object| Some(restored(object, &before(object)?)));
+    let mut changes = Changes { objects: restored.collect(), ..Changes::default() };
+    let names = created.iter().map(|object| name_of(object)).collect::<Vec<_>>().join(" ");
+    let delete = format!("delete the new ones: kubectl -n {namespace} delete functionconfigs {names}");
     match (changes.objects.is_empty(), created.is_empty()) {
         (true, true) => {
             let text =
@@ -278,24 +271,18 @@ fn image_of(object: &Value) -> &str {
     object["spec"]["image"].as_str().unwrap_or_default()
 }
 
-// === impl Function ===
-
-impl FromStr for Function {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (prefix, name) =
-            text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
-        if name.contains([':', '@']) {
-            return Err("the change applies to all tags of a function: leave tag and digest out".to_owned());
-        }
-        Image::parse(text, CATALOG).map_err(|error| error.to_string())?;
-        if name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-.".contains(c)) {
-            let text = "no FunctionConfig can have this name: use letters, digits, - and .";
-            return Err(text.to_owned());
-        }
-        Ok(Self { name: name.to_owned(), prefix: prefix.map(str::to_owned) })
+/// Reads a function that the user names.
+pub(super) fn function(text: &str) -> Result<Function, String> {
+    let (prefix, name) =
+        text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix.to_owned()), name));
+    if name.contains([':', '@']) {
+        return Err("the change applies to all tags of a function: leave tag and digest out".to_owned());
     }
+    Image::parse(text, CATALOG).map_err(|error| error.to_string())?;
+    if name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-.".contains(c)) {
+        return Err("no FunctionConfig can have this name: use letters, digits, - and .".to_owned());
+    }
+    Ok(Function { name: name.to_owned(), prefix })
 }
 
 #[cfg(test)]

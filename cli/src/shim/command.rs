@@ -5,8 +5,7 @@
 
 use std::ffi::OsString;
 
-use crate::mounts::parse_engines;
-use crate::one_shot::{Run, RunFlags};
+use crate::one_shot::{Run, RunFlags, mounts};
 
 /// What an engine is asked. Images are as the caller writes them.
 #[derive(Debug, PartialEq)]
@@ -37,7 +36,7 @@ pub(crate) enum Verb {
 /// `run`. Without `--network`, an engine would have a network of its own, which no function gets.
 #[derive(Debug, clap::Parser)]
 #[command(name = "run", disable_help_flag = true)]
-#[command(mut_arg("mount", |mount| mount.value_parser(parse_engines)))]
+#[command(mut_arg("mount", |mount| mount.value_parser(|text: &str| mounts::parse(text, true))))]
 #[command(mut_arg("network", |network| network.alias("net")), mut_arg("user", |user| user.short('u')))]
 struct RunLine {
     #[command(flatten)]

@@ -3,11 +3,12 @@
 use std::io::PipeWriter;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::Path;
 
 use porch_fn_images::Stored;
-use porch_fn_runner::pods::local::Control;
+use porch_fn_runner::pods::local::{Control, Place};
 use porch_fn_sandbox::{Launch, Pipes, Running, Sandbox, SandboxError};
+use tempfile::{Builder, TempPath};
 use tokio::process::{Child, Command};
 use tokio::task::spawn_blocking;
 
@@ -17,27 +18,25 @@ use crate::one_shot::reached;
 pub(super) struct SandboxPod {
     running: Running,
     _stdin: PipeWriter,
-    _socket: Socket,
+    /// Removes the socket.
+    _socket: TempPath,
     /// Keeps the image's files.
     _stored: Stored,
     /// The flags of the limits that the log names already.
     reported: Vec<&'static str>,
 }
 
-/// A socket, which is removed when this is dropped.
-struct Socket(PathBuf);
-
-/// Starts a sandbox whose wrapper-server listens on `socket`. `args` are the wrapper-server's arguments,
-/// without the function's command.
+/// Starts a sandbox whose wrapper-server listens on a socket in `folder`. `args` are the
+/// wrapper-server's arguments, without the function's command.
 pub(super) async fn start(
     sandbox: Sandbox,
     stored: Stored,
-    socket: PathBuf,
+    folder: &Path,
     args: Vec<String>,
-) -> Result<(Child, SandboxPod), SandboxError> {
-    let listen = |source| SandboxError::Open { path: socket.clone(), source };
-    let listener = UnixListener::bind(&socket).map_err(listen)?;
-    let socket = Socket(socket);
+) -> Result<(Child, Place, SandboxPod), SandboxError> {
+    let listen = |source| SandboxError::Open { path: folder.to_owned(), source };
+    let socket = Builder::new().make_in(folder, |path| UnixListener::bind(path)).map_err(listen)?;
+    let (listener, socket) = socket.into_parts();
     let spawn = |source| SandboxError::Step { step: "start its process", source };
     let (launch, pipes) = Launch::new(sandbox, Some((listener, args)))?;
     let child = Command::from(launch.command().map_err(spawn)?).spawn().map_err(spawn)?;
@@ -51,8 +50,9 @@ pub(super) async fn start(
         running.started().map(|()| running)
     });
     let running = running.await.map_err(|error| spawn(error.into()))??;
+    let place = Place::Unix(socket.to_path_buf());
     let reported = Vec::new();
-    Ok((child, SandboxPod { running, _stdin: stdin, _socket: socket, _stored: stored, reported }))
+    Ok((child, place, SandboxPod { running, _stdin: stdin, _socket: socket, _stored: stored, reported }))
 }
 
 // === impl SandboxPod ===
@@ -80,12 +80,6 @@ impl Control for SandboxPod {
             None => "run the image by hand with porch-fn run to see why".to_owned(),
             Some((what, flag)) => format!("{what}: raise --sandbox-{flag}"),
         }
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -1,32 +1,33 @@
 //! The image store behind the sandboxes of `up`.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use moka::sync::Cache;
 use porch_fn_image::Image;
 use porch_fn_images::{Record, RunFolder, Store, StoreError, Stored};
 use porch_fn_pool::{ImageContent, ImageKey, Reason, Time};
 use porch_fn_registry::{Client, Images, Limiter, RegistryError};
 use porch_fn_runner::pods::IMAGE_MISSING;
-use porch_fn_runner::pods::local::{Place, Pod, Pulling, Sandboxes as SandboxesOfRunner};
+use porch_fn_runner::pods::local::{Pod, Pulling, Sandboxes as SandboxesOfRunner};
 use porch_fn_sandbox::{Inside, Limits};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tonic::async_trait;
 use wrapper_server::{Inherited, run_in_sandbox};
 
 use super::pod;
-use crate::advice::{explain, not_enforced};
 use crate::failure::Failure;
 use crate::images::client;
 use crate::images::flags::RegistryArgs;
+use crate::one_shot::advice::{explain, not_enforced};
 use crate::one_shot::{NOTHING_TO_RUN, RunFlags};
+
+/// Number of images whose turns are remembered. Callers choose the images.
+const MAX_PULLS: u64 = 1024;
 
 /// The sandboxes of one process.
 #[derive(Debug)]
@@ -38,9 +39,8 @@ pub(super) struct Sandboxes {
     registries: Arc<Images>,
     /// The wrapper-servers' sockets.
     sockets: RunFolder,
-    next_socket: AtomicU64,
     /// One pull per image at a time.
-    pulls: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
+    pulls: Cache<String, Arc<Mutex<()>>>,
     places: Limiter,
 }
 
@@ -71,11 +71,9 @@ impl SandboxesOfRunner for Sandboxes {
         let Record { resolved, pulled, .. } = &stored.image.record;
         let pulled = Time::default() + pulled.duration_since(UNIX_EPOCH).unwrap_or_default();
         let content = ImageContent { digest: resolved.as_str().into(), resolved: Some(pulled) };
-        let name = self.next_socket.fetch_add(1, Ordering::Relaxed).to_string();
-        let socket = self.sockets.short_path(&name);
-        let started = pod::start(sandbox, stored, socket.clone(), args).await;
-        let (child, control) = started.map_err(|error| Reason::new("not_started", explain(&error)))?;
-        Ok(Pod { child, place: Place::Unix(socket), content: Some(content), control: Box::new(control) })
+        let started = pod::start(sandbox, stored, &self.sockets.short_path(""), args).await;
+        let (child, place, control) = started.map_err(|error| Reason::new("not_started", explain(&error)))?;
+        Ok(Pod { child, place, content: Some(content), control: Box::new(control) })
     }
 }
 
@@ -88,8 +86,7 @@ impl Sandboxes {
         let store = args.open()?;
         let client = Arc::new(client(args)?);
         porch_fn_sandbox::take_own_cgroup();
-        let missing = not_enforced(&limits);
-        if !missing.is_empty() {
+        if let Some(missing) = not_enforced(&limits) {
             tracing::warn!("{missing}");
         }
         Ok(Self {
@@ -98,25 +95,15 @@ impl Sandboxes {
             registries: Arc::new(Images::new(Arc::clone(&client) as Arc<_>, ttl)),
             store,
             client,
-            next_socket: AtomicU64::new(0),
-            pulls: Mutex::default(),
+            pulls: Cache::new(MAX_PULLS),
             places: Limiter::for_pulls(),
         })
     }
 
     /// Returns the image. Pulls it before if it is not here or outdated.
     async fn stored(&self, image: &Image, pulling: Pulling<'_>) -> Result<Stored, StoreError> {
-        let turn = Arc::clone(self.pulls.lock().entry(image.to_string()).or_default());
-        let stored = {
-            let _turn = turn.lock().await;
-            self.stored_in_turn(image, pulling).await
-        };
-        drop(turn);
-        self.pulls.lock().retain(|_, turn| Arc::strong_count(turn) > 1);
-        stored
-    }
-
-    async fn stored_in_turn(&self, image: &Image, pulling: Pulling<'_>) -> Result<Stored, StoreError> {
+        let turn = self.pulls.get_with_by_ref(image.as_str(), Arc::default);
+        let _turn = turn.lock().await;
         let outdated = match self.find(image).await? {
             Some(stored) if !self.is_outdated(image, &stored) => return Ok(stored),
             outdated => outdated,
@@ -149,12 +136,11 @@ impl Sandboxes {
         let place = self.places.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
         let began = Instant::now();
         tracing::info!(%image, "pulling an image");
-        let pulled = self.store.pull(&self.client, image, &()).await;
+        let pulled = self.store.pull(&self.client, image, &|_| {}).await;
         place.finish(!matches!(pulled, Err(StoreError::Registry(RegistryError::Unreachable))));
         pulled?;
         tracing::info!(%image, took = ?began.elapsed(), "pulled an image");
-        let missing = || StoreError::Missing(self.store.folder().to_owned());
-        self.find(image).await?.ok_or_else(missing)
+        self.find(image).await?.ok_or(StoreError::Missing)
     }
 }
 

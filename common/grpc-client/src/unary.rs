@@ -8,10 +8,11 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, uri::PathAndQuery};
 use porch_fn_grpc::{
-    Arrived, Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes,
-    receive,
+    Arrived, Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of,
+    format_timeout, header_bytes, receive,
 };
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 use tonic::Code;
@@ -105,6 +106,15 @@ impl CallError {
             Self::TooLarge { .. } | Self::Refused(_) => Code::ResourceExhausted,
         }
     }
+}
+
+/// The headers of a request that the peer must answer within `remaining`.
+pub fn request_headers(remaining: Duration) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(6);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    format_timeout(&mut headers, remaining);
+    headers
 }
 
 /// Sends `framed` to `EvaluateFunction` and receives an answer of at most `limit` bytes. `charge`

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use porch_fn_image::Image;
 use porch_fn_registry::{Descriptor, Document, Hashed, ImageManifest, Platform, choose};
 use serde_json::json;
@@ -72,7 +73,8 @@ impl Store {
         if name.is_some() && images.len() > 1 {
             return Err(problem("it has several images, so --as cannot name them"));
         }
-        let intake = Intake { store: self, folder: &archive.folder, registry: None, progress: &() };
+        let (folder, progress) = (&archive.folder, Mutex::default());
+        let intake = Intake { store: self, folder, registry: None, watch: &|_| {}, progress };
         let mut imported = Vec::new();
         for (digest, names) in images {
             let names = match name {
@@ -100,10 +102,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Missing`], if the image is not here, and [`StoreError::Damaged`].
     pub fn export(&self, image: &Image, stream: impl Write) -> Result<(), StoreError> {
-        let missing = || StoreError::Missing(self.folder().to_owned());
-        let stored = self.find(image)?.ok_or_else(missing)?;
+        let stored = self.find(image)?.ok_or(StoreError::Missing)?;
         let digest = &stored.image.record.manifest;
-        let bytes = self.blob(digest)?.ok_or_else(missing)?;
+        let bytes = self.blob(digest)?.ok_or(StoreError::Missing)?;
         let media_type = ImageManifest::read(&bytes)?.media_type;
         let media_type = if media_type.is_empty() { MEDIA_TYPE } else { &media_type };
         let mut annotations = json!({CONTAINERD_NAME: image.as_str()});

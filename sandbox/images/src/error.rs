@@ -28,8 +28,8 @@ pub enum StoreError {
     #[error("the image needs {needs} MiB, more than --image-max-size of {limit} MiB")]
     TooLarge { needs: u64, limit: u64 },
     /// The image is not in the store.
-    #[error("the image is not in {}: run `porch-fn images pull` or `porch-fn images import`", .0.display())]
-    Missing(PathBuf),
+    #[error("the image is not here: see porch-fn images list, pull and import")]
+    Missing,
     /// Content of the store was changed.
     #[error("{} is damaged: repair the image with `porch-fn images pull` or `porch-fn images import`", .0.display())]
     Damaged(PathBuf),

@@ -32,6 +32,6 @@ pub mod unpack;
 pub use child::unpack_child;
 pub use error::StoreError;
 pub use manage::Pruned;
-pub use pull::Progress;
+pub use pull::{Progress, Watch};
 pub use run_folder::RunFolder;
 pub use store::{ImageInfo, Record, Store, Stored};

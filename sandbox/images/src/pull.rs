@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, future, stream};
+use parking_lot::Mutex;
 use porch_fn_image::Image;
 use porch_fn_registry::{Client, ImageManifest, RegistryError};
 use tempfile::NamedTempFile;
@@ -23,18 +24,21 @@ const AT_ONCE: usize = 4;
 /// Longest pull.
 const MAX_TIME: Duration = Duration::from_hours(1);
 
-/// Receives what a pull does, for people who watch it.
-pub trait Progress: Send + Sync {
-    /// The image has so many layers. All that it needs has this size, in bytes.
-    fn start(&self, _layers: usize, _bytes: u64) {}
-    /// These bytes are here.
-    fn add(&self, _bytes: u64) {}
-    /// A layer is unpacked.
-    fn unpacked(&self) {}
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Progress {
+    /// Number of layers.
+    pub layers: usize,
+    /// How many of them are unpacked.
+    pub unpacked: usize,
+    /// Size of all that the image needs, in bytes.
+    pub bytes: u64,
+    /// How many of these bytes are here.
+    pub received: u64,
 }
 
-/// Reports nothing.
-impl Progress for () {}
+/// Is called when a pull has made progress, for people who watch it.
+pub type Watch<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
 /// Where the content of an image comes from, where it goes to, and who watches.
 pub(crate) struct Intake<'a> {
@@ -43,7 +47,8 @@ pub(crate) struct Intake<'a> {
     pub(crate) folder: &'a RunFolder,
     /// Where the rest is fetched. `None`: the folder has all.
     pub(crate) registry: Option<(&'a Client, &'a Image)>,
-    pub(crate) progress: &'a dyn Progress,
+    pub(crate) watch: Watch<'a>,
+    pub(crate) progress: Mutex<Progress>,
 }
 
 // === impl Store ===
@@ -54,18 +59,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]. What is complete stays for the next attempt.
-    pub async fn pull(
-        &self,
-        client: &Client,
-        image: &Image,
-        progress: &dyn Progress,
-    ) -> Result<(), StoreError> {
+    pub async fn pull(&self, client: &Client, image: &Image, watch: Watch<'_>) -> Result<(), StoreError> {
         let pull = async {
             let folder = self.blocking(Self::run_folder).await?;
             let manifest = client.manifest(image).await?;
             let path = folder.path().join(name_of(&manifest.digest));
             fs::write(&path, &manifest.bytes).on_disk("cannot write", path)?;
-            let intake = Intake { store: self, folder: &folder, registry: Some((client, image)), progress };
+            let (registry, progress) = (Some((client, image)), Mutex::default());
+            let intake = Intake { store: self, folder: &folder, registry, watch, progress };
             let record = Record::new(manifest.resolved.to_string(), manifest.digest.to_string());
             intake.take(vec![image.clone()], record).await
         };
@@ -99,7 +100,7 @@ impl Store {
 impl Intake<'_> {
     /// Takes the image with this manifest into the store, under these names.
     pub(crate) async fn take(&self, names: Vec<Image>, record: Record) -> Result<(), StoreError> {
-        let Self { store, folder, progress, .. } = *self;
+        let Self { store, folder, .. } = *self;
         let bytes = document_in(folder.path(), &record.manifest)?;
         let bytes = bytes.ok_or_else(|| StoreError::Digest(record.manifest.clone()))?;
         let manifest = ImageManifest::read(&bytes)?;
@@ -107,7 +108,7 @@ impl Intake<'_> {
         let config = &manifest.config;
         let needs = manifest.layers.iter().fold(config.size, |sum, layer| sum.saturating_add(layer.size));
         store.check_limit(needs)?;
-        progress.start(manifest.layers.len(), needs);
+        self.report(|it| (it.layers, it.bytes) = (manifest.layers.len(), needs));
         let mut leases = vec![
             self.blob(&record.manifest, bytes.len() as u64).await?,
             self.blob(&config.digest, config.size).await?,
@@ -127,7 +128,7 @@ impl Intake<'_> {
                 leases.extend(arrived.recv().await);
                 let layers = layers.clone();
                 leases.extend(store.blocking(move |store| store.unpack(&layers, number)).await?);
-                progress.unpacked();
+                self.report(|it| it.unpacked += 1);
             }
             Ok(())
         };
@@ -142,6 +143,12 @@ impl Intake<'_> {
         store.blocking(save).await
     }
 
+    fn report(&self, change: impl FnOnce(&mut Progress)) {
+        let mut progress = self.progress.lock();
+        change(&mut progress);
+        (self.watch)(*progress);
+    }
+
     /// Takes a blob into the store, unless a registry is asked and it is here. Returns a lease.
     async fn blob(&self, digest: &str, size: u64) -> Result<File, StoreError> {
         let mut path = self.folder.path().join(name_of(digest));
@@ -151,7 +158,7 @@ impl Intake<'_> {
             let (client, image) = self.registry.ok_or_else(missing)?;
             let known = known.clone();
             if let Some(lease) = self.store.blocking(move |it| it.lease_intact(&known, size)).await? {
-                self.progress.add(size);
+                self.report(|it| it.received += size);
                 return Ok(lease);
             }
             let fetched = NamedTempFile::new_in(self.folder.path()).and_then(|file| Ok(file.keep()?));
@@ -160,7 +167,7 @@ impl Intake<'_> {
             let write = |position, bytes: &[u8]| {
                 // A few KiB, into the page cache.
                 file.write_all_at(bytes, position).on_disk("cannot write", &path)?;
-                self.progress.add(bytes.len() as u64);
+                self.report(|it| it.received += bytes.len() as u64);
                 Ok::<_, StoreError>(())
             };
             client.fetch(image, digest, size, write).await?;

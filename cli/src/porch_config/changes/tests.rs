@@ -34,7 +34,7 @@ fn object(name: &str, spec: &Value) -> Value {
 }
 
 fn functions(names: &[&str]) -> Vec<Function> {
-    names.iter().map(|name| name.parse().unwrap()).collect()
+    names.iter().map(|name| function(name).unwrap()).collect()
 }
 
 fn generated(existing: &[Value], names: &[&str]) -> Changes {
@@ -168,7 +168,7 @@ fn functions_are_named_without_tag() {
         ("", "image"),
         ("a b", "image"),
     ] {
-        let error = text.parse::<Function>().unwrap_err();
+        let error = function(text).unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
     }
 }

@@ -10,25 +10,20 @@ use rustix::io::{Errno, read, write};
 
 const BUFFER: usize = 64 << 10;
 
-/// Which side of a copy failed.
-#[derive(Debug)]
-pub(crate) enum CopyError {
-    Read(io::Error),
-    Write(io::Error),
-}
-
-/// Copies to the end.
-pub(crate) fn copy(from: &impl AsFd, to: &impl AsFd) -> Result<(), CopyError> {
+/// Copies to the end, or until nobody reads what it writes.
+pub(crate) fn copy(from: &impl AsFd, to: &impl AsFd) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
-        let length = patiently(from, PollFlags::IN, || read(from, &mut buffer)).map_err(CopyError::Read)?;
+        let length = patiently(from, PollFlags::IN, || read(from, &mut buffer))?;
         let mut rest = &buffer[..length];
         if rest.is_empty() {
             return Ok(());
         }
         while !rest.is_empty() {
-            let written = patiently(to, PollFlags::OUT, || write(to, rest)).map_err(CopyError::Write)?;
-            rest = &rest[written..];
+            match patiently(to, PollFlags::OUT, || write(to, rest)) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                written => rest = &rest[written?..],
+            }
         }
     }
 }

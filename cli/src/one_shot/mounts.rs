@@ -8,19 +8,10 @@ use porch_fn_sandbox::Mount;
 const OWN: &str = "type=bind,src=PATH,dst=PATH[,rw] or type=tmpfs,dst=PATH";
 const ENGINES: &str = "type=bind,source=PATH,target=PATH[,readonly] or type=tmpfs,target=PATH";
 
-/// Reads a mount of `porch-fn run`: a bind without `rw` is read-only, like on kpt's own command
-/// line.
-pub(crate) fn parse_own(text: &str) -> Result<Mount, String> {
-    parse(text, false)
-}
-
-/// Reads an engine's mount: a bind without `readonly` is writable. kpt and kustomize write nothing
-/// else for a writable mount.
-pub(crate) fn parse_engines(text: &str) -> Result<Mount, String> {
-    parse(text, true)
-}
-
-fn parse(text: &str, is_engines: bool) -> Result<Mount, String> {
+/// Reads a mount. In `porch-fn run`, a bind without `rw` is read-only, like on kpt's own command line.
+/// In an engine, one without `readonly` is writable: kpt and kustomize write nothing else for a
+/// writable mount.
+pub(crate) fn parse(text: &str, is_engines: bool) -> Result<Mount, String> {
     let (default_type, form) = if is_engines { ("", ENGINES) } else { ("bind", OWN) };
     let problem = |what: &str| Err(format!("{text:?}: {what}; write {form}"));
     let (mut kind, mut source, mut target, mut access) = (None, None, None, None);
@@ -64,6 +55,14 @@ mod tests {
 
     fn tmpfs(is_writable: bool) -> Mount {
         Mount { source: None, target: "/b".into(), is_writable }
+    }
+
+    fn parse_own(text: &str) -> Result<Mount, String> {
+        parse(text, false)
+    }
+
+    fn parse_engines(text: &str) -> Result<Mount, String> {
+        parse(text, true)
     }
 
     #[test]

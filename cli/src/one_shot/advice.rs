@@ -34,8 +34,8 @@ pub(crate) fn explain(error: &SandboxError) -> String {
     if error.is_refused() { format!("{error}. {}", advice()) } else { error.to_string() }
 }
 
-/// What of these limits this process cannot enforce as asked. Empty if it can enforce all.
-pub(crate) fn not_enforced(limits: &Limits) -> String {
+/// What of these limits this process cannot enforce as asked. `None`: it can enforce all.
+pub(crate) fn not_enforced(limits: &Limits) -> Option<String> {
     let enforced = enforced(limits);
     let mut missing = Vec::new();
     if limits.memory_bytes.is_some() && !enforced.contains(&"memory") {
@@ -44,10 +44,8 @@ pub(crate) fn not_enforced(limits: &Limits) -> String {
     if limits.cpus.is_some() && !enforced.contains(&"cpu") {
         missing.push("CPU is not limited");
     }
-    match &*missing.join(", and ") {
-        "" => String::new(),
-        missing => format!("without a cgroup that is delegated to this process, {missing}"),
-    }
+    let text = || format!("without a cgroup that is delegated to this process, {}", missing.join(", and "));
+    (!missing.is_empty()).then(text)
 }
 
 fn advice() -> &'static str {
