@@ -23,8 +23,7 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Corked, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, cork,
-    silence,
+    Cork, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, silence,
 };
 use porch_fn_tls::Connector;
 use tokio::time::timeout;
@@ -340,7 +339,7 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
 }
 
 async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
-    let (cork, corked) = cork(connect(&address, tls, options).await?, Side::Client);
+    let cork = Cork::new(connect(&address, tls, options).await?, Side::Client);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .max_frame_size(MAX_ANSWER_FRAME_BYTES)
@@ -349,7 +348,7 @@ async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Res
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_local_error_reset_streams(None)
         .enable_push(false)
-        .handshake(corked);
+        .handshake(cork.clone());
     let (requests, connection) = handshake.await.map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
     let (closed, status) = (CancellationToken::new(), Arc::<Status>::default());
     let span = tracing::debug_span!("connection", peer = %address);
@@ -360,7 +359,7 @@ async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Res
 
 /// Runs a connection to its end. Sets `status` before the calls on the connection learn of the end.
 async fn run(
-    mut connection: client::Connection<Corked, Outgoing>,
+    mut connection: client::Connection<Cork, Outgoing>,
     cork: Cork,
     ping: Option<(Duration, Duration)>,
     closed: CancellationToken,

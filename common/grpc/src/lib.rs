@@ -23,7 +23,7 @@ mod streams;
 mod timeout;
 
 pub use body::Body;
-pub use cork::{Cork, Corked, Flood, Side, cork};
+pub use cork::{Cork, Flood, Side};
 pub use heartbeat::silence;
 pub use incoming::Incoming;
 pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};

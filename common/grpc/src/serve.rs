@@ -31,7 +31,7 @@ use tracing::Instrument;
 
 use self::connections::Connections;
 pub use crate::cork::Stream;
-use crate::cork::{Cork, Corked, Flood, Side, cork};
+use crate::cork::{Cork, Flood, Side};
 use crate::heartbeat::silence;
 use crate::listen::Listener;
 use crate::outgoing::Outgoing;
@@ -248,11 +248,11 @@ where
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut old = pin!(OptionFuture::from(age.map(sleep)));
-    let (cork, corked) = cork(stream, Side::Server);
+    let cork = Cork::new(stream, Side::Server);
     // In a block of its own, because the task keeps room for each variable of its scope.
     let mut connection = {
         let connected = tokio::select! {
-            connected = handshake(&cork, corked, options) => connected?,
+            connected = handshake(&cork, options) => connected?,
             // A connection cannot be drained before its preface, so end it at once.
             () = drain.draining() => return Ok(()),
             () = sleep(KEEP_ALIVE) => return Ok(()),
@@ -315,9 +315,8 @@ fn log_end(error: &h2::Error) {
 /// Completes when the peer's preface has arrived.
 async fn handshake(
     cork: &Cork,
-    corked: Corked,
     Options { max_frame_bytes, max_streams, .. }: Options,
-) -> Result<Result<Connection<Corked, Outgoing>, h2::Error>, Flood> {
+) -> Result<Result<Connection<Cork, Outgoing>, h2::Error>, Flood> {
     let mut handshake = pin!(
         Builder::new()
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
@@ -328,7 +327,7 @@ async fn handshake(
             // A caller that cancels all of its calls at once is normal here, not an attack.
             .max_pending_accept_reset_streams(max_streams as usize)
             .max_local_error_reset_streams(None)
-            .handshake(corked)
+            .handshake(cork.clone())
     );
     poll_fn(|context| cork.poll(context, |context| handshake.as_mut().poll(context))).await
 }
