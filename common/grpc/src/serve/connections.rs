@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
 
 use crate::streams::Activity;
 
@@ -18,8 +17,6 @@ pub(super) struct Connections {
 #[derive(Debug)]
 struct Connection {
     activity: Arc<Activity>,
-    /// Cancelled when the connection gets its GOAWAY. It ends some seconds later at most.
-    ending: CancellationToken,
     task: AbortHandle,
 }
 
@@ -36,22 +33,22 @@ impl Connections {
             return true;
         }
         self.open.retain(|open| !open.task.is_finished());
-        let staying = self.open.iter().filter(|open| !open.ending.is_cancelled()).count();
+        let staying = self.open.iter().filter(|open| !open.activity.ending.is_cancelled()).count();
         // Those that end take some seconds more, and no more room than those that stay.
         self.open.len() < self.limit * 2 && (staying < self.limit || self.end_idle())
     }
 
     /// Closes the connection that has been idle for longest. Returns false when all are busy.
     pub(super) fn end_idle(&mut self) -> bool {
-        let staying = self.open.iter().filter(|open| !open.ending.is_cancelled() && !open.task.is_finished());
-        let idle = staying.filter_map(|open| Some((open.activity.idle_since()?, &open.ending)));
-        let Some((_, ending)) = idle.min_by_key(|(since, _)| *since) else { return false };
-        ending.cancel();
+        let staying = self.open.iter().filter(|open| !open.activity.ending.is_cancelled() && !open.task.is_finished());
+        let idle = staying.filter_map(|open| Some((open.activity.idle_since()?, &open.activity)));
+        let Some((_, activity)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        activity.ending.cancel();
         true
     }
 
-    /// Adds a connection. Its task ends the connection when `ending` is cancelled.
-    pub(super) fn push(&mut self, activity: Arc<Activity>, ending: CancellationToken, task: AbortHandle) {
-        self.open.push(Connection { activity, ending, task });
+    /// Adds a connection.
+    pub(super) fn push(&mut self, activity: Arc<Activity>, task: AbortHandle) {
+        self.open.push(Connection { activity, task });
     }
 }
