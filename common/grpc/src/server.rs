@@ -10,22 +10,21 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN, frame};
 use porch_fn_telemetry::span::{Span, Tracer};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Code;
 use tonic::body::Body as TonicBody;
 use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
 use crate::Incoming;
-use crate::body::Body;
 use crate::compression::{InflateError, inflate_apart};
 use crate::inflight::{Charge, Inflight};
 use crate::receive::{ReceiveError, receive};
-use crate::reply::Reply;
+use crate::reply::{Body, Reply};
 use crate::status::{code_of, header_bytes, set_load};
 use crate::timeout::parse_timeout;
 
@@ -170,38 +169,18 @@ impl<E: Evaluate> Server<E> {
             Ok(time) => time,
             Err(refusal) => return *refusal,
         };
-        let ends_by = Instant::now() + SMALL_TIME;
+        let read = timeout(SMALL_TIME, self.read(&head.headers, body, SMALL_MESSAGE)).await;
         let (_, message, _charge) =
-            match timeout_at(ends_by, self.read(&head.headers, body, SMALL_MESSAGE)).await {
-                Ok(Ok(read)) => read,
-                Ok(Err(reply)) => return reply.into_response(ends_by),
-                Err(_) => return refuse_body(ReceiveError::Silent(SMALL_TIME)).into_response(ends_by),
+            match read.unwrap_or_else(|_| Err(refuse_body(ReceiveError::Silent(SMALL_TIME)))) {
+                Ok(read) => read,
+                Err(reply) => return reply.into_response(Instant::now()),
             };
-        let is_stream = head.uri.path().ends_with("/Watch");
+        let is_watch = head.uri.path().ends_with("/Watch");
         // The message is inflated.
         head.headers.remove(GRPC_ENCODING);
         let request = Request::from_parts(head, TonicBody::new(Full::new(frame(message).contiguous())));
-        let answer = service.call(request);
-        let answered = match time.filter(|_| !is_stream) {
-            Some(time) => timeout_at(Instant::now() + time, answer).await,
-            None => Ok(answer.await),
-        };
-        match answered {
-            Ok(Ok(response)) if is_stream => response.map(Body::Watch),
-            Ok(Ok(response)) => {
-                let (head, body) = response.into_parts();
-                match body.collect().await {
-                    Ok(body) => {
-                        let trailers = body.trailers().cloned();
-                        let framed = Chunks::from(body.to_bytes());
-                        Response::from_parts(
-                            head,
-                            Body::message(framed, trailers, Charge::default(), ends_by),
-                        )
-                    }
-                    Err(status) => Reply::from(status).into_response(ends_by),
-                }
-            }
+        match timeout(time.unwrap_or(Duration::MAX), service.call(request)).await {
+            Ok(Ok(response)) => response.map(|body| Body::Service { body, is_watch }),
             Err(_) => *refusal(StatusCode::OK, Code::DeadlineExceeded, DEADLINE_TEXT),
         }
     }

@@ -17,9 +17,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::Body;
-use crate::body::Message;
 use crate::outgoing::Outgoing;
+use crate::reply::Body;
 
 /// How long a caller may read nothing of its answer.
 const UNREAD: Duration = Duration::from_mins(1);
@@ -64,7 +63,7 @@ async fn send(
     let (head, body) = response.into_parts();
     let head = Response::from_parts(head, ());
     match body {
-        Body::Message(Message { framed, trailers, deadline }) => {
+        Body::Message { framed, trailers, deadline } => {
             let is_last = !framed.has_remaining() && trailers.is_none();
             let mut stream = reply.send_response(head, is_last)?;
             if is_last {
@@ -73,9 +72,9 @@ async fn send(
                 deliver(&mut stream, framed, true, trailers, deadline + UNREAD).await
             }
         }
-        Body::Watch(mut body) => {
+        Body::Service { mut body, is_watch } => {
             // A connection with only health streams is idle.
-            drop(open);
+            let _open = Some(open).filter(|_| !is_watch);
             let mut stream = reply.send_response(head, false)?;
             loop {
                 let frame = tokio::select! {

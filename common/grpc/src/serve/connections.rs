@@ -40,7 +40,8 @@ impl Connections {
 
     /// Closes the connection that has been idle for longest. Returns false when all are busy.
     pub(super) fn end_idle(&mut self) -> bool {
-        let staying = self.open.iter().filter(|open| !open.activity.ending.is_cancelled() && !open.task.is_finished());
+        let staying =
+            self.open.iter().filter(|open| !open.activity.ending.is_cancelled() && !open.task.is_finished());
         let idle = staying.filter_map(|open| Some((open.activity.idle_since()?, &open.activity)));
         let Some((_, activity)) = idle.min_by_key(|(since, _)| *since) else { return false };
         activity.ending.cancel();
