@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, uri::PathAndQuery};
 use porch_fn_grpc::{
-    Arrived, Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes,
-    receive,
+    Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
 };
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 use tonic::Code;
@@ -142,13 +141,8 @@ pub async fn call(
     if head_metadata > MAX_ANSWER_METADATA_BYTES {
         return Ok(too_much_metadata(head_metadata));
     }
-    let mut answer = Charge::default();
-    let head_bytes = header_bytes(&head.headers);
-    let charged = |arrived| match arrived {
-        Arrived::Prefix(size) => charge.answer(size.saturating_add(head_bytes)).map(|charge| answer = charge),
-        Arrived::Part => Ok(()),
-    };
-    match receive(body, limit, Duration::MAX, charged).await {
+    let (mut answer, head_bytes) = (charge.answer(0)?, header_bytes(&head.headers));
+    match receive(body, limit, Duration::MAX, &mut answer).await {
         Ok(received) => {
             let mut reply = Reply {
                 headers: head.headers,
@@ -166,8 +160,9 @@ pub async fn call(
                 return Ok(too_much_metadata(bytes));
             }
             bound_message(reply.status_headers_mut());
-            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
-            reply.charge.grow(trailer_bytes)?;
+            if let Some(trailers) = &reply.trailers {
+                reply.charge.grow(head_bytes + header_bytes(trailers))?;
+            }
             Ok(reply)
         }
         Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {

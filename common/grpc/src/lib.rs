@@ -24,7 +24,7 @@ mod timeout;
 pub use cork::{Cork, Flood, Side};
 pub use heartbeat::silence;
 pub use incoming::Incoming;
-pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
+pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
 pub use outgoing::Outgoing;
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::{Body, Reply};

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use porch_fn_proto::{Chunks, FrameError, FrameReader};
 use tokio::time::timeout;
 
-use super::inflight::{Arrived, Refused};
+use super::inflight::{Charge, Refused};
 use crate::Incoming;
 
 /// The content of a body.
@@ -21,8 +21,7 @@ pub struct Received {
     pub trailers: Option<HeaderMap>,
 }
 
-/// [`receive`] calls `arrived` for the prefix, and again after each further part of at least this
-/// size, in bytes.
+/// [`receive`] records progress after each part of at least this size, in bytes.
 const PART: usize = 16 * 1024;
 
 /// Why a body was not received.
@@ -43,8 +42,8 @@ pub enum ReceiveError {
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message. Fails as soon as the prefix
-/// announces more, or when no bytes arrive for `silence`. `arrived` is called with the progress,
-/// and may refuse the message.
+/// announces more, or when no bytes arrive for `silence`. `charge` pays for the message, and may
+/// refuse it.
 ///
 /// # Errors
 /// [`ReceiveError`].
@@ -52,9 +51,9 @@ pub async fn receive(
     mut body: Incoming,
     limit: usize,
     silence: Duration,
-    mut arrived: impl FnMut(Arrived) -> Result<(), Refused>,
+    charge: &mut Charge,
 ) -> Result<Received, ReceiveError> {
-    // How many bytes `reader` held when `arrived` was last called.
+    // How many bytes `reader` held when `charge` was last told.
     let mut reported = None;
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;
@@ -63,8 +62,8 @@ pub async fn receive(
             Ok(data) => {
                 reader.push(data)?;
                 match (reader.announced(), reported) {
-                    (Some(size), None) => arrived(Arrived::Prefix(size))?,
-                    (Some(_), Some(reported)) if reader.held() >= reported + PART => arrived(Arrived::Part)?,
+                    (Some(size), None) => charge.announced(size)?,
+                    (Some(_), Some(reported)) if reader.held() >= reported + PART => charge.progressed()?,
                     _ => continue,
                 }
                 reported = Some(reader.held());

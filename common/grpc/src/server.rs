@@ -251,7 +251,7 @@ impl<E: Evaluate> Server<E> {
         let mut charge = self.options.inflight.enter(header_bytes(headers))?;
         let evicted = charge.evicted();
         let received = tokio::select! {
-            received = receive(body, limit, MAX_SILENCE, |arrived| charge.arrived(arrived)) => received.map_err(refuse_body)?,
+            received = receive(body, limit, MAX_SILENCE, &mut charge) => received.map_err(refuse_body)?,
             refused = evicted => return Err(refused.into()),
         };
         charge.received()?;
