@@ -203,7 +203,7 @@ async fn send(
     framed: &Chunks,
 ) -> Result<Response<Incoming>, CallError> {
     let message = Outgoing::new(framed.clone(), Charge::default());
-    let (response, _stream) = sender.send(request, message).await.map_err(|_| CallError::NotSent)?;
+    let response = sender.send(request, message).await.map_err(|_| CallError::NotSent)?;
     match response.await {
         Ok(response) => Ok(response.map(Incoming::from)),
         Err(error) if was_refused(&error) => {

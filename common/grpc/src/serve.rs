@@ -247,7 +247,7 @@ where
             }
         }
     };
-    let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
+    let mut silent = pin!(silence(&cork, connection.ping_pong(), Some((KEEP_ALIVE, PING_TIMEOUT))));
     let mut ending_since = None;
     loop {
         let accept = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context)));
