@@ -1,5 +1,6 @@
 //! Reads the single message of a unary call, and its trailers, from an HTTP/2 body.
 
+use std::io;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -34,11 +35,30 @@ pub enum ReceiveError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// No bytes arrived for this long.
-    #[error("no bytes of the message arrived for {0:?}")]
+    #[error(
+        "no bytes of the message arrived for {0:?}: the caller, or a proxy before it, stopped sending; retry"
+    )]
     Silent(Duration),
     /// The stream or its connection failed.
-    #[error("the body was interrupted")]
+    #[error("the request was interrupted")]
     Body(#[source] h2::Error),
+    /// The body has no bytes.
+    #[error("a unary call without a message")]
+    Empty,
+    /// The message is compressed, and its headers do not say how.
+    #[error("grpc: compressed flag set with identity or empty encoding")]
+    NoEncoding,
+    /// The message is compressed, and not by gzip.
+    #[error(
+        "grpc: the message is compressed in a way that this server does not know; it accepts gzip and identity"
+    )]
+    Encoding,
+    /// The inflated message is larger than this limit in bytes.
+    #[error("the inflated message is larger than {0} bytes")]
+    Inflated(usize),
+    /// The message cannot be inflated.
+    #[error("the message is not valid gzip: {0}")]
+    Corrupt(#[source] io::Error),
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message. Fails as soon as the prefix
