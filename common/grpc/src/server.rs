@@ -212,31 +212,23 @@ impl<E: Evaluate> Server<E> {
         deadline: Instant,
         record: &mut CallRecord<'_>,
     ) -> Reply {
-        let (framed, message, charge) = match self.read(&headers, body, self.options.max_message).await {
-            Ok(read) => read,
-            Err(error) => {
-                self.trace(&headers, record);
-                return error.into();
-            }
-        };
-        if message.is_empty() {
-            // An empty message is a router's probe, which the observer does not record.
+        let read = self.read(&headers, body, self.options.max_message).await;
+        if read.as_ref().is_ok_and(|(_, message, _)| message.is_empty()) {
+            // An empty message is a router's probe, which has no span and which the observer does not
+            // record.
             record.observer = None;
-        } else {
-            record.request = Some(message.len());
-            self.trace(&headers, record);
-            record.span.inject(&mut headers);
+        } else if let Some(tracer) = &self.options.tracer {
+            record.span = tracer.begin(&headers, record.started.elapsed());
         }
+        let (framed, message, charge) = match read {
+            Ok(read) => read,
+            Err(error) => return error.into(),
+        };
+        record.request = Some(message.len());
+        record.span.inject(&mut headers);
         let call = Call { headers, framed, message, deadline, charge, span: record.span.clone() };
         // Boxed, so that a call needs little memory until its message is complete.
         Box::pin(self.evaluator.evaluate(call)).await
-    }
-
-    /// Begins the span of a call.
-    fn trace(&self, headers: &HeaderMap, record: &mut CallRecord<'_>) {
-        if let Some(tracer) = &self.options.tracer {
-            record.span = tracer.begin(headers, record.started.elapsed());
-        }
     }
 
     /// Reads [`Call::framed`], [`Call::message`] and [`Call::charge`] of a message of at most `limit`
