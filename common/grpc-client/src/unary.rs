@@ -70,20 +70,12 @@ pub enum Lost {
 
 impl Lost {
     fn by(error: &(dyn Error + 'static)) -> Self {
-        let mut lost = Self::Stream;
-        let mut next = Some(error);
-        while let Some(error) = next {
-            let h2 = error.downcast_ref::<h2::Error>();
-            let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
-            if io.is_some_and(|io| SILENCE.contains(&io.kind())) {
-                return Self::Silence;
-            }
-            if io.is_some() || h2.is_some_and(h2::Error::is_go_away) {
-                lost = Self::Connection;
-            }
-            next = error.source();
+        let h2 = error.downcast_ref::<h2::Error>().or_else(|| error.source()?.downcast_ref());
+        match h2.map(|h2| (h2.get_io(), h2.is_go_away())) {
+            Some((Some(io), _)) if SILENCE.contains(&io.kind()) => Self::Silence,
+            Some((Some(_), _) | (None, true)) => Self::Connection,
+            _ => Self::Stream,
         }
-        lost
     }
 }
 
