@@ -138,7 +138,8 @@ pub async fn serve<H, F>(
                         Some(Err(error)) => refusals.log_tls(peer, &error),
                     }
                 };
-                open.push(activity, connections.spawn(served.instrument(span)));
+                open.push(activity);
+                connections.spawn(served.instrument(span));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
