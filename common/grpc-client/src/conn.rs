@@ -310,7 +310,7 @@ impl Service<Request<tonic::body::Body>> for Channel {
             // A body of our own message does not fail.
             let message = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
             let response = sender.send(Request::from_parts(head, ()), message.into()).await?;
-            Ok(response.await?.map(Incoming::from))
+            Ok(response.await?.map(Incoming))
         }
         .boxed()
     }

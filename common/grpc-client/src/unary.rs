@@ -197,7 +197,7 @@ async fn send(
     let message = Outgoing::new(framed.clone(), Charge::default());
     let response = sender.send(request, message).await.map_err(|_| CallError::NotSent)?;
     match response.await {
-        Ok(response) => Ok(response.map(Incoming::from)),
+        Ok(response) => Ok(response.map(Incoming)),
         Err(error) if was_refused(&error) => {
             // After a GOAWAY, the next request needs another connection.
             if error.is_go_away() {

@@ -9,13 +9,7 @@ use http_body::Frame;
 
 /// A body that arrives. It makes room for the peer's next bytes as soon as it is read.
 #[derive(Debug)]
-pub struct Incoming(RecvStream);
-
-impl From<RecvStream> for Incoming {
-    fn from(stream: RecvStream) -> Self {
-        Self(stream)
-    }
-}
+pub struct Incoming(pub RecvStream);
 
 impl http_body::Body for Incoming {
     type Data = Bytes;

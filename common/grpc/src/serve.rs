@@ -258,7 +258,7 @@ where
                 match accepted {
                     Ok(Some(Ok((request, reply)))) => {
                         // Boxed, because a spawn moves its future several times.
-                        let answer = Box::pin(handler(request.map(Incoming::from)));
+                        let answer = Box::pin(handler(request.map(Incoming)));
                         tokio::spawn(respond(answer, reply, Open::new(&activity)));
                     }
                     Ok(Some(Err(error))) => {
