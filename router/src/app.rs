@@ -11,7 +11,7 @@ use porch_fn_admin::Admin;
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_discovery::{LiveMembership, SetupError, Snapshot};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags};
-use porch_fn_grpc::listen::{ListenError, listen};
+use porch_fn_grpc::listen::{ListenError, Listener, listen};
 use porch_fn_grpc::serve;
 use porch_fn_grpc::{Hop, Inflight, MAX_REQUEST_HEADERS, Server, inflight_limit};
 use porch_fn_image::{AllowedImages, PatternError};
@@ -166,10 +166,8 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         let server = Arc::clone(&server);
         async move { server.handle(request).await }
     };
-    tasks.keep(
-        tracing::info_span!("serve"),
-        serve::serve(listener, acceptor, of_callers(&flags), handler, drain),
-    );
+    let serve = serve::serve(Listener::Tcp(listener), acceptor, of_callers(&flags), handler, drain);
+    tasks.keep(tracing::info_span!("serve"), serve);
 
     let drain_times = DrainTimes::of(&flags.server);
     let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });

@@ -17,7 +17,7 @@ use porch_fn_admin::failures::{Failures, now_ms};
 use porch_fn_admin::rpc_metrics::RpcMetrics;
 use porch_fn_admin::{Admin, JSON, Page, query_value};
 use porch_fn_flags::{EXIT_USAGE, ServerFlags, SetFlags};
-use porch_fn_grpc::listen::{ListenError, listen};
+use porch_fn_grpc::listen::{ListenError, Listener, listen};
 use porch_fn_grpc::{
     ADDED_HEADERS, Hop, Inflight, MAX_REQUEST_HEADERS, Options, Server, inflight_limit, serve,
 };
@@ -190,7 +190,7 @@ pub async fn start(flags: Flags, set: &SetFlags, shared: Option<LocalCluster>) -
         }
     };
     let listening = serve::Options::between_hops(flags.server.max_connections.get());
-    let serve = serve::serve(listener, acceptor, listening, handler, drain);
+    let serve = serve::serve(Listener::Tcp(listener), acceptor, listening, handler, drain);
     let Wiring { mut tasks, at_end, .. } = wiring;
     tasks.keep(tracing::info_span!("serve"), serve);
     match synced {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memmem;
+use porch_fn_grpc::listen::Listener;
 use porch_fn_grpc::{Call, Evaluate, Hop, Inflight, Options, Reply, Server, serve};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
@@ -59,6 +60,6 @@ pub async fn serve_echo_with(port: u16, drain: drain::Watch, gate: watch::Receiv
         async move { server.handle(request).await }
     };
     let options = serve::Options::between_hops(60_000);
-    tokio::spawn(serve::serve(listener, None, options, handler, drain));
+    tokio::spawn(serve::serve(Listener::Tcp(listener), None, options, handler, drain));
     port
 }

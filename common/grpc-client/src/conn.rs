@@ -6,7 +6,7 @@
 
 mod address;
 
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
 use std::str::FromStr;
@@ -23,8 +23,7 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Corked, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, cork,
-    silence,
+    Cork, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, silence,
 };
 use porch_fn_tls::Connector;
 use tokio::time::timeout;
@@ -32,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use tracing::Instrument;
 
-use self::address::{Address, connect};
+use self::address::connect;
 
 /// Flow-control windows for answers. A whole answer is held in memory anyway, so smaller windows
 /// would only add round trips. The connection's window holds the answers of all calls at the default
@@ -89,7 +88,9 @@ pub enum ConnectError {
 /// A peer's address and its connection, if there is one.
 #[derive(Debug)]
 pub struct Connection {
-    address: Address,
+    /// `host:port`, or the path of a Unix socket for the log.
+    address: Arc<str>,
+    unix: Option<Arc<Path>>,
     origin: Uri,
     options: Options,
     tls: Option<Connector>,
@@ -106,19 +107,11 @@ enum State {
     /// Weak, because the calls that wait for the dial own it. A dial that no call polls would time
     /// out and fail the next call.
     Dialing(WeakShared<Dial>),
-    Up(Dialed),
+    Up(Sender),
     Closed,
 }
 
-/// A connection that is up.
-#[derive(Debug, Clone)]
-struct Dialed {
-    sender: Sender,
-    /// When cancelled, the connection and its calls end.
-    closed: CancellationToken,
-}
-
-type Dial = BoxFuture<'static, Result<Dialed, ConnectError>>;
+type Dial = BoxFuture<'static, Result<Sender, ConnectError>>;
 
 impl State {
     /// The dial in progress, if any call waits for it.
@@ -137,9 +130,11 @@ pub struct Sender {
     status: Arc<Status>,
 }
 
-/// What the task of a connection has found out.
+/// What the task of a connection and its callers tell each other.
 #[derive(Debug, Default)]
 struct Status {
+    /// When cancelled, the connection and its calls end.
+    end: CancellationToken,
     /// The connection takes no more requests.
     is_closed: AtomicBool,
     /// The peer did not answer a ping.
@@ -158,16 +153,17 @@ impl Connection {
     ) -> Result<Self, AddressError> {
         let address = address.into();
         let origin = origin(if tls.is_some() { "https" } else { "http" }, &address)?;
-        let address = Address::Tcp(address);
-        Ok(Self { address, origin, options, tls, logged: Mutex::default(), state: Mutex::default() })
+        let (logged, state) = (Mutex::default(), Mutex::default());
+        Ok(Self { address, unix: None, origin, options, tls, logged, state })
     }
 
     /// A connection to a Unix socket, not dialled yet.
     pub fn unix(path: impl Into<Arc<Path>>, options: Options) -> Self {
         // The name that gRPC libraries send for Unix sockets.
         let origin = Uri::from_static("http://localhost/");
-        let address = Address::Unix(path.into());
-        Self { address, origin, options, tls: None, logged: Mutex::default(), state: Mutex::default() }
+        let (path, logged, state) = (path.into(), Mutex::default(), Mutex::default());
+        let address = path.to_string_lossy().into();
+        Self { address, unix: Some(path), origin, options, tls: None, logged, state }
     }
 
     /// A connection to `address` whose requests carry `authority`. This is for a Service that is
@@ -191,18 +187,18 @@ impl Connection {
 
     /// Whether a connection is up. It may break before the next request.
     pub fn is_up(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up(dialed) if !dialed.sender.is_closed())
+        matches!(&*self.state.lock(), State::Up(sender) if !sender.is_closed())
     }
 
     /// Whether the connection was lost and has not been dialled again.
     pub fn is_lost(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up(dialed) if dialed.sender.is_closed())
+        matches!(&*self.state.lock(), State::Up(sender) if sender.is_closed())
     }
 
     /// Ends the connection and its calls at once. It is never dialled again.
     pub fn close(&self) {
-        if let State::Up(dialed) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
-            dialed.closed.cancel();
+        if let State::Up(sender) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
+            sender.status.end.cancel();
         }
     }
 
@@ -212,12 +208,12 @@ impl Connection {
         let dialing = {
             let mut state = self.state.lock();
             match &*state {
-                State::Up(dialed) if !dialed.sender.is_closed() => return Ok(dialed.sender.clone()),
+                State::Up(sender) if !sender.is_closed() => return Ok(sender.clone()),
                 State::Closed => return Err(ConnectError::Closed),
                 State::Up(_) | State::Idle | State::Dialing(_) => {}
             }
             state.dialing().unwrap_or_else(|| {
-                let dial = dial(self.address.clone(), self.tls.clone(), self.options);
+                let dial = dial(self.address.clone(), self.unix.clone(), self.tls.clone(), self.options);
                 let dialing = timeout(self.options.connect_timeout, dial)
                     .map(|dialed| dialed.unwrap_or(Err(ConnectError::Timeout)))
                     .boxed()
@@ -230,22 +226,19 @@ impl Connection {
         let dialed = dialing.clone().await;
         let mut state = self.state.lock();
         if let State::Closed = &*state {
-            if let Ok(dialed) = &dialed {
-                dialed.closed.cancel();
-            }
             return Err(ConnectError::Closed);
         }
         // Only the current dial may change the state: this dial may be an older one.
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
-            *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));
+            *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
             drop(state);
             self.log_tls(&dialed);
         }
-        dialed.map(|dialed| dialed.sender)
+        dialed
     }
 
     /// Logs a TLS error once.
-    fn log_tls(&self, dialed: &Result<Dialed, ConnectError>) {
+    fn log_tls(&self, dialed: &Result<Sender, ConnectError>) {
         let error = match dialed {
             Err(ConnectError::Tls(error)) => Some(error.to_string()),
             Err(_) => return,
@@ -285,24 +278,15 @@ impl Sender {
         &self,
         request: Request<()>,
         message: Outgoing,
-    ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
-        let sent = self.try_send(request, message).await;
-        if sent.is_err() {
-            self.close();
-        }
-        sent
-    }
-
-    async fn try_send(
-        &self,
-        request: Request<()>,
-        message: Outgoing,
-    ) -> Result<(ResponseFuture, h2::SendStream<Outgoing>), h2::Error> {
-        let mut requests = self.requests.clone().ready().await?;
-        let (response, mut stream) = requests.send_request(request, false)?;
-        // Fails only if the stream has ended already. Then `response` has the reason.
-        let _ = stream.send_data(message, true);
-        Ok((response, stream))
+    ) -> Result<ResponseFuture, h2::Error> {
+        let sent = async {
+            let mut requests = self.requests.clone().ready().await?;
+            let (response, mut stream) = requests.send_request(request, false)?;
+            // Fails only if the stream has ended already. Then `response` has the reason.
+            let _ = stream.send_data(message, true);
+            Ok(response)
+        };
+        sent.await.inspect_err(|_| self.close())
     }
 }
 
@@ -325,8 +309,8 @@ impl Service<Request<tonic::body::Body>> for Channel {
         async move {
             // A body of our own message does not fail.
             let message = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
-            let (response, _stream) = sender.send(Request::from_parts(head, ()), message.into()).await?;
-            Ok(response.await?.map(Incoming::from))
+            let response = sender.send(Request::from_parts(head, ()), message.into()).await?;
+            Ok(response.await?.map(Incoming))
         }
         .boxed()
     }
@@ -339,8 +323,13 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
     origin.build().map_err(|_| error())
 }
 
-async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
-    let (cork, corked) = cork(connect(&address, tls, options).await?, Side::Client);
+async fn dial(
+    address: Arc<str>,
+    unix: Option<Arc<Path>>,
+    tls: Option<Connector>,
+    options: Options,
+) -> Result<Sender, ConnectError> {
+    let cork = Cork::new(connect(&address, unix, tls, options).await?, Side::Client);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .max_frame_size(MAX_ANSWER_FRAME_BYTES)
@@ -349,30 +338,23 @@ async fn dial(address: Address, tls: Option<Connector>, options: Options) -> Res
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_local_error_reset_streams(None)
         .enable_push(false)
-        .handshake(corked);
+        .handshake(cork.clone());
     let (requests, connection) = handshake.await.map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
-    let (closed, status) = (CancellationToken::new(), Arc::<Status>::default());
+    let status = Arc::<Status>::default();
     let span = tracing::debug_span!("connection", peer = %address);
     // The task ends when the last handle is dropped and all calls are done.
-    tokio::spawn(run(connection, cork, options.ping, closed.clone(), Arc::clone(&status)).instrument(span));
-    Ok(Dialed { sender: Sender { requests, status }, closed })
+    tokio::spawn(run(connection, cork, options.ping, Arc::clone(&status)).instrument(span));
+    Ok(Sender { requests, status })
 }
 
 /// Runs a connection to its end. Sets `status` before the calls on the connection learn of the end.
 async fn run(
-    mut connection: client::Connection<Corked, Outgoing>,
+    mut connection: client::Connection<Cork, Outgoing>,
     cork: Cork,
     ping: Option<(Duration, Duration)>,
-    closed: CancellationToken,
     status: Arc<Status>,
 ) {
-    let pings = connection.ping_pong();
-    let silent = async {
-        match ping {
-            Some((interval, answer)) => silence(&cork, pings, interval, answer).await,
-            None => pending().await,
-        }
-    };
+    let silent = silence(&cork, connection.ping_pong(), ping);
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
@@ -387,7 +369,7 @@ async fn run(
             tracing::debug!("connection ended: no answer to a ping");
             status.is_silent.store(true, Ordering::Release);
         }
-        () = closed.cancelled() => {}
+        () = status.end.cancelled() => {}
     }
     status.is_closed.store(true, Ordering::Release);
 }
@@ -413,7 +395,7 @@ mod tests {
         let sender = connection.sender().await.unwrap();
         let _hanging = listener.accept().await.unwrap();
         let request = Request::get(connection.origin()).body(()).unwrap();
-        let (mut call, _stream) = sender.send(request, Outgoing::default()).await.unwrap();
+        let mut call = sender.send(request, Outgoing::default()).await.unwrap();
         assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();
         timeout(OPTIONS.connect_timeout, call).await.expect("it ends").unwrap_err();

@@ -11,8 +11,8 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, uri::PathAndQuery};
 use porch_fn_grpc::{
-    Arrived, Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of,
-    format_timeout, header_bytes, receive,
+    Charge, Incoming, Outgoing, ReceiveError, Refused, Reply, bound_message, code_of, format_timeout,
+    header_bytes, receive,
 };
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 use tonic::Code;
@@ -72,20 +72,12 @@ pub enum Lost {
 
 impl Lost {
     fn by(error: &(dyn Error + 'static)) -> Self {
-        let mut lost = Self::Stream;
-        let mut next = Some(error);
-        while let Some(error) = next {
-            let h2 = error.downcast_ref::<h2::Error>();
-            let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
-            if io.is_some_and(|io| SILENCE.contains(&io.kind())) {
-                return Self::Silence;
-            }
-            if io.is_some() || h2.is_some_and(h2::Error::is_go_away) {
-                lost = Self::Connection;
-            }
-            next = error.source();
+        let h2 = error.downcast_ref::<h2::Error>().or_else(|| error.source()?.downcast_ref());
+        match h2.map(|h2| (h2.get_io(), h2.is_go_away())) {
+            Some((Some(io), _)) if SILENCE.contains(&io.kind()) => Self::Silence,
+            Some((Some(_), _) | (None, true)) => Self::Connection,
+            _ => Self::Stream,
         }
-        lost
     }
 }
 
@@ -152,13 +144,8 @@ pub async fn call(
     if head_metadata > MAX_ANSWER_METADATA_BYTES {
         return Ok(too_much_metadata(head_metadata));
     }
-    let mut answer = Charge::default();
-    let head_bytes = header_bytes(&head.headers);
-    let charged = |arrived| match arrived {
-        Arrived::Prefix(size) => charge.answer(size.saturating_add(head_bytes)).map(|charge| answer = charge),
-        Arrived::Part => Ok(()),
-    };
-    match receive(body, limit, Duration::MAX, charged).await {
+    let (mut answer, head_bytes) = (charge.answer(0)?, header_bytes(&head.headers));
+    match receive(body, limit, Duration::MAX, &mut answer).await {
         Ok(received) => {
             let mut reply = Reply {
                 headers: head.headers,
@@ -176,8 +163,9 @@ pub async fn call(
                 return Ok(too_much_metadata(bytes));
             }
             bound_message(reply.status_headers_mut());
-            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
-            reply.charge.grow(trailer_bytes)?;
+            if let Some(trailers) = &reply.trailers {
+                reply.charge.grow(head_bytes + header_bytes(trailers))?;
+            }
             Ok(reply)
         }
         Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {
@@ -218,9 +206,9 @@ async fn send(
     framed: &Chunks,
 ) -> Result<Response<Incoming>, CallError> {
     let message = Outgoing::new(framed.clone(), Charge::default());
-    let (response, _stream) = sender.send(request, message).await.map_err(|_| CallError::NotSent)?;
+    let response = sender.send(request, message).await.map_err(|_| CallError::NotSent)?;
     match response.await {
-        Ok(response) => Ok(response.map(Incoming::from)),
+        Ok(response) => Ok(response.map(Incoming)),
         Err(error) if was_refused(&error) => {
             // After a GOAWAY, the next request needs another connection.
             if error.is_go_away() {

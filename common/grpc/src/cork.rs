@@ -7,11 +7,11 @@
 //! It also is where a connection's share of the thread ends: after a [`SLICE`], other tasks run first.
 //! And it ends a peer that floods ([`Flood`]).
 
+use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
@@ -23,9 +23,9 @@ use tokio_util::io::poll_read_buf;
 use crate::frames::{Frames, Kind, PREFACE, Tally};
 
 /// A byte stream: plain TCP or TLS.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Stream for S {}
 
 /// Size of one read, in bytes. A longer payload is read directly to where it is needed.
 const READ: usize = 64 * 1024;
@@ -37,8 +37,10 @@ const FIRST_WRITE: usize = 16 * 1024;
 /// The most slices of one write. h2 passes on at most 64.
 const SLICES: usize = 65;
 
-/// The most of the peer's bytes and frames that a connection is given at one time.
-const SLICE: Slice = Slice { bytes: 1024 * 1024, frames: 256 };
+/// The most that a connection is given at one time, in bytes of the peer.
+const SLICE: usize = 1280 * 1024;
+/// A frame counts as this many bytes more, so that a slice has at most 256.
+const FRAME_WEIGHT: usize = 5 * 1024;
 /// A byte of compressed headers counts as many: it may stand for a field of 72 bytes in memory.
 const HEADERS_WEIGHT: usize = 32;
 
@@ -58,14 +60,12 @@ pub enum Side {
 )]
 pub struct Flood;
 
-/// The end of a stream that writes what the connection has left in [`Corked`].
+/// A byte stream with buffers. A connection has one handle, whose flush does nothing. The task that
+/// polls the connection has another, by which it writes what the connection has left.
 #[derive(Debug, Clone)]
 pub struct Cork(Arc<Mutex<Buffers>>);
 
-/// The end of a stream that a connection uses. Its flush does nothing.
 #[derive(Debug)]
-pub struct Corked(Arc<Mutex<Buffers>>);
-
 struct Buffers {
     stream: Box<dyn Stream>,
     /// Bytes that the connection has not taken yet. It has no memory while the connection waits.
@@ -80,52 +80,38 @@ struct Buffers {
     outgoing: Frames,
     tally: Tally,
     is_flooded: bool,
-    left: Slice,
-    /// Set from the end of a slice on, until the next one may begin.
-    rest: Option<Arc<Rest>>,
-}
-
-/// The pause of a connection after its slice, until the runtime has looked at all sockets. The
-/// connection's own calls wake it before, and that ends no pause.
-struct Rest {
-    is_over: AtomicBool,
-    connection: Waker,
-}
-
-/// What is left of a connection's slice.
-#[derive(Debug, Clone, Copy)]
-struct Slice {
-    bytes: usize,
-    frames: u32,
-}
-
-/// Splits a stream into the end for a connection and the end for the task that polls it.
-pub fn cork(stream: Box<dyn Stream>, side: Side) -> (Cork, Corked) {
-    let now = Instant::now();
-    let (incoming, outgoing) = match side {
-        Side::Server => (PREFACE, 0),
-        Side::Client => (0, PREFACE),
-    };
-    let buffers = Buffers {
-        stream,
-        unread: BytesMut::new(),
-        unwritten: BytesMut::new(),
-        error: None,
-        read_at: now,
-        incoming: Frames::new(incoming),
-        outgoing: Frames::new(outgoing),
-        tally: Tally::new(now, side == Side::Server),
-        is_flooded: false,
-        left: SLICE,
-        rest: None,
-    };
-    let buffers = Arc::new(Mutex::new(buffers));
-    (Cork(Arc::clone(&buffers)), Corked(buffers))
+    /// What is left of the slice.
+    left: usize,
+    /// The slice is over, and a task begins the next one.
+    is_resting: bool,
 }
 
 // === impl Cork ===
 
 impl Cork {
+    /// Puts buffers before `stream`.
+    pub fn new(stream: Box<dyn Stream>, side: Side) -> Self {
+        let now = Instant::now();
+        let (incoming, outgoing, headers) = match side {
+            // A client may send as many headers as it likes: each one begins or ends a call.
+            Side::Server => (PREFACE, 0, u32::MAX),
+            Side::Client => (0, PREFACE, 0),
+        };
+        Self(Arc::new(Mutex::new(Buffers {
+            stream,
+            unread: BytesMut::new(),
+            unwritten: BytesMut::new(),
+            error: None,
+            read_at: now,
+            incoming: Frames::new(incoming),
+            outgoing: Frames::new(outgoing),
+            tally: Tally::new(now, headers),
+            is_flooded: false,
+            left: SLICE,
+            is_resting: false,
+        })))
+    }
+
     /// Polls a connection, and then writes what it has left, unless it has ended or has more to do.
     ///
     /// # Errors
@@ -135,20 +121,23 @@ impl Cork {
         context: &mut Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<Result<T, Flood>> {
-        self.0.lock().end_rest();
         if let Poll::Ready(ready) = poll(context) {
             return Poll::Ready(Ok(ready));
         }
         let mut buffers = self.0.lock();
-        if !buffers.left.is_over() {
+        if buffers.left > 0 {
             buffers.left = SLICE;
-        } else if buffers.rest.is_none() {
-            // The other tasks come first, and those whose bytes have just arrived.
-            let connection = context.waker().clone();
-            let rest = Arc::new(Rest { is_over: AtomicBool::new(false), connection });
-            let waker = Waker::from(Arc::clone(&rest));
-            let _ = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
-            buffers.rest = Some(rest);
+        } else if !buffers.is_resting {
+            buffers.is_resting = true;
+            let (cork, connection) = (self.clone(), context.waker().clone());
+            // The other tasks come first, and those whose bytes have just arrived. The connection's own
+            // calls wake it before, and that begins no slice.
+            tokio::spawn(async move {
+                yield_now().await;
+                let mut buffers = cork.0.lock();
+                (buffers.left, buffers.is_resting) = (SLICE, false);
+                connection.wake();
+            });
         }
         if let Poll::Ready(Err(error)) = buffers.poll_flush(context) {
             buffers.error = Some(error);
@@ -163,45 +152,20 @@ impl Cork {
     }
 }
 
-// === impl Rest ===
-
-impl Wake for Rest {
-    fn wake(self: Arc<Self>) {
-        self.is_over.store(true, Ordering::Release);
-        self.connection.wake_by_ref();
-    }
-}
-
-// === impl Slice ===
-
-impl Slice {
-    fn is_over(self) -> bool {
-        self.bytes == 0 || self.frames == 0
-    }
-}
-
 // === impl Buffers ===
 
 impl Buffers {
-    /// Begins a slice if the pause after the last one is over.
-    fn end_rest(&mut self) {
-        if self.rest.as_ref().is_some_and(|rest| rest.is_over.load(Ordering::Acquire)) {
-            (self.left, self.rest) = (SLICE, None);
-        }
-    }
-
     /// Counts the peer's bytes up to the end of the slice. Returns how many these are.
     fn count(&mut self, bytes: &[u8]) -> usize {
         let now = self.read_at;
         let counted = self.incoming.follow(bytes, |kind, length| {
-            if kind == Kind::Headers {
-                self.left.bytes = self.left.bytes.saturating_sub(length.saturating_mul(HEADERS_WEIGHT));
-            }
-            self.left.frames = self.left.frames.saturating_sub(1);
+            let headers = if kind == Kind::Headers { length } else { 0 };
+            let weight = headers.saturating_mul(HEADERS_WEIGHT).saturating_add(FRAME_WEIGHT);
+            self.left = self.left.saturating_sub(weight);
             self.is_flooded |= self.tally.is_flooded_by(kind, now);
-            self.left.is_over() || self.is_flooded
+            self.left == 0 || self.is_flooded
         });
-        self.left.bytes = self.left.bytes.saturating_sub(counted);
+        self.left = self.left.saturating_sub(counted);
         counted
     }
 
@@ -218,7 +182,7 @@ impl Buffers {
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.is_flooded || self.left.is_over() {
+        if self.is_flooded || self.left == 0 {
             return Poll::Pending;
         }
         if self.unread.is_empty() {
@@ -297,19 +261,7 @@ impl Buffers {
     }
 }
 
-impl std::fmt::Debug for Buffers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (unread, unwritten) = (self.unread.len(), self.unwritten.len());
-        f.debug_struct("Buffers")
-            .field("unread", &unread)
-            .field("unwritten", &unwritten)
-            .finish_non_exhaustive()
-    }
-}
-
-// === impl Corked ===
-
-impl AsyncRead for Corked {
+impl AsyncRead for Cork {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -319,7 +271,7 @@ impl AsyncRead for Corked {
     }
 }
 
-impl AsyncWrite for Corked {
+impl AsyncWrite for Cork {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.0.lock().poll_write(context, &[IoSlice::new(data)])
     }
@@ -368,7 +320,8 @@ mod tests {
     async fn small_writes_of_one_poll_are_one_write() {
         // The mock accepts exactly these reads and writes.
         let mock = Builder::new().read(b"go").write(b"abc").read(b"on").write(b"d").build();
-        let (cork, mut corked) = cork(Box::new(mock), Side::Server);
+        let cork = Cork::new(Box::new(mock), Side::Server);
+        let mut corked = cork.clone();
         run(&cork, async {
             let mut buffer = [0; 2];
             corked.read_exact(&mut buffer).await.unwrap();
@@ -386,7 +339,8 @@ mod tests {
     #[tokio::test]
     async fn an_error_of_a_flush_reaches_the_connection() {
         let mock = Builder::new().write_error(io::ErrorKind::TimedOut.into()).wait(MINUTE).build();
-        let (cork, mut corked) = cork(Box::new(mock), Side::Server);
+        let cork = Cork::new(Box::new(mock), Side::Server);
+        let mut corked = cork.clone();
         let error = run(&cork, async {
             corked.write_all(b"a").await.unwrap();
             corked.read_u8().await.unwrap_err()
@@ -409,8 +363,8 @@ mod tests {
                     tokio::io::copy(&mut reader, &mut writer).await.unwrap();
                     writer.shutdown().await.unwrap();
                 };
-                let (cork, corked) = cork(Box::new(ours), Side::Server);
-                let (mut reader, mut writer) = tokio::io::split(corked);
+                let cork = Cork::new(Box::new(ours), Side::Server);
+                let (mut reader, mut writer) = tokio::io::split(cork.clone());
                 let write = async {
                     let mut rest = &sent[..];
                     for size in sizes {

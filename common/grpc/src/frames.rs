@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use bytes::Buf;
 use tokio::time::Instant;
 
 /// The bytes that a client sends before its first frame.
@@ -59,8 +60,8 @@ pub(crate) struct Tally {
     since: Instant,
     settings: u32,
     control: u32,
-    /// How many headers a server may still send to us. `None`: the peer is a client.
-    headers: Option<u32>,
+    /// How many headers the peer may still send to us.
+    headers: u32,
 }
 
 // === impl Frames ===
@@ -79,19 +80,14 @@ impl Frames {
     /// Follows the stream to the end of `bytes`, or to the header of a frame after which `count` asks
     /// to stop. Returns how many bytes these are. `count` gets the length of the frame's payload, too.
     pub(crate) fn follow(&mut self, bytes: &[u8], mut count: impl FnMut(Kind, usize) -> bool) -> usize {
-        let mut at = 0;
-        while at < bytes.len() {
-            let rest = bytes.len() - at;
-            if self.skip > 0 {
-                let step = self.skip.min(rest);
-                self.skip -= step;
-                at += step;
-                continue;
-            }
-            let step = (HEADER - self.filled).min(rest);
-            self.header[self.filled..self.filled + step].copy_from_slice(&bytes[at..at + step]);
-            self.filled += step;
-            at += step;
+        let mut rest = bytes;
+        while rest.has_remaining() {
+            let payload = self.skip.min(rest.len());
+            self.skip -= payload;
+            rest.advance(payload);
+            let part = rest.len().min(HEADER - self.filled);
+            rest.copy_to_slice(&mut self.header[self.filled..self.filled + part]);
+            self.filled += part;
             if self.filled < HEADER {
                 break;
             }
@@ -108,21 +104,22 @@ impl Frames {
                 break;
             }
         }
-        at
+        bytes.len() - rest.len()
     }
 }
 
 // === impl Tally ===
 
 impl Tally {
-    pub(crate) fn new(now: Instant, is_server: bool) -> Self {
-        Self { since: now, settings: 0, control: 0, headers: (!is_server).then_some(0) }
+    /// The peer may send as many `headers` before we send any.
+    pub(crate) fn new(now: Instant, headers: u32) -> Self {
+        Self { since: now, settings: 0, control: 0, headers }
     }
 
     /// We have sent a frame. Headers and data are progress of a call.
     pub(crate) fn sent(&mut self, kind: Kind) {
-        if let (Kind::Headers, Some(left)) = (kind, &mut self.headers) {
-            *left = left.saturating_add(HEADERS_OF_ANSWER);
+        if kind == Kind::Headers {
+            self.headers = self.headers.saturating_add(HEADERS_OF_ANSWER);
         }
         if matches!(kind, Kind::Headers | Kind::Data) {
             self.control = 0;
@@ -134,14 +131,11 @@ impl Tally {
         if now.duration_since(self.since) >= WINDOW {
             (self.since, self.settings, self.control) = (now, 0, 0);
         }
-        match (kind, &mut self.headers) {
-            (Kind::Headers, Some(0)) | (Kind::Control, _) => self.control += 1,
-            (Kind::Headers, left) => {
-                *left = left.map(|left| left - 1);
-                self.control = 0;
-            }
-            (Kind::Data, _) => self.control = 0,
-            (Kind::Settings, _) => self.settings += 1,
+        match kind {
+            Kind::Headers if self.headers > 0 => (self.headers, self.control) = (self.headers - 1, 0),
+            Kind::Headers | Kind::Control => self.control += 1,
+            Kind::Data => self.control = 0,
+            Kind::Settings => self.settings += 1,
         }
         self.settings > MAX_SETTINGS || self.control > MAX_CONTROL
     }
@@ -202,7 +196,7 @@ mod tests {
     fn only_frames_without_progress_are_a_flood() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut tally = Tally::new(start, true);
+        let mut tally = Tally::new(start, u32::MAX);
         for _ in 0..MAX_CONTROL {
             assert!(!tally.is_flooded_by(Kind::Control, after(1)));
         }
@@ -223,7 +217,7 @@ mod tests {
 
     #[test]
     fn progress_does_not_pay_for_settings() {
-        let mut tally = Tally::new(Instant::now(), true);
+        let mut tally = Tally::new(Instant::now(), u32::MAX);
         let now = Instant::now();
         for number in 0..=MAX_SETTINGS {
             tally.sent(Kind::Data);
@@ -234,7 +228,7 @@ mod tests {
     #[test]
     fn a_server_sends_headers_only_for_what_we_have_sent() {
         let now = Instant::now();
-        let mut tally = Tally::new(now, false);
+        let mut tally = Tally::new(now, 0);
         tally.sent(Kind::Headers);
         for _ in 0..HEADERS_OF_ANSWER + MAX_CONTROL {
             assert!(!tally.is_flooded_by(Kind::Headers, now));

@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cork::Cork;
 
-/// Pings the peer after each `interval` in which it has sent nothing. Completes if it then sends
-/// nothing for `answer`.
-pub async fn silence(cork: &Cork, pings: Option<PingPong>, interval: Duration, answer: Duration) {
-    let Some(mut pings) = pings else { return pending().await };
+/// Pings the peer after each interval in which it has sent nothing. Completes if it then sends nothing
+/// for the second of the `times`.
+pub async fn silence(cork: &Cork, pings: Option<PingPong>, times: Option<(Duration, Duration)>) {
+    let (Some(mut pings), Some((interval, answer))) = (pings, times) else { return pending().await };
     loop {
         let due = cork.read_at() + interval;
         if Instant::now() < due {

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::ledger::{Ledger, Place};
+use self::ledger::{Account, Ledger, Place};
 
 /// Bytes that are charged for a call in addition to its message, for headers, buffers and the task.
 /// So the limit in bytes also limits the number of calls.
@@ -67,15 +67,6 @@ pub struct Refused {
     hop: Hop,
 }
 
-/// Progress of a message that arrives.
-#[derive(Debug, Clone, Copy)]
-pub enum Arrived {
-    /// The prefix, which announces this many bytes.
-    Prefix(usize),
-    /// One more part of the message.
-    Part,
-}
-
 /// The messages that a hop holds.
 #[derive(Debug)]
 pub struct Inflight {
@@ -91,8 +82,7 @@ pub struct Charge {
     inflight: Option<Arc<Inflight>>,
     bytes: usize,
     image: Option<Arc<str>>,
-    /// The charge is for an answer.
-    answer: bool,
+    account: Account,
     /// Set while the message arrives: the call's place, and the notification that the call has lost
     /// its place. The place's bytes are not in `bytes`.
     receiving: Option<(Place, Arc<Notify>)>,
@@ -114,12 +104,6 @@ pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize,
         )),
         Some(asked) => Ok(asked),
     }
-}
-
-// === impl Why ===
-
-impl Why {
-    const ALL: [Self; 4] = [Self::Limit, Self::Share, Self::Answer, Self::Slow];
 }
 
 // === impl Refused ===
@@ -180,7 +164,7 @@ impl Inflight {
         let lost = Arc::<Notify>::default();
         let place = self.step(|ledger| ledger.enter(headers.max(CALL_OVERHEAD), Arc::clone(&lost)))?;
         let (inflight, receiving) = (Some(Arc::clone(self)), Some((place, lost)));
-        Ok(Charge { inflight, bytes: 0, image: None, answer: false, receiving })
+        Ok(Charge { inflight, bytes: 0, image: None, account: Account::Calls, receiving })
     }
 
     #[cfg(test)]
@@ -205,27 +189,32 @@ impl Charge {
     /// # Errors
     /// When the limit has no room for them.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
-        let Some(inflight) = &self.inflight else { return Ok(()) };
-        inflight.step(|ledger| {
-            if self.answer {
-                return ledger.take_answer(bytes);
-            }
-            ledger.take(bytes, self.image.as_ref(), Instant::now())
-        })?;
+        let Some(inflight) = self.inflight.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
+        let (account, image) = (self.account, self.image.as_ref());
+        inflight.step(|ledger| ledger.take(account, bytes, image, Instant::now()))?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Records progress of the message.
+    /// Charges the size that the message announces.
     ///
     /// # Errors
     /// When the limit has no room for the message, or the call has lost its place.
-    pub fn arrived(&mut self, arrived: Arrived) -> Result<(), Refused> {
+    pub fn announced(&mut self, size: usize) -> Result<(), Refused> {
+        let (Some(inflight), Some((place, _))) = (&self.inflight, &mut self.receiving) else {
+            return self.grow(size);
+        };
+        *place = inflight.step(|ledger| ledger.announce(*place, size, Instant::now()))?;
+        Ok(())
+    }
+
+    /// Records that a part of the message has arrived.
+    ///
+    /// # Errors
+    /// When the call has lost its place.
+    pub fn progressed(&mut self) -> Result<(), Refused> {
         if let (Some(inflight), Some((place, _))) = (&self.inflight, &mut self.receiving) {
-            *place = inflight.step(|ledger| match arrived {
-                Arrived::Prefix(size) => ledger.announce(*place, size, Instant::now()),
-                Arrived::Part => ledger.progress(*place, Instant::now()),
-            })?;
+            *place = inflight.step(|ledger| ledger.progress(*place, Instant::now()))?;
         }
         Ok(())
     }
@@ -256,8 +245,7 @@ impl Charge {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         if let Some(inflight) = &self.inflight {
-            let mut ledger = inflight.ledger.lock();
-            if self.answer { ledger.give_answer(bytes) } else { ledger.give(bytes, self.image.as_ref()) }
+            inflight.ledger.lock().give(self.account, bytes, self.image.as_ref());
         }
     }
 
@@ -278,7 +266,8 @@ impl Charge {
     /// When all answers together would exceed the limit.
     pub fn answer(&self, bytes: usize) -> Result<Self, Refused> {
         let inflight = self.inflight.clone();
-        let mut answer = Self { inflight, bytes: 0, image: None, answer: true, receiving: None };
+        let account = Account::Answers;
+        let mut answer = Self { inflight, bytes: 0, image: None, account, receiving: None };
         answer.grow(bytes)?;
         Ok(answer)
     }

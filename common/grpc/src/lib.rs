@@ -5,7 +5,6 @@
 //! decisions in ARCHITECTURE.md. This crate implements only the unary call. It uses tonic's `Status`
 //! and tonic's generated health service.
 
-mod body;
 mod compression;
 mod cork;
 mod frames;
@@ -22,14 +21,13 @@ mod status;
 mod streams;
 mod timeout;
 
-pub use body::Body;
-pub use cork::{Cork, Corked, Flood, Side, cork};
+pub use cork::{Cork, Flood, Side};
 pub use heartbeat::silence;
 pub use incoming::Incoming;
-pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
+pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
 pub use outgoing::Outgoing;
 pub use receive::{ReceiveError, Received, receive};
-pub use reply::Reply;
+pub use reply::{Body, Reply};
 pub use server::{Call, Evaluate, Observe, Options, Server};
 pub use status::{
     FUNCTIONS_TRAILER, LOAD_TRAILER, MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, START_TRAILER,

@@ -20,18 +20,6 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-impl From<TcpListener> for Listener {
-    fn from(listener: TcpListener) -> Self {
-        Self::Tcp(listener)
-    }
-}
-
-impl From<UnixListener> for Listener {
-    fn from(listener: UnixListener) -> Self {
-        Self::Unix(listener)
-    }
-}
-
 /// Why a port could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}; see {flag}")]

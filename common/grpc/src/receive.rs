@@ -1,5 +1,6 @@
 //! Reads the single message of a unary call, and its trailers, from an HTTP/2 body.
 
+use std::io;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -7,7 +8,7 @@ use http_body_util::BodyExt;
 use porch_fn_proto::{Chunks, FrameError, FrameReader};
 use tokio::time::timeout;
 
-use super::inflight::{Arrived, Refused};
+use super::inflight::{Charge, Refused};
 use crate::Incoming;
 
 /// The content of a body.
@@ -21,8 +22,7 @@ pub struct Received {
     pub trailers: Option<HeaderMap>,
 }
 
-/// [`receive`] calls `arrived` for the prefix, and again after each further part of at least this
-/// size, in bytes.
+/// [`receive`] records progress after each part of at least this size, in bytes.
 const PART: usize = 16 * 1024;
 
 /// Why a body was not received.
@@ -35,16 +35,35 @@ pub enum ReceiveError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// No bytes arrived for this long.
-    #[error("no bytes of the message arrived for {0:?}")]
+    #[error(
+        "no bytes of the message arrived for {0:?}: the caller, or a proxy before it, stopped sending; retry"
+    )]
     Silent(Duration),
     /// The stream or its connection failed.
-    #[error("the body was interrupted")]
+    #[error("the request was interrupted")]
     Body(#[source] h2::Error),
+    /// The body has no bytes.
+    #[error("a unary call without a message")]
+    Empty,
+    /// The message is compressed, and its headers do not say how.
+    #[error("grpc: compressed flag set with identity or empty encoding")]
+    NoEncoding,
+    /// The message is compressed, and not by gzip.
+    #[error(
+        "grpc: the message is compressed in a way that this server does not know; it accepts gzip and identity"
+    )]
+    Encoding,
+    /// The inflated message is larger than this limit in bytes.
+    #[error("the inflated message is larger than {0} bytes")]
+    Inflated(usize),
+    /// The message cannot be inflated.
+    #[error("the message is not valid gzip: {0}")]
+    Corrupt(#[source] io::Error),
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message. Fails as soon as the prefix
-/// announces more, or when no bytes arrive for `silence`. `arrived` is called with the progress,
-/// and may refuse the message.
+/// announces more, or when no bytes arrive for `silence`. `charge` pays for the message, and may
+/// refuse it.
 ///
 /// # Errors
 /// [`ReceiveError`].
@@ -52,9 +71,9 @@ pub async fn receive(
     mut body: Incoming,
     limit: usize,
     silence: Duration,
-    mut arrived: impl FnMut(Arrived) -> Result<(), Refused>,
+    charge: &mut Charge,
 ) -> Result<Received, ReceiveError> {
-    // How many bytes `reader` held when `arrived` was last called.
+    // How many bytes `reader` held when `charge` was last told.
     let mut reported = None;
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;
@@ -63,8 +82,8 @@ pub async fn receive(
             Ok(data) => {
                 reader.push(data)?;
                 match (reader.announced(), reported) {
-                    (Some(size), None) => arrived(Arrived::Prefix(size))?,
-                    (Some(_), Some(reported)) if reader.held() >= reported + PART => arrived(Arrived::Part)?,
+                    (Some(size), None) => charge.announced(size)?,
+                    (Some(_), Some(reported)) if reader.held() >= reported + PART => charge.progressed()?,
                     _ => continue,
                 }
                 reported = Some(reader.held());

@@ -5,11 +5,33 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use porch_fn_proto::{Chunks, encode_response, frame};
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Code;
 
-use super::body::Body;
 use super::inflight::{Charge, Refused};
-use super::status::{SHED_TRAILER, SHED_VALUE, code_of, cut_message};
+use super::outgoing::Outgoing;
+use super::status::{SHED_TRAILER, SHED_VALUE, code_of, set_message};
+
+/// The body of an answer.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are messages")]
+pub enum Body {
+    /// A message as slices.
+    Message {
+        /// The message with its prefix. It holds the call's [`Charge`].
+        framed: Outgoing,
+        /// Its trailers, if there are any.
+        trailers: Option<HeaderMap>,
+        /// The call's deadline.
+        deadline: Instant,
+    },
+    /// The answer of a service of tonic.
+    Service {
+        /// The messages and the trailers.
+        body: tonic::body::Body,
+        /// It may last for ever.
+        is_watch: bool,
+    },
+}
 
 /// Response headers, the framed message and trailers.
 #[derive(Debug)]
@@ -36,9 +58,7 @@ impl Reply {
     /// A failure. A message that is too long is cut.
     pub fn failed(code: Code, message: &str) -> Self {
         let mut headers = grpc_headers();
-        // `add_header` fails only on metadata that is not a valid header, and this status has no
-        // metadata.
-        let _ = Status::new(code, cut_message(message)).add_header(&mut headers);
+        set_message(&mut headers, code, message);
         Self { headers, framed: Chunks::default(), trailers: None, charge: Charge::default() }
     }
 
@@ -66,7 +86,8 @@ impl Reply {
 
     /// Converts the reply to a call with this deadline into an HTTP/2 response.
     pub fn into_response(self, deadline: Instant) -> Response<Body> {
-        let mut response = Response::new(Body::message(self.framed, self.trailers, self.charge, deadline));
+        let framed = Outgoing::new(self.framed, self.charge);
+        let mut response = Response::new(Body::Message { framed, trailers: self.trailers, deadline });
         *response.headers_mut() = self.headers;
         response
     }
@@ -76,12 +97,6 @@ impl From<Refused> for Reply {
     fn from(refused: Refused) -> Self {
         let reply = if refused.is_shed() { Self::shed } else { Self::failed };
         reply(Code::ResourceExhausted, &refused.to_string())
-    }
-}
-
-impl From<Status> for Reply {
-    fn from(status: Status) -> Self {
-        Self::failed(status.code(), status.message())
     }
 }
 

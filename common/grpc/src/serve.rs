@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::future::BoxFuture;
 use h2::Reason;
 use h2::server::{Builder, Connection};
 use http::{Request, Response};
@@ -25,13 +25,14 @@ use porch_fn_backoff::spread;
 use porch_fn_lifecycle::drain;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use self::connections::Connections;
 pub use crate::cork::Stream;
-use crate::cork::{Cork, Corked, Flood, Side, cork};
+use crate::cork::{Cork, Flood, Side};
 use crate::heartbeat::silence;
 use crate::listen::Listener;
 use crate::outgoing::Outgoing;
@@ -92,7 +93,7 @@ pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<d
 /// each connection, and returns when the last connection has finished. Without `accept`,
 /// connections are plain text. Dropping the future ends them at once.
 pub async fn serve<H, F>(
-    listener: impl Into<Listener>,
+    listener: Listener,
     accept: Option<Acceptor>,
     options: Options,
     handler: H,
@@ -101,8 +102,8 @@ pub async fn serve<H, F>(
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let listener = listener.into();
     let mut connections = JoinSet::new();
+    let stop = CancellationToken::new();
     let mut open = Connections::new(options.max_connections);
     let refusals = Arc::new(Refusals::default());
     loop {
@@ -120,29 +121,25 @@ pub async fn serve<H, F>(
                     continue;
                 }
                 let span = tracing::debug_span!("connection", %peer);
-                // The age is random, so that connections that were opened together do not end
-                // together.
-                let age = options.max_age.map(|age| spread(age, 0.9..1.1));
-                let (activity, ending) = (Activity::new(), CancellationToken::new());
-                let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
-                let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
-                let ended_here = ending.clone();
+                let activity = Activity::new(stop.child_token());
+                let (accept, handler, refusals) = (accept.clone(), handler.clone(), Arc::clone(&refusals));
+                let watched = Arc::clone(&activity);
                 let served = async move {
-                    match admit(stream, accept, drain.clone()).await {
-                        Ok(Some(stream)) => {
-                            let ended =
-                                connection(stream, options, age, watched, ended_here, handler, drain).await;
-                            if let Err(flood) = ended
+                    // A connection cannot be drained before its preface, so it ends at once.
+                    match watched.ending.run_until_cancelled(admit(stream, accept)).await {
+                        Some(Ok(Some(stream))) => {
+                            if let Err(flood) = connection(stream, options, watched, handler).await
                                 && refusals.may_log("flood".to_owned())
                             {
                                 tracing::warn!(%peer, "ended a connection: {flood}");
                             }
                         }
-                        Ok(None) => {}
-                        Err(error) => refusals.log_tls(peer, &error),
+                        Some(Ok(None)) | None => {}
+                        Some(Err(error)) => refusals.log_tls(peer, &error),
                     }
                 };
-                open.push(activity, ending, connections.spawn(served.instrument(span)));
+                open.push(activity);
+                connections.spawn(served.instrument(span));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
@@ -153,26 +150,21 @@ pub async fn serve<H, F>(
         }
     }
     drop(listener);
+    stop.cancel();
     while connections.join_next().await.is_some() {}
-}
-
-/// A new connection.
-enum Accepted {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 impl Listener {
     /// Accepts a connection. Returns its peer, which has no address if it is a Unix socket.
-    async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+    async fn accept(&self) -> io::Result<(Either<TcpStream, UnixStream>, SocketAddr)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                Ok((Accepted::Tcp(stream), peer))
+                Ok((Either::Left(stream), peer))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Accepted::Unix(stream), (Ipv4Addr::LOCALHOST, 0).into()))
+                Ok((Either::Right(stream), (Ipv4Addr::LOCALHOST, 0).into()))
             }
         }
     }
@@ -205,59 +197,50 @@ impl Refusals {
     }
 }
 
-/// Returns the connection when it is ready for HTTP/2; `None` if the peer sent nothing or the drain
-/// begins.
+/// Returns the connection when it is ready for HTTP/2; `None` if the peer sent nothing.
 async fn admit(
-    stream: Accepted,
+    stream: Either<TcpStream, UnixStream>,
     accept: Option<Acceptor>,
-    mut drain: drain::Watch,
 ) -> io::Result<Option<Box<dyn Stream>>> {
     let stream = match stream {
-        Accepted::Tcp(stream) => stream,
+        Either::Left(stream) => stream,
         // Only our own processes connect to it, and they need no TLS.
-        Accepted::Unix(stream) => return Ok(Some(Box::new(stream))),
+        Either::Right(stream) => return Ok(Some(Box::new(stream))),
     };
     // In every answer, a small frame with the trailers follows a large one. Nagle's algorithm would
     // delay the small frame.
     let _ = stream.set_nodelay(true);
     // A peer that closes without sending a byte (a TCP probe) is not counted as a TLS failure.
     let mut first = [0];
-    tokio::select! {
-        read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return Ok(None) },
-        () = drain.draining() => return Ok(None),
-        () = sleep(KEEP_ALIVE) => return Ok(None),
+    if !matches!(timeout(KEEP_ALIVE, stream.peek(&mut first)).await, Ok(Ok(1..))) {
+        return Ok(None);
     }
-    let Some(accept) = accept else { return Ok(Some(Box::new(stream))) };
-    tokio::select! {
-        accepted = accept(stream) => accepted.map(Some),
-        () = drain.draining() => Ok(None),
+    match accept {
+        Some(accept) => accept(stream).await.map(Some),
+        None => Ok(Some(Box::new(stream))),
     }
 }
 
 async fn connection<H, F>(
     stream: Box<dyn Stream>,
     options: Options,
-    age: Option<Duration>,
     activity: Arc<Activity>,
-    ending: CancellationToken,
     handler: H,
-    mut drain: drain::Watch,
 ) -> Result<(), Flood>
 where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let mut old = pin!(OptionFuture::from(age.map(sleep)));
-    let (cork, corked) = cork(stream, Side::Server);
+    // The age is random, so that connections that were opened together do not end together.
+    let age = options.max_age.map_or(Duration::MAX, |age| spread(age, 0.9..1.1));
+    let mut must_end = pin!(timeout(age, activity.ending.cancelled()));
+    let cork = Cork::new(stream, Side::Server);
     // In a block of its own, because the task keeps room for each variable of its scope.
     let mut connection = {
-        let connected = tokio::select! {
-            connected = handshake(&cork, corked, options) => connected?,
-            // A connection cannot be drained before its preface, so end it at once.
-            () = drain.draining() => return Ok(()),
-            () = sleep(KEEP_ALIVE) => return Ok(()),
-        };
-        match connected {
+        let handshake = timeout(KEEP_ALIVE, handshake(&cork, options));
+        let connected = activity.ending.run_until_cancelled(handshake).await;
+        let Some(Ok(connected)) = connected else { return Ok(()) };
+        match connected? {
             Ok(connection) => connection,
             Err(error) => {
                 log_end(&error);
@@ -265,14 +248,7 @@ where
             }
         }
     };
-    let mut silent = pin!(silence(&cork, connection.ping_pong(), KEEP_ALIVE, PING_TIMEOUT));
-    let mut must_end = pin!(async {
-        tokio::select! {
-            () = drain.draining() => (),
-            () = ending.cancelled() => (),
-            Some(()) = &mut old => (),
-        }
-    });
+    let mut silent = pin!(silence(&cork, connection.ping_pong(), Some((KEEP_ALIVE, PING_TIMEOUT))));
     let mut ending_since = None;
     loop {
         let accept = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context)));
@@ -282,7 +258,7 @@ where
                 match accepted {
                     Ok(Some(Ok((request, reply)))) => {
                         // Boxed, because a spawn moves its future several times.
-                        let answer = Box::pin(handler(request.map(Incoming::from)));
+                        let answer = Box::pin(handler(request.map(Incoming)));
                         tokio::spawn(respond(answer, reply, Open::new(&activity)));
                     }
                     Ok(Some(Err(error))) => {
@@ -298,7 +274,7 @@ where
                     }
                 }
             }
-            () = &mut must_end, if ending_since.is_none() => {
+            _ = &mut must_end, if ending_since.is_none() => {
                 connection.graceful_shutdown();
                 ending_since = Some(Instant::now());
             }
@@ -315,9 +291,8 @@ fn log_end(error: &h2::Error) {
 /// Completes when the peer's preface has arrived.
 async fn handshake(
     cork: &Cork,
-    corked: Corked,
     Options { max_frame_bytes, max_streams, .. }: Options,
-) -> Result<Result<Connection<Corked, Outgoing>, h2::Error>, Flood> {
+) -> Result<Result<Connection<Cork, Outgoing>, h2::Error>, Flood> {
     let mut handshake = pin!(
         Builder::new()
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
@@ -328,7 +303,7 @@ async fn handshake(
             // A caller that cancels all of its calls at once is normal here, not an attack.
             .max_pending_accept_reset_streams(max_streams as usize)
             .max_local_error_reset_streams(None)
-            .handshake(corked)
+            .handshake(cork.clone())
     );
     poll_fn(|context| cork.poll(context, |context| handshake.as_mut().poll(context))).await
 }

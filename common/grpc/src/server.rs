@@ -10,22 +10,21 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN, frame};
 use porch_fn_telemetry::span::{Span, Tracer};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Code;
 use tonic::body::Body as TonicBody;
 use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
 use crate::Incoming;
-use crate::body::Body;
-use crate::compression::{InflateError, inflate_apart};
+use crate::compression::inflate_apart;
 use crate::inflight::{Charge, Inflight};
 use crate::receive::{ReceiveError, receive};
-use crate::reply::Reply;
+use crate::reply::{Body, Reply};
 use crate::status::{code_of, header_bytes, set_load};
 use crate::timeout::parse_timeout;
 
@@ -170,38 +169,17 @@ impl<E: Evaluate> Server<E> {
             Ok(time) => time,
             Err(refusal) => return *refusal,
         };
-        let ends_by = Instant::now() + SMALL_TIME;
-        let (_, message, _charge) =
-            match timeout_at(ends_by, self.read(&head.headers, body, SMALL_MESSAGE)).await {
-                Ok(Ok(read)) => read,
-                Ok(Err(reply)) => return reply.into_response(ends_by),
-                Err(_) => return refuse_body(ReceiveError::Silent(SMALL_TIME)).into_response(ends_by),
-            };
-        let is_stream = head.uri.path().ends_with("/Watch");
+        let read = timeout(SMALL_TIME, self.read(&head.headers, body, SMALL_MESSAGE)).await;
+        let (_, message, _charge) = match read.unwrap_or(Err(ReceiveError::Silent(SMALL_TIME))) {
+            Ok(read) => read,
+            Err(error) => return Reply::from(error).into_response(Instant::now()),
+        };
+        let is_watch = head.uri.path().ends_with("/Watch");
         // The message is inflated.
         head.headers.remove(GRPC_ENCODING);
         let request = Request::from_parts(head, TonicBody::new(Full::new(frame(message).contiguous())));
-        let answer = service.call(request);
-        let answered = match time.filter(|_| !is_stream) {
-            Some(time) => timeout_at(Instant::now() + time, answer).await,
-            None => Ok(answer.await),
-        };
-        match answered {
-            Ok(Ok(response)) if is_stream => response.map(Body::Watch),
-            Ok(Ok(response)) => {
-                let (head, body) = response.into_parts();
-                match body.collect().await {
-                    Ok(body) => {
-                        let trailers = body.trailers().cloned();
-                        let framed = Chunks::from(body.to_bytes());
-                        Response::from_parts(
-                            head,
-                            Body::message(framed, trailers, Charge::default(), ends_by),
-                        )
-                    }
-                    Err(status) => Reply::from(status).into_response(ends_by),
-                }
-            }
+        match timeout(time.unwrap_or(Duration::MAX), service.call(request)).await {
+            Ok(Ok(response)) => response.map(|body| Body::Service { body, is_watch }),
             Err(_) => *refusal(StatusCode::OK, Code::DeadlineExceeded, DEADLINE_TEXT),
         }
     }
@@ -234,31 +212,23 @@ impl<E: Evaluate> Server<E> {
         deadline: Instant,
         record: &mut CallRecord<'_>,
     ) -> Reply {
-        let (framed, message, charge) = match self.read(&headers, body, self.options.max_message).await {
-            Ok(read) => read,
-            Err(reply) => {
-                self.trace(&headers, record);
-                return reply;
-            }
-        };
-        if message.is_empty() {
-            // An empty message is a router's probe, which the observer does not record.
+        let read = self.read(&headers, body, self.options.max_message).await;
+        if read.as_ref().is_ok_and(|(_, message, _)| message.is_empty()) {
+            // An empty message is a router's probe, which has no span and which the observer does not
+            // record.
             record.observer = None;
-        } else {
-            record.request = Some(message.len());
-            self.trace(&headers, record);
-            record.span.inject(&mut headers);
+        } else if let Some(tracer) = &self.options.tracer {
+            record.span = tracer.begin(&headers, record.started.elapsed());
         }
+        let (framed, message, charge) = match read {
+            Ok(read) => read,
+            Err(error) => return error.into(),
+        };
+        record.request = Some(message.len());
+        record.span.inject(&mut headers);
         let call = Call { headers, framed, message, deadline, charge, span: record.span.clone() };
         // Boxed, so that a call needs little memory until its message is complete.
         Box::pin(self.evaluator.evaluate(call)).await
-    }
-
-    /// Begins the span of a call.
-    fn trace(&self, headers: &HeaderMap, record: &mut CallRecord<'_>) {
-        if let Some(tracer) = &self.options.tracer {
-            record.span = tracer.begin(headers, record.started.elapsed());
-        }
     }
 
     /// Reads [`Call::framed`], [`Call::message`] and [`Call::charge`] of a message of at most `limit`
@@ -268,28 +238,25 @@ impl<E: Evaluate> Server<E> {
         headers: &HeaderMap,
         body: Incoming,
         limit: usize,
-    ) -> Result<(Chunks, Chunks, Charge), Reply> {
+    ) -> Result<(Chunks, Chunks, Charge), ReceiveError> {
         let mut charge = self.options.inflight.enter(header_bytes(headers))?;
         let evicted = charge.evicted();
         let received = tokio::select! {
-            received = receive(body, limit, MAX_SILENCE, |arrived| charge.arrived(arrived)) => received.map_err(refuse_body)?,
+            received = receive(body, limit, MAX_SILENCE, &mut charge) => received?,
             refused = evicted => return Err(refused.into()),
         };
         charge.received()?;
         if received.framed.is_empty() {
-            return Err(Reply::failed(Code::Internal, "a unary call without a message"));
+            return Err(ReceiveError::Empty);
         }
         let mut message = received.framed.slice(PREFIX_LEN..received.framed.len());
         if received.compressed {
             match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
                 Some(b"gzip") => {}
-                None | Some(b"identity") => {
-                    let text = "grpc: compressed flag set with identity or empty encoding";
-                    return Err(Reply::failed(Code::Internal, text));
-                }
-                Some(_) => return Err(unknown_encoding()),
+                None | Some(b"identity") => return Err(ReceiveError::NoEncoding),
+                Some(_) => return Err(ReceiveError::Encoding),
             }
-            (message, charge) = inflate_apart(message, limit, charge).await.map_err(refuse_inflated)?;
+            (message, charge) = inflate_apart(message, limit, charge).await?;
         }
         Ok((received.framed, message, charge))
     }
@@ -339,47 +306,36 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-fn refuse_body(error: ReceiveError) -> Reply {
-    match error {
-        ReceiveError::Frame(FrameError::TooLarge { size, limit }) => too_large(Some(size), limit),
-        ReceiveError::Frame(error) => Reply::failed(Code::Internal, &error.to_string()),
-        ReceiveError::Refused(refused) => refused.into(),
-        ReceiveError::Silent(silence) => {
-            let text = format!(
-                "no bytes of the message arrived for {silence:?}: the caller, or a proxy before it, stopped sending; retry"
-            );
-            Reply::failed(Code::DeadlineExceeded, &text)
+impl From<ReceiveError> for Reply {
+    fn from(error: ReceiveError) -> Self {
+        let code = match &error {
+            ReceiveError::Refused(refused) => return refused.clone().into(),
+            ReceiveError::Frame(FrameError::TooLarge { size, limit }) => {
+                return too_large(&size.to_string(), *limit);
+            }
+            // The size is unknown, because inflation stops at the limit.
+            ReceiveError::Inflated(limit) => return too_large("more after decompression", *limit),
+            ReceiveError::Silent(_) => Code::DeadlineExceeded,
+            // The caller has disconnected and does not receive this text.
+            ReceiveError::Body(_) => Code::Cancelled,
+            ReceiveError::Encoding => Code::Unimplemented,
+            _ => Code::Internal,
+        };
+        let mut reply = Reply::failed(code, &error.to_string());
+        if code == Code::Unimplemented {
+            let known = HeaderValue::from_static("identity,gzip");
+            reply.headers.insert("grpc-accept-encoding", known);
         }
-        // The caller has disconnected and does not receive this text.
-        ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request was interrupted"),
+        reply
     }
 }
 
-fn refuse_inflated(error: InflateError) -> Reply {
-    match error {
-        InflateError::TooLarge(limit) => too_large(None, limit),
-        InflateError::Refused(refused) => refused.into(),
-        error => Reply::failed(Code::Internal, &error.to_string()),
-    }
-}
-
-fn too_large(size: Option<usize>, limit: usize) -> Reply {
-    // The first words are grpc-go's. The inflated size is unknown, because inflation stops at the
-    // limit.
-    let size = size.map_or_else(|| "more after decompression".to_owned(), |size| size.to_string());
+fn too_large(size: &str, limit: usize) -> Reply {
+    // The first words are grpc-go's.
     let text = format!(
         "grpc: received message larger than max ({size} vs. {limit}): raise --max-request-body-size on router \
          and runners, and in Porch the flag that must agree with it: --max-request-body-size (v1.5: \
          --function-runner-grpc-max-message-size)"
     );
     Reply::failed(Code::ResourceExhausted, &text)
-}
-
-fn unknown_encoding() -> Reply {
-    let mut reply = Reply::failed(
-        Code::Unimplemented,
-        "grpc: the message is compressed in a way that this server does not know; it accepts gzip and identity",
-    );
-    reply.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip"));
-    reply
 }

@@ -15,17 +15,23 @@ use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use crate::Body;
-use crate::body::Message;
 use crate::outgoing::Outgoing;
+use crate::reply::Body;
 
 /// How long a caller may read nothing of its answer.
 const UNREAD: Duration = Duration::from_mins(1);
 
-/// The activity on a connection: how many streams it has, and when the last one ended.
+/// The activity on a connection.
 #[derive(Debug)]
-pub(crate) struct Activity(Mutex<(usize, Instant)>);
+pub(crate) struct Activity {
+    /// How many streams it has, and when the last one ended.
+    streams: Mutex<(usize, Instant)>,
+    /// Cancelled when the connection must end. It gets a GOAWAY then, and ends some seconds later if it
+    /// has no stream.
+    pub(crate) ending: CancellationToken,
+}
 
 /// A stream that counts as activity of its connection until this is dropped.
 #[derive(Debug)]
@@ -57,7 +63,7 @@ async fn send(
     let (head, body) = response.into_parts();
     let head = Response::from_parts(head, ());
     match body {
-        Body::Message(Message { framed, trailers, deadline }) => {
+        Body::Message { framed, trailers, deadline } => {
             let is_last = !framed.has_remaining() && trailers.is_none();
             let mut stream = reply.send_response(head, is_last)?;
             if is_last {
@@ -66,9 +72,9 @@ async fn send(
                 deliver(&mut stream, framed, true, trailers, deadline + UNREAD).await
             }
         }
-        Body::Watch(mut body) => {
+        Body::Service { mut body, is_watch } => {
             // A connection with only health streams is idle.
-            drop(open);
+            let _open = Some(open).filter(|_| !is_watch);
             let mut stream = reply.send_response(head, false)?;
             loop {
                 let frame = tokio::select! {
@@ -115,8 +121,8 @@ async fn deliver(
 
 impl Activity {
     /// An activity without streams.
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new((0, Instant::now()))))
+    pub(crate) fn new(ending: CancellationToken) -> Arc<Self> {
+        Arc::new(Self { streams: Mutex::new((0, Instant::now())), ending })
     }
 
     /// Completes when the connection has had no stream for `time`, counted from `since` at the
@@ -133,7 +139,7 @@ impl Activity {
 
     /// When the last stream ended; `None` if there is a stream now.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let (streams, idle_since) = *self.0.lock();
+        let (streams, idle_since) = *self.streams.lock();
         (streams == 0).then_some(idle_since)
     }
 }
@@ -142,14 +148,14 @@ impl Activity {
 
 impl Open {
     pub(crate) fn new(activity: &Arc<Activity>) -> Self {
-        activity.0.lock().0 += 1;
+        activity.streams.lock().0 += 1;
         Self(Arc::clone(activity))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut activity = self.0.0.lock();
+        let mut activity = self.0.streams.lock();
         *activity = (activity.0.saturating_sub(1), Instant::now());
     }
 }
@@ -163,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_while_it_has_no_stream() {
         let second = Duration::from_secs(1);
-        let (start, activity) = (Instant::now(), Activity::new());
+        let (start, activity) = (Instant::now(), Activity::new(CancellationToken::new()));
         assert_eq!(activity.idle_since(), Some(start));
         for seconds in [1, 2] {
             let open = Open::new(&activity);

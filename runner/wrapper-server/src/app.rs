@@ -56,7 +56,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
         Some(_) => Environment::Only(without_announcement(std::env::vars_os())),
         None => Environment::Inherit,
     };
-    Ok(serve_on(listener.into(), Some(address), environment, announcement, flags))
+    Ok(serve_on(Listener::Tcp(listener), Some(address), environment, announcement, flags))
 }
 
 fn serve_on(
@@ -182,7 +182,7 @@ async fn serve_until_stopped(log: Log, flags: &Flags, inherited: Option<Inherite
         };
         listener.set_nonblocking(true).map_err(text)?;
         let listener = UnixListener::from_std(listener).map_err(text)?;
-        Ok(serve_on(listener.into(), None, Environment::Only(environment), None, flags))
+        Ok(serve_on(Listener::Unix(listener), None, Environment::Only(environment), None, flags))
     };
     tokio::select! {
         code = porch_fn_lifecycle::run(log, started, |_: &String| ExitCode::FAILURE) => code,

@@ -138,7 +138,7 @@ pub async fn reply(
             }
             Reply::evaluated(resource_list.into(), log)
         }
-        Err(status) => status.into(),
+        Err(status) => Reply::failed(status.code(), status.message()),
     }
 }
 

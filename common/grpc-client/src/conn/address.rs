@@ -1,6 +1,5 @@
 //! Where a peer listens, and the byte stream to it: TCP, TLS or a Unix socket.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,38 +10,18 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::{ConnectError, Options};
 
-/// Where a peer listens.
-#[derive(Debug, Clone)]
-pub(super) enum Address {
-    /// `host:port`.
-    Tcp(Arc<str>),
-    /// The path of a Unix socket.
-    Unix(Arc<Path>),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => f.write_str(address),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// Connects, and completes the TLS handshake.
+/// Connects to `host:port` or to a Unix socket, and completes the TLS handshake.
 pub(super) async fn connect(
-    address: &Address,
+    address: &str,
+    unix: Option<Arc<Path>>,
     tls: Option<Connector>,
     options: Options,
 ) -> Result<Box<dyn Stream>, ConnectError> {
     let failed = |error| ConnectError::Connect(Arc::new(error));
-    let address = match address {
-        Address::Tcp(address) => address,
-        Address::Unix(path) => {
-            return Ok(Box::new(UnixStream::connect(path).await.map_err(failed)?));
-        }
-    };
-    let stream = TcpStream::connect(&**address).await.map_err(failed)?;
+    if let Some(path) = unix {
+        return Ok(Box::new(UnixStream::connect(path).await.map_err(failed)?));
+    }
+    let stream = TcpStream::connect(address).await.map_err(failed)?;
     // The connection also works without these socket options, so errors are ignored.
     let _ = stream.set_nodelay(true);
     // Other systems of the command line, such as macOS, lack this option.
@@ -53,7 +32,7 @@ pub(super) async fn connect(
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     }
     let Some(connector) = tls else { return Ok(Box::new(stream)) };
-    let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host);
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let secured = connector.connect(stream, host).await;
     Ok(Box::new(secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?))

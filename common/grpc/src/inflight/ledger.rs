@@ -7,7 +7,6 @@
 //! slowly is evicted when another call needs the room.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,15 +23,28 @@ const GRACE: Duration = Duration::from_secs(1);
 /// a unique number. The time is `None` while the call has sent only headers.
 pub(super) type Place = (Option<Instant>, u64);
 
-/// Bytes held. Calls and answers have separate accounts, each with the same limit. So calls do not
-/// cause answers to be refused, and answers do not block calls.
+/// Numbers of refusals, by [`Why`].
+pub(super) type Refusals = [u64; Why::Slow as usize + 1];
+
+/// What bytes are held for. Each account has the same limit. So calls do not cause answers to be
+/// refused, and answers do not block calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Account {
+    /// Calls that have sent only headers.
+    Waiting,
+    /// The other calls.
+    #[default]
+    Calls,
+    /// Answers.
+    Answers,
+}
+
+/// Bytes held.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     limit: usize,
-    calls: usize,
-    answers: usize,
-    /// Bytes of calls that have sent only headers; not included in `calls`.
-    waiting: usize,
+    /// By [`Account`].
+    held: [usize; Account::Answers as usize + 1],
     /// Calls whose message is not complete: their bytes, and the notification that the call has
     /// lost its place.
     pending: BTreeMap<Place, (usize, Arc<Notify>)>,
@@ -40,7 +52,7 @@ pub(super) struct Ledger {
     places: u64,
     /// Bytes of calls, by image. Images without calls are removed.
     images: HashMap<Arc<str>, usize>,
-    refused: [u64; Why::ALL.len()],
+    refused: Refusals,
 }
 
 impl Ledger {
@@ -51,24 +63,16 @@ impl Ledger {
     /// Adds a call that has sent headers of `bytes`. `lost` is notified if the call loses its
     /// place.
     pub(super) fn enter(&mut self, bytes: usize, lost: Arc<Notify>) -> Result<Place, Why> {
-        if bytes > self.limit {
-            return Err(self.refuse(Why::Limit));
-        }
-        while bytes > self.limit - self.waiting {
-            // Calls with only headers sort first. There is at least one, because `waiting` is not
-            // 0.
-            let Some((&oldest, _)) = self.pending.first_key_value() else { break };
-            self.evict(oldest);
-        }
+        self.make_room(Account::Waiting, bytes, None, Why::Limit)?;
         Ok(self.insert(None, bytes, lost))
     }
 
-    /// Records the announced size of the call's message. On success the call's bytes move from
-    /// `waiting` to `calls`. On failure they are released.
+    /// Records the announced size of the call's message. On success the call's bytes move to
+    /// [`Account::Calls`]. On failure they are released.
     pub(super) fn announce(&mut self, place: Place, size: usize, now: Instant) -> Result<Place, Why> {
         let (bytes, lost) = self.remove(place).ok_or(Why::Slow)?;
         let bytes = bytes.saturating_add(size);
-        self.make_room(bytes, now, Why::Limit)?;
+        self.make_room(Account::Calls, bytes, Some(now), Why::Limit)?;
         Ok(self.insert(Some(now + GRACE), bytes, lost))
     }
 
@@ -82,28 +86,25 @@ impl Ledger {
     /// bytes. Returns them, or `None` if the call has lost its place.
     pub(super) fn received(&mut self, place: Place) -> Option<usize> {
         let (bytes, _) = self.remove(place)?;
-        self.calls = self.calls.saturating_add(bytes);
+        self.held[Account::Calls as usize] += bytes;
         Some(bytes)
     }
 
-    /// Charges `bytes` to a call, and to `image` if the call is already assigned to one.
-    pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>, now: Instant) -> Result<(), Why> {
-        self.make_room(bytes, now, Why::Limit)?;
-        self.calls += bytes;
-        if let Some(image) = image
-            && bytes > 0
-        {
+    /// Charges `bytes` to an account, and to `image` if the call is already assigned to one.
+    pub(super) fn take(
+        &mut self,
+        account: Account,
+        bytes: usize,
+        image: Option<&Arc<str>>,
+        now: Instant,
+    ) -> Result<(), Why> {
+        let (due, why) =
+            if account == Account::Answers { (None, Why::Answer) } else { (Some(now), Why::Limit) };
+        self.make_room(account, bytes, due, why)?;
+        self.held[account as usize] += bytes;
+        if let Some(image) = image {
             *self.images.entry(Arc::clone(image)).or_default() += bytes;
         }
-        Ok(())
-    }
-
-    /// Charges `bytes` to an answer.
-    pub(super) fn take_answer(&mut self, bytes: usize) -> Result<(), Why> {
-        if bytes > self.limit.saturating_sub(self.answers) {
-            return Err(self.refuse(Why::Answer));
-        }
-        self.answers += bytes;
         Ok(())
     }
 
@@ -120,14 +121,14 @@ impl Ledger {
             return Ok(name);
         };
         let (name, held) = (Arc::clone(name), held.saturating_add(bytes));
-        self.make_room(held, now, Why::Share)?;
+        self.make_room(Account::Calls, held, Some(now), Why::Share)?;
         self.images.insert(Arc::clone(&name), held);
         Ok(name)
     }
 
-    /// Releases `bytes` of a call.
-    pub(super) fn give(&mut self, bytes: usize, image: Option<&Arc<str>>) {
-        self.calls = self.calls.saturating_sub(bytes);
+    /// Releases `bytes` of an account, and of `image`.
+    pub(super) fn give(&mut self, account: Account, bytes: usize, image: Option<&Arc<str>>) {
+        self.held[account as usize] = self.held[account as usize].saturating_sub(bytes);
         if let Some(image) = image
             && let Some(held) = self.images.get_mut(image)
         {
@@ -138,32 +139,34 @@ impl Ledger {
         }
     }
 
-    /// Releases `bytes` of an answer.
-    pub(super) fn give_answer(&mut self, bytes: usize) {
-        self.answers = self.answers.saturating_sub(bytes);
-    }
-
     /// Bytes held in all accounts.
     #[cfg(any(test, feature = "metrics"))]
     pub(super) fn held(&self) -> usize {
-        self.calls.saturating_add(self.answers).saturating_add(self.waiting)
+        self.held.iter().sum()
     }
 
-    /// Refusals so far, in the order of [`Why::ALL`].
+    /// Refusals so far.
     #[cfg(feature = "metrics")]
-    pub(super) fn refused(&self) -> [u64; Why::ALL.len()] {
+    pub(super) fn refused(&self) -> Refusals {
         self.refused
     }
 
-    /// Evicts overdue messages until `bytes` are free.
-    fn make_room(&mut self, bytes: usize, now: Instant, why: Why) -> Result<(), Why> {
-        while bytes > self.limit.saturating_sub(self.calls) {
-            let arriving = (Bound::Excluded((None, u64::MAX)), Bound::Unbounded);
-            let first = self.pending.range(arriving).next().map(|(&place, _)| place);
-            let Some(overdue) = first.filter(|place| place.0 <= Some(now)) else {
-                return Err(self.refuse(why));
-            };
-            self.evict(overdue);
+    /// Evicts calls until `bytes` are free in `account`: those that have sent only headers for another
+    /// such call, and those whose messages were due for a message.
+    fn make_room(
+        &mut self,
+        account: Account,
+        bytes: usize,
+        due: Option<Instant>,
+        why: Why,
+    ) -> Result<(), Why> {
+        let Some(room) = self.limit.checked_sub(bytes) else { return Err(self.refuse(why)) };
+        while self.held[account as usize] > room {
+            // Calls with only headers sort first. No place has the last number.
+            let first = if account == Account::Waiting { 0 } else { u64::MAX };
+            let mut evictable = self.pending.range((None, first)..=(due, u64::MAX));
+            let Some((&place, _)) = evictable.next() else { return Err(self.refuse(why)) };
+            self.evict(place);
         }
         Ok(())
     }
@@ -178,26 +181,26 @@ impl Ledger {
 
     fn insert(&mut self, due: Option<Instant>, bytes: usize, lost: Arc<Notify>) -> Place {
         self.places += 1;
-        *self.account(due) += bytes;
+        self.held[account(due) as usize] += bytes;
         self.pending.insert((due, self.places), (bytes, lost));
         (due, self.places)
     }
 
     fn remove(&mut self, place: Place) -> Option<(usize, Arc<Notify>)> {
         let (bytes, lost) = self.pending.remove(&place)?;
-        let account = self.account(place.0);
-        *account = account.saturating_sub(bytes);
+        self.give(account(place.0), bytes, None);
         Some((bytes, lost))
-    }
-
-    fn account(&mut self, due: Option<Instant>) -> &mut usize {
-        if due.is_none() { &mut self.waiting } else { &mut self.calls }
     }
 
     fn refuse(&mut self, why: Why) -> Why {
         self.refused[why as usize] += 1;
         why
     }
+}
+
+/// The account of a call whose message is not complete.
+fn account(due: Option<Instant>) -> Account {
+    if due.is_none() { Account::Waiting } else { Account::Calls }
 }
 
 #[cfg(test)]
@@ -209,8 +212,8 @@ mod tests {
 
     fn call(ledger: &mut Ledger, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
         let now = Instant::now();
-        ledger.take(bytes, None, now)?;
-        ledger.claim(image, bytes, now).inspect_err(|_| ledger.give(bytes, None))
+        ledger.take(Account::Calls, bytes, None, now)?;
+        ledger.claim(image, bytes, now).inspect_err(|_| ledger.give(Account::Calls, bytes, None))
     }
 
     /// Offers a hundred calls of ten bytes. Returns how many are accepted.
@@ -239,7 +242,7 @@ mod tests {
         // While calls of both images end and begin, each image approaches a third.
         for _ in 0..100 {
             for (image, count) in [("a", &mut a), ("b", &mut b)] {
-                ledger.give(10, Some(&Arc::from(image)));
+                ledger.give(Account::Calls, 10, Some(&Arc::from(image)));
                 *count = *count - 1 + usize::from(call(&mut ledger, image, 10).is_ok());
                 *count += usize::from(call(&mut ledger, image, 10).is_ok());
             }
@@ -266,11 +269,11 @@ mod tests {
         let third = announce(&mut ledger, 3, 390, 1000).unwrap();
         assert_eq!((ledger.held(), evicted(&calls)), (700, vec![0]));
         assert_eq!((ledger.received(silent), ledger.progress(silent, at(1001))), (None, Err(Why::Slow)));
-        assert_eq!(ledger.take(400, None, at(1998)), Err(Why::Limit));
+        assert_eq!(ledger.take(Account::Calls, 400, None, at(1998)), Err(Why::Limit));
         // Calls 1 and 3 become overdue at 1,999 ms and 2,000 ms. Call 1's message is complete before
         // that, and call 3's is not.
         assert_eq!(ledger.received(arriving), Some(300));
-        assert_eq!(ledger.take(701, None, at(5000)), Err(Why::Limit));
+        assert_eq!(ledger.take(Account::Calls, 701, None, at(5000)), Err(Why::Limit));
         assert_eq!((ledger.received(third), evicted(&calls)), (None, vec![3]));
         assert_eq!((ledger.held(), ledger.refused), (300, [3, 0, 0, 2]));
     }
@@ -281,7 +284,7 @@ mod tests {
         call(&mut ledger, "a", 100).unwrap();
         let place = ledger.enter(10, Arc::clone(&lost)).unwrap();
         ledger.announce(place, 690, start).unwrap();
-        ledger.take(150, None, start).unwrap();
+        ledger.take(Account::Calls, 150, None, start).unwrap();
         assert_eq!(ledger.claim("a", 150, start), Err(Why::Share));
         assert_eq!(ledger.claim("a", 150, start + GRACE).as_deref(), Ok("a"));
         assert_eq!((ledger.held(), evicted(&[lost])), (250, vec![0]));
@@ -292,13 +295,13 @@ mod tests {
         let (mut ledger, calls, now) = (Ledger::new(100), notifies::<12>(), Instant::now());
         let places = calls.each_ref().map(|call| ledger.enter(10, Arc::clone(call)).unwrap());
         assert_eq!(evicted(&calls), [0, 1]);
-        assert_eq!(ledger.take(100, None, now), Ok(()));
+        assert_eq!(ledger.take(Account::Calls, 100, None, now), Ok(()));
         assert_eq!((ledger.held(), ledger.received(places[1])), (200, None));
         assert_eq!(ledger.enter(101, Arc::default()), Err(Why::Limit));
         assert_eq!(ledger.announce(places[2], 0, now), Err(Why::Limit));
-        ledger.give(100, None);
+        ledger.give(Account::Calls, 100, None);
         assert_eq!(ledger.received(places[3]), Some(10));
-        ledger.give(10, None);
+        ledger.give(Account::Calls, 10, None);
         assert_eq!(ledger.held(), 80);
     }
 
@@ -317,7 +320,7 @@ mod tests {
                 let image = ["a", "b", "c", "d"][image];
                 let before = sum(&calls);
                 if answer {
-                    let taken = ledger.take_answer(bytes).is_ok();
+                    let taken = ledger.take(Account::Answers, bytes, None, Instant::now()).is_ok();
                     prop_assert_eq!(taken, answers.iter().sum::<usize>() + bytes <= LIMIT);
                     answers.extend(taken.then_some(bytes));
                 } else {
@@ -332,10 +335,10 @@ mod tests {
                 }
                 if !calls.is_empty() && which.index(3) == 0 {
                     let (name, bytes) = calls.swap_remove(which.index(calls.len()));
-                    ledger.give(bytes, Some(&name));
+                    ledger.give(Account::Calls, bytes, Some(&name));
                 }
                 if !answers.is_empty() && which.index(3) == 1 {
-                    ledger.give_answer(answers.swap_remove(which.index(answers.len())));
+                    ledger.give(Account::Answers, answers.swap_remove(which.index(answers.len())), None);
                 }
                 prop_assert_eq!(ledger.held(), sum(&calls) + answers.iter().sum::<usize>());
                 prop_assert!(ledger.held() <= 2 * LIMIT);

@@ -10,7 +10,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Inflight, Why};
+use super::Inflight;
+
+/// Values of the label `reason`, in the order of [`super::Why`].
+const REASONS: [&str; 4] = ["limit", "share", "answer", "slow"];
 
 impl Inflight {
     /// Registers the metrics of held bytes, limit and refusals in `registry`.
@@ -37,14 +40,8 @@ impl Collector for Inflight {
         let help =
             "Calls refused for bytes in flight: limit, an image's share, no room for the answer, too slow";
         let mut family = encoder.encode_descriptor("inflight_refused", help, None, MetricType::Counter)?;
-        for why in Why::ALL {
-            let reason = match why {
-                Why::Limit => "limit",
-                Why::Share => "share",
-                Why::Answer => "answer",
-                Why::Slow => "slow",
-            };
-            let counter = ConstCounter::new(refused[why as usize]);
+        for (reason, count) in REASONS.into_iter().zip(refused) {
+            let counter = ConstCounter::new(count);
             counter.encode(family.encode_family(&[("reason", reason)])?)?;
         }
         Ok(())

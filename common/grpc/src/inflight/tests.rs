@@ -32,7 +32,7 @@ fn the_limit_must_have_room_for_two_messages() {
 fn a_charge_is_released_however_it_ends() {
     let inflight = Inflight::new(LIMIT, Hop::Runner);
     let mut charge = inflight.enter(0).unwrap();
-    charge.arrived(Arrived::Prefix(100)).unwrap();
+    charge.announced(100).unwrap();
     charge.received().unwrap();
     charge.claim("a").unwrap();
     charge.claim("b").unwrap();
@@ -56,14 +56,14 @@ async fn each_refusal_has_its_text_and_maybe_the_shed_trailer() {
         charge.received().unwrap();
         charge.claim("a").unwrap();
         let mut second = inflight.enter(0).unwrap();
-        second.arrived(Arrived::Prefix(LIMIT / 2)).unwrap();
+        second.announced(LIMIT / 2).unwrap();
         second.received().unwrap();
         let share = second.claim("a").unwrap_err();
         let limit = charge.grow(LIMIT).unwrap_err();
         assert_eq!(inflight.held(), 2 * CALL_OVERHEAD + LIMIT / 2, "refused calls hold no bytes");
         let answer = charge.answer(LIMIT + 1).unwrap_err();
         let mut silent = inflight.enter(0).unwrap();
-        silent.arrived(Arrived::Prefix(CALL_OVERHEAD)).unwrap();
+        silent.announced(CALL_OVERHEAD).unwrap();
         let evicted = silent.evicted();
         tokio::time::advance(Duration::from_secs(2)).await;
         charge.grow(2 * CALL_OVERHEAD).unwrap();

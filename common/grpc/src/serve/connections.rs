@@ -3,24 +3,14 @@
 
 use std::sync::Arc;
 
-use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
-
 use crate::streams::Activity;
 
-/// The open connections, and some that have ended but are not removed yet.
+/// The open connections, and some that have ended but are not removed yet: nobody else holds their
+/// activity.
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
-    open: Vec<Connection>,
-}
-
-#[derive(Debug)]
-struct Connection {
-    activity: Arc<Activity>,
-    /// Cancelled when the connection gets its GOAWAY. It ends some seconds later at most.
-    ending: CancellationToken,
-    task: AbortHandle,
+    open: Vec<Arc<Activity>>,
 }
 
 // === impl Connections ===
@@ -35,7 +25,7 @@ impl Connections {
         if self.open.len() < self.limit {
             return true;
         }
-        self.open.retain(|open| !open.task.is_finished());
+        self.open.retain(|open| Arc::strong_count(open) > 1);
         let staying = self.open.iter().filter(|open| !open.ending.is_cancelled()).count();
         // Those that end take some seconds more, and no more room than those that stay.
         self.open.len() < self.limit * 2 && (staying < self.limit || self.end_idle())
@@ -43,15 +33,16 @@ impl Connections {
 
     /// Closes the connection that has been idle for longest. Returns false when all are busy.
     pub(super) fn end_idle(&mut self) -> bool {
-        let staying = self.open.iter().filter(|open| !open.ending.is_cancelled() && !open.task.is_finished());
-        let idle = staying.filter_map(|open| Some((open.activity.idle_since()?, &open.ending)));
-        let Some((_, ending)) = idle.min_by_key(|(since, _)| *since) else { return false };
-        ending.cancel();
+        let staying =
+            self.open.iter().filter(|open| !open.ending.is_cancelled() && Arc::strong_count(open) > 1);
+        let idle = staying.filter_map(|open| Some((open.idle_since()?, open)));
+        let Some((_, activity)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        activity.ending.cancel();
         true
     }
 
-    /// Adds a connection. Its task ends the connection when `ending` is cancelled.
-    pub(super) fn push(&mut self, activity: Arc<Activity>, ending: CancellationToken, task: AbortHandle) {
-        self.open.push(Connection { activity, ending, task });
+    /// Adds a connection.
+    pub(super) fn push(&mut self, activity: Arc<Activity>) {
+        self.open.push(activity);
     }
 }

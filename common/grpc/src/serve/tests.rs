@@ -47,7 +47,9 @@ impl Evaluate for Evaluator {
 struct TestServer {
     server: Arc<Server<Evaluator>>,
     inflight: Arc<Inflight>,
-    signal: drain::Signal,
+    /// Ends the connections without a socket.
+    stop: CancellationToken,
+    _signal: drain::Signal,
     drain: drain::Watch,
     tasks: JoinSet<()>,
 }
@@ -75,7 +77,8 @@ impl TestServer {
             tracer: None,
         };
         let server = Server::new(Arc::new(Evaluator(parts)), &Health::new(), options);
-        Self { server, inflight, signal, drain, tasks: JoinSet::new() }
+        let (stop, tasks) = (CancellationToken::new(), JoinSet::new());
+        Self { server, inflight, stop, _signal: signal, drain, tasks }
     }
 
     fn handler(
@@ -91,7 +94,7 @@ impl TestServer {
     async fn listen(&mut self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        self.tasks.spawn(serve(listener, None, OPTIONS, self.handler(), self.drain.clone()));
+        self.tasks.spawn(serve(Listener::Tcp(listener), None, OPTIONS, self.handler(), self.drain.clone()));
         address
     }
 
@@ -99,19 +102,9 @@ impl TestServer {
     /// streams accept `window` bytes of an answer.
     async fn connect(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
-        let activity = Activity::new();
-        let (handler, drain) = (self.handler(), self.drain.clone());
+        let (handler, activity) = (self.handler(), Activity::new(self.stop.child_token()));
         self.tasks.spawn(async move {
-            let _ = connection(
-                Box::new(served),
-                OPTIONS,
-                None,
-                activity,
-                CancellationToken::new(),
-                handler,
-                drain,
-            )
-            .await;
+            let _ = connection(Box::new(served), OPTIONS, activity, handler).await;
         });
         handshake(stream, window).await
     }
@@ -252,7 +245,7 @@ async fn a_small_answer_that_is_not_read_delays_a_drain_for_no_longer_than_that(
     let (mut sender, mut connection) = server.connect(1).await;
     let answer = call(&mut sender).await;
     let began = Instant::now();
-    server.signal.drain();
+    server.stop.cancel();
     connection.join_next().await.unwrap().unwrap();
     assert!(began.elapsed().as_secs() <= 70, "{:?}", began.elapsed());
     drop(answer);
@@ -281,18 +274,9 @@ async fn an_answer_that_is_read_slowly_arrives() {
 async fn flood(frame: &[u8], count: usize) -> Option<u32> {
     let mut server = TestServer::new();
     let (mut stream, served) = duplex(1 << 20);
-    let (handler, drain) = (server.handler(), server.drain.clone());
+    let (handler, activity) = (server.handler(), Activity::new(CancellationToken::new()));
     server.tasks.spawn(async move {
-        let _ = connection(
-            Box::new(served),
-            OPTIONS,
-            None,
-            Activity::new(),
-            CancellationToken::new(),
-            handler,
-            drain,
-        )
-        .await;
+        let _ = connection(Box::new(served), OPTIONS, activity, handler).await;
     });
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
