@@ -51,7 +51,8 @@ impl Inside {
     fn spawn(&self) -> io::Result<Child> {
         let variables = self.env.iter().filter_map(|variable| variable.split_once('='));
         let mut programs = self.candidates();
-        programs.retain(|program| !fs::metadata(program).is_err_and(|it| it.kind() == io::ErrorKind::NotFound));
+        programs
+            .retain(|program| !fs::metadata(program).is_err_and(|it| it.kind() == io::ErrorKind::NotFound));
         // Like a shell: a name that is not executable counts only if there is no other.
         let is_executable = |program: &&String| {
             fs::metadata(program).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)

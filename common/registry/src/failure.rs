@@ -44,7 +44,10 @@ fn of_tls(error: &Tls) -> RegistryError {
         // The first byte is no TLS record type. A plain HTTP server answers "HTTP/1.1 400".
         Tls::InvalidMessage(InvalidMessage::InvalidContentType) => RegistryError::PlainHttp,
         Tls::InvalidCertificate(
-            Wrong::Expired | Wrong::ExpiredContext { .. } | Wrong::NotValidYet | Wrong::NotValidYetContext { .. },
+            Wrong::Expired
+            | Wrong::ExpiredContext { .. }
+            | Wrong::NotValidYet
+            | Wrong::NotValidYetContext { .. },
         ) => RegistryError::CertificateTime,
         Tls::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
             RegistryError::CertificateName

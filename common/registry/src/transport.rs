@@ -197,7 +197,9 @@ fn pause_before_repeat(sent: &reqwest::Result<Response>, pause: Duration) -> Opt
             Some(asked.map_or(pause, Duration::from_secs)).filter(|pause| *pause <= MAX_PAUSE)
         }
         // The registry probably closed a reused connection before it answered.
-        Err(error) if error.is_request() && !error.is_connect() && !error.is_timeout() => Some(Duration::ZERO),
+        Err(error) if error.is_request() && !error.is_connect() && !error.is_timeout() => {
+            Some(Duration::ZERO)
+        }
         _ => None,
     }
 }

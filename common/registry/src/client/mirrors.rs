@@ -91,9 +91,8 @@ mod tests {
 
     #[test]
     fn a_mirror_has_the_images_below_its_path() {
-        let mirrors =
-            ["ghcr.io=https://mirror.example.com", "docker.io=http://harbor.example.com:8080/hub/"]
-                .map(|text| Mirror::parse(text).unwrap());
+        let mirrors = ["ghcr.io=https://mirror.example.com", "docker.io=http://harbor.example.com:8080/hub/"]
+            .map(|text| Mirror::parse(text).unwrap());
         let digest = format!("sha256:{}", "a".repeat(64));
         for (image, expected) in [
             ("ghcr.io/kptdev/f:v1", Some("mirror.example.com:443/kptdev/f:v1".to_owned())),

@@ -98,7 +98,8 @@ impl<'a> Session<'a> {
     async fn send_by_scheme(&mut self, query: Query<'_>) -> Result<Response, RegistryError> {
         let url = self.url(query.path)?;
         if self.challenge.is_none() && !matches!(self.credential, Ok(None)) {
-            let response = self.http.send(self.http.any.request(Method::GET, self.url("/v2/")?), None).await?;
+            let response =
+                self.http.send(self.http.any.request(Method::GET, self.url("/v2/")?), None).await?;
             let is_own = response.url().origin() == self.base.origin();
             let challenge = self.challenge_of(&response).filter(|_| is_own);
             self.remember(challenge.unwrap_or(Challenge::Open));
@@ -223,9 +224,7 @@ impl<'a> Session<'a> {
             realm.query_pairs_mut().extend_pairs(pairs);
             let request = self.http.any.request(Method::GET, realm);
             match &self.credential {
-                Ok(Some(Credential::Basic { user, password })) => {
-                    request.basic_auth(user, Some(password))
-                }
+                Ok(Some(Credential::Basic { user, password })) => request.basic_auth(user, Some(password)),
                 _ => request,
             }
         };
@@ -267,7 +266,9 @@ fn is_private(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
         Ok(IpAddr::V6(address)) => address.is_loopback(),
-        Err(_) => host == "localhost" || host.ends_with(".localhost") || host.ends_with(".local"),
+        Err(_) => {
+            host == "localhost" || matches!(host.rsplit_once('.'), Some((_, "local" | "localhost")))
+        }
     }
 }
 

@@ -71,8 +71,7 @@ fn the_best_entry_of_an_index_is_chosen() {
         (&[], "linux/amd64", None),
         (&["linux/s390x", "linux/ppc64le"], "linux/ppc64le", Some(1)),
     ] {
-        let expected = expected
-            .ok_or(RegistryError::Platform(Platform::parse(platform).unwrap()));
+        let expected = expected.ok_or(RegistryError::Platform(Platform::parse(platform).unwrap()));
         assert_eq!(chosen(platforms, platform), expected, "{platforms:?} {platform}");
     }
     assert_eq!(

@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Credentials, Options, Platform, RegistryError, Roots,
-    roots,
+    Client, CredentialFile, CredentialSource, Credentials, Options, Platform, RegistryError, Roots, roots,
 };
 use serde_json::{Value, json};
 
