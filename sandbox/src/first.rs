@@ -38,7 +38,6 @@ const MASKED: &str = "acpi interrupts kcore keys latency_stats sched_debug scsi 
 /// Those that change something of the machine.
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
-const NONE: Option<&str> = None;
 const INERT: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 
 /// The program's own server. It gets the socket where it listens, its arguments, and the sandbox's
@@ -89,7 +88,7 @@ fn enter(order: &Order) -> Result<Inside, SandboxError> {
     let null = open_device("null", 1, 3).map_err(step("use /dev/null"))?;
     let root = open(Path::new(ROOT))?;
     let place = folder_of(&root, "proc")?;
-    mount(Some("proc"), &*path_of(&place), Some("proc"), INERT, NONE).map_err(step("mount /proc"))?;
+    mount(Some("proc"), &*path_of(&place), Some("proc"), INERT, None::<&str>).map_err(step("mount /proc"))?;
     let proc = folder_of(&root, "proc")?;
     mask(&proc, &null).map_err(step("mask files of /proc"))?;
     setsid().map_err(step("have a session of its own"))?;

@@ -67,12 +67,11 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<(T
     if received.bytes < size_of_val(&length) || length > MAX_ORDER {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let mut descriptors = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
+    let descriptors = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let descriptors = descriptors.flatten().collect();
     let mut order = Vec::new();
     socket.take(length).read_to_end(&mut order)?;
     Ok((serde_json::from_slice(&order)?, descriptors))

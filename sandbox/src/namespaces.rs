@@ -13,8 +13,6 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use crate::error::step;
 use crate::{SandboxError, UNPRIVILEGED};
 
-const NONE: Option<&str> = None;
-
 /// Whether this process is root and may become [`UNPRIVILEGED`]. Who is root of a user namespace
 /// without that user, as with `unshare -r`, counts as an ordinary user.
 pub fn is_root() -> bool {
@@ -44,7 +42,7 @@ pub fn enter(more: CloneFlags) -> Result<(), SandboxError> {
             .and_then(|()| map("gid_map", format!("0 {gid} 1")))
             .map_err(step("map its user"))?;
     }
-    mount(NONE, "/", NONE, MsFlags::MS_PRIVATE | MsFlags::MS_REC, NONE).map_err(step("make mounts private"))
+    mount::<str, str, str, str>(None, "/", None, MsFlags::MS_PRIVATE | MsFlags::MS_REC, None).map_err(step("make mounts private"))
 }
 
 /// Changes from root to the user and group [`UNPRIVILEGED`], for good.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::SandboxError;
+use crate::{SandboxError, UNPRIVILEGED};
 
 /// The user of a sandbox's processes.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,6 @@ pub(crate) struct User {
 
 /// Without USER, as with kpt.
 const NOBODY: &str = "nobody";
-const NOBODY_ID: u32 = crate::UNPRIVILEGED;
 
 /// Reads `user`, `uid`, `user:group` or `uid:gid`, with the image's `/etc/passwd` and `/etc/group`.
 pub(crate) fn resolve(text: &str, passwd: &str, group: &str) -> Result<User, SandboxError> {
@@ -33,14 +32,14 @@ pub(crate) fn resolve(text: &str, passwd: &str, group: &str) -> Result<User, San
     let id = |index| field(index).and_then(|id| id.parse::<u32>().ok());
     let uid = match number.or_else(|| id(2)) {
         Some(uid) => uid,
-        None if user == NOBODY => NOBODY_ID,
+        None if user == NOBODY => UNPRIVILEGED,
         None => return Err(SandboxError::User { kind: "user", name: user.to_owned(), file: "/etc/passwd" }),
     };
     let gid = match given_group.filter(|group| !group.is_empty()) {
         Some(name) => group_id(name, group)?,
         // Docker's default for a number without an entry is the group root. Nobody's group is as
         // good here, and says more.
-        None => id(3).unwrap_or(if user == NOBODY { NOBODY_ID } else { 0 }),
+        None => id(3).unwrap_or(if user == NOBODY { UNPRIVILEGED } else { 0 }),
     };
     let home = field(5).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned();
     Ok(User { uid, gid, home })

@@ -87,10 +87,8 @@ fn parse_all(text: &str) -> Option<Vec<Comparison>> {
         let operator = OPERATORS.into_iter().find(|operator| rest.starts_with(operator))?;
         let (operand, after) = split_word(rest[operator.len()..].trim_ascii());
         rest = after.trim_ascii();
-        let range = rest
-            .strip_prefix('-')
-            .filter(|upper| operator.is_empty() && upper.starts_with(|c: char| c.is_ascii_whitespace()));
-        if let Some(upper) = range {
+        let range = rest.strip_prefix('-').filter(|upper| upper.trim_ascii_start() != *upper);
+        if let ("", Some(upper)) = (operator, range) {
             let (upper, after) = split_word(upper.trim_ascii());
             all.push(Comparison::new(">=", operand)?);
             all.push(Comparison::new("<=", upper)?);

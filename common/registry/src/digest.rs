@@ -41,11 +41,8 @@ impl<R: Read> Hashed<R> {
 
     fn digest(self) -> String {
         let name = if *self.context.algorithm() == SHA512 { "sha512:" } else { "sha256:" };
-        self.context
-            .finish()
-            .as_ref()
-            .iter()
-            .fold(name.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+        let digest = self.context.finish();
+        digest.as_ref().iter().fold(name.to_owned(), |text, byte| text + &format!("{byte:02x}"))
     }
 }
 

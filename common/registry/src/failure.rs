@@ -8,9 +8,6 @@ use rustls::{CertificateError as Wrong, Error as Tls, InvalidMessage};
 
 use crate::RegistryError;
 
-/// Longest chain of causes that is inspected.
-const MAX_CAUSES: usize = 16;
-
 /// A redirect or realm leads to an internal address, so it is not requested.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -69,5 +66,5 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
             None => error.source(),
         }
     };
-    std::iter::successors(Some(error), next).take(MAX_CAUSES)
+    std::iter::successors(Some(error), next)
 }

@@ -192,11 +192,7 @@ fn modified<R: Read>(entry: &mut Entry<'_, R>) -> Result<Timespec, UnpackError> 
                 let value = attribute.value().unwrap_or_default();
                 let (seconds, fraction) = value.split_once('.').unwrap_or((value, ""));
                 time.tv_sec = seconds.parse().unwrap_or(time.tv_sec);
-                time.tv_nsec = format!("{fraction:0<9}")
-                    .get(..9)
-                    .and_then(|it| it.parse::<u32>().ok())
-                    .unwrap_or(0)
-                    .into();
+                time.tv_nsec = format!("{fraction:0<9.9}").parse::<u32>().unwrap_or(0).into();
             }
             _ => {}
         }

@@ -187,18 +187,24 @@ impl<'a> Session<'a> {
 
     /// Adds the credentials that the registry demands to the request.
     async fn authorize(&mut self, request: RequestBuilder) -> Result<RequestBuilder, RegistryError> {
-        Ok(match (&self.challenge, &self.credential) {
-            (Some(Challenge::Bearer(challenge)), _) => {
+        Ok(match &self.challenge {
+            Some(Challenge::Bearer(challenge)) => {
                 if self.token.is_none() {
                     self.token = Some(self.fetch_token(challenge).await?);
                 }
                 request.bearer_auth(self.token.as_deref().unwrap_or_default())
             }
-            (Some(_), Ok(Some(Credential::Basic { user, password }))) => {
-                request.basic_auth(user, Some(password))
-            }
-            _ => request,
+            Some(_) => self.with_password(request),
+            None => request,
         })
+    }
+
+    /// Adds the user and password, if there are any.
+    fn with_password(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.credential {
+            Ok(Some(Credential::Basic { user, password })) => request.basic_auth(user, Some(password)),
+            _ => request,
+        }
     }
 
     /// # Errors
@@ -223,10 +229,7 @@ impl<'a> Session<'a> {
         } else {
             realm.query_pairs_mut().extend_pairs(pairs);
             let request = self.http.any.request(Method::GET, realm);
-            match &self.credential {
-                Ok(Some(Credential::Basic { user, password })) => request.basic_auth(user, Some(password)),
-                _ => request,
-            }
+            self.with_password(request)
         };
         let response = self.http.send(request, Some(challenge.registry)).await?;
         match response.status() {
@@ -266,7 +269,9 @@ fn is_private(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
         Ok(IpAddr::V6(address)) => address.is_loopback(),
-        Err(_) => host == "localhost" || host.ends_with(".localhost") || host.ends_with(".local"),
+        Err(_) => {
+            host == "localhost" || matches!(host.rsplit_once('.'), Some((_, "local" | "localhost")))
+        }
     }
 }
 

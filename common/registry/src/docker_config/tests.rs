@@ -102,8 +102,8 @@ fn an_entry_is_read_in_each_of_its_forms() {
     ] {
         let config = parse(&json!({"auths": {"r.example.com": entry}})).unwrap();
         let found = match config.lookup(&image("r.example.com/x")) {
-            Some(Credential::Basic { user, password }) => format!("basic {user} {}", password),
-            Some(Credential::Identity { token }) => format!("identity {}", token),
+            Some(Credential::Basic { user, password }) => format!("basic {user} {password}"),
+            Some(Credential::Identity { token }) => format!("identity {token}"),
             None => String::new(),
         };
         assert_eq!(found, expected, "{entry}");
