@@ -2,6 +2,7 @@
 //! exit code are the function's.
 
 pub(crate) mod advice;
+pub(crate) mod engine;
 pub(crate) mod mounts;
 mod streams;
 
@@ -18,12 +19,12 @@ use porch_fn_images::{StoreError, Stored};
 use porch_fn_sandbox::{Exceeded, Launch, Limits, Mount, Pipes, Sandbox};
 
 use self::advice::{explain, not_enforced};
+use self::engine::{FAILED, report_missing};
 use self::streams::{copy, takes_more};
 use crate::failure::Failure;
 use crate::images::flags::SandboxFlags;
 use crate::images::{self, StoreArgs, log_causes, of_image};
 use crate::output::note;
-use crate::shim::engine::{FAILED, report_missing};
 
 const NAME: &str = "porch-fn run";
 pub(crate) const NOTHING_TO_RUN: &str = "the image has neither ENTRYPOINT nor CMD: add one to it";

@@ -6,8 +6,7 @@ use std::io::Write as _;
 use clap::ValueEnum;
 use porch_fn_text::cut;
 use serde_json::Value;
-
-use crate::failure::Failure;
+use serde_saphyr::SerializeError;
 
 /// Maximum length of a table cell, in bytes.
 const MAX_CELL: usize = 200;
@@ -46,11 +45,9 @@ pub(crate) fn note(text: impl Display) {
 }
 
 /// Formats YAML documents.
-pub(crate) fn yaml(documents: &[Value]) -> Result<String, Failure> {
+pub(crate) fn yaml(documents: &[Value]) -> Result<String, SerializeError> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    let yaml = serde_saphyr::to_string_multiple_with_options(documents, options);
-    let yaml =
-        yaml.map_err(|error| Failure::new(format!("the output cannot be written as YAML: {error}")))?;
+    let yaml = serde_saphyr::to_string_multiple_with_options(documents, options)?;
     Ok(format!("{}\n", yaml.trim_end()))
 }
 

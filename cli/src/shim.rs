@@ -3,7 +3,6 @@
 
 mod answer;
 mod command;
-pub(crate) mod engine;
 
 use std::env;
 use std::ffi::OsString;
@@ -15,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use self::answer::answer;
-use self::engine::{DOCKER, ENGINES, FAILED, NERDCTL};
 use crate::failure::Failure;
 use crate::images::flags::user_folder;
+use crate::one_shot::engine::{DOCKER, ENGINES, FAILED, NERDCTL};
 use crate::output::{note, show};
 
 /// The variables by which kpt chooses its container engine. Older versions read the second.

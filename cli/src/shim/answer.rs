@@ -8,9 +8,9 @@ use porch_fn_image::Image;
 use porch_fn_images::{Store, StoreError};
 
 use super::command::{Asked, Verb, parse};
-use super::engine::report_missing;
 use crate::failure::Failure;
 use crate::images::{details, pull};
+use crate::one_shot::engine::report_missing;
 use crate::one_shot::{RunArgs, Settings, run_as};
 use crate::output::show;
 
