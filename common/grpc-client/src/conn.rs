@@ -6,7 +6,6 @@
 
 mod address;
 
-use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
 use std::str::FromStr;
@@ -23,7 +22,7 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, silence,
+    Cork, Ended, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, silence,
 };
 use porch_fn_tls::Connector;
 use tokio::time::timeout;
@@ -329,7 +328,7 @@ async fn dial(
     tls: Option<Connector>,
     options: Options,
 ) -> Result<Sender, ConnectError> {
-    let cork = Cork::new(connect(&address, unix, tls, options).await?, Side::Client);
+    let cork = Cork::client(connect(&address, unix, tls, options).await?);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .max_frame_size(MAX_ANSWER_FRAME_BYTES)
@@ -358,13 +357,11 @@ async fn run(
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
-        ended = poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context))) => {
-            match ended {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "connection ended"),
-                Err(flood) => tracing::warn!("connection ended: {flood}"),
-            }
-        }
+        ended = cork.drive(|context| connection.as_mut().poll(context)) => match ended {
+            Ok(()) => {}
+            Err(flood @ Ended::Flood) => tracing::warn!("connection ended: {flood}"),
+            Err(error) => tracing::debug!(%error, "connection ended"),
+        },
         () = silent => {
             tracing::debug!("connection ended: no answer to a ping");
             status.is_silent.store(true, Ordering::Release);
