@@ -199,7 +199,7 @@ impl Buffers {
             }
             let had = buffer.filled().len();
             // Only what is inside of a frame is passed on before it is counted.
-            let payload = self.incoming.until_header();
+            let payload = self.incoming.skip;
             let read = if buffer.remaining().min(payload) >= READ {
                 pin!((&mut self.stream).take(payload as u64)).poll_read(context, buffer)
             } else {
@@ -210,9 +210,7 @@ impl Buffers {
                 self.unread = BytesMut::new();
                 return read;
             }
-            if buffer.filled().len() > had || !self.unread.is_empty() {
-                self.read_at = Instant::now();
-            }
+            self.read_at = Instant::now();
             self.count(&buffer.filled()[had..]);
         }
         let unread = std::mem::take(&mut self.unread);

@@ -104,7 +104,7 @@ pub async fn serve<H, F>(
 {
     let mut connections = JoinSet::new();
     let stop = CancellationToken::new();
-    let mut open = Connections::new(options.max_connections);
+    let mut connected = Connections { limit: options.max_connections, open: Vec::new() };
     let refusals = Arc::new(Refusals::default());
     loop {
         let accepted = tokio::select! {
@@ -114,7 +114,7 @@ pub async fn serve<H, F>(
         };
         match accepted {
             Ok((stream, peer)) => {
-                if !open.make_room() {
+                if !connected.make_room() {
                     if refusals.may_log("busy".to_owned()) {
                         tracing::warn!(%peer, "refused a connection: all --max-connections connections have calls");
                     }
@@ -138,13 +138,13 @@ pub async fn serve<H, F>(
                         Some(Err(error)) => refusals.log_tls(peer, &error),
                     }
                 };
-                open.push(activity);
+                connected.open.push(activity);
                 connections.spawn(served.instrument(span));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 // Most likely no file descriptors are left, so close the idle connections.
-                open.end_idle();
+                connected.end_idle();
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -158,10 +158,7 @@ impl Listener {
     /// Accepts a connection. Returns its peer, which has no address if it is a Unix socket.
     async fn accept(&self) -> io::Result<(Either<TcpStream, UnixStream>, SocketAddr)> {
         match self {
-            Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Either::Left(stream), peer))
-            }
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| (Either::Left(stream), peer)),
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Either::Right(stream), (Ipv4Addr::LOCALHOST, 0).into()))
