@@ -78,7 +78,7 @@ impl Metrics {
     pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>, per_function: usize) -> Self {
         let client = RpcMetrics::new(registry, "rpc_client");
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
-        inflight.register(registry);
+        registry.register_collector(Box::new(Arc::clone(inflight)));
         let metrics = Self {
             calls: add(registry, "calls", "Calls answered, by gRPC code"),
             calls_by_code: ByCode::default(),

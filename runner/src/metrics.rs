@@ -125,7 +125,7 @@ impl Metrics {
     pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>, per_function: usize) -> Self {
         let client = RpcMetrics::new(registry, "rpc_client");
         let r = registry.sub_registry_with_prefix("porch_fn_runner");
-        inflight.register(r);
+        r.register_collector(Box::new(Arc::clone(inflight)));
         let metrics = Self {
             calls: add(r, "calls", "Calls answered, by runtime and gRPC code"),
             seconds: seconds(r, "call", "Time from request to answer, by runtime"),

@@ -6,7 +6,6 @@
 
 mod address;
 
-use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
 use std::str::FromStr;
@@ -16,14 +15,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, WeakShared};
+use futures_util::future::{BoxFuture, WeakShared};
 use h2::client::{self, Builder, ResponseFuture, SendRequest};
 use http::uri::Authority;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Collected};
 use parking_lot::Mutex;
 use porch_fn_grpc::{
-    Cork, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, Side, silence,
+    Cork, Ended, Incoming, MAX_ANSWER_FRAME_BYTES, MAX_ANSWER_HEADER_LIST_BYTES, Outgoing, silence,
 };
 use porch_fn_tls::Connector;
 use tokio::time::timeout;
@@ -88,39 +87,32 @@ pub enum ConnectError {
 /// A peer's address and its connection, if there is one.
 #[derive(Debug)]
 pub struct Connection {
-    /// `host:port`, or the path of a Unix socket for the log.
-    address: Arc<str>,
-    unix: Option<Arc<Path>>,
+    peer: Arc<Peer>,
     origin: Uri,
-    options: Options,
-    tls: Option<Connector>,
+    /// When cancelled, the connection and its calls end, and it is never dialled again.
+    end: CancellationToken,
     /// The TLS error that was logged last, without digits. The peer is dialled repeatedly, and a
     /// repeated error is logged once.
     logged: Mutex<Option<String>>,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Idle,
-    /// Weak, because the calls that wait for the dial own it. A dial that no call polls would time
-    /// out and fail the next call.
-    Dialing(WeakShared<Dial>),
-    Up(Sender),
-    Closed,
+/// What a dial needs.
+#[derive(Debug)]
+struct Peer {
+    /// `host:port`, or the path of a Unix socket for the log.
+    address: Arc<str>,
+    unix: Option<Arc<Path>>,
+    tls: Option<Connector>,
+    options: Options,
 }
 
-type Dial = BoxFuture<'static, Result<Sender, ConnectError>>;
-
-impl State {
-    /// The dial in progress, if any call waits for it.
-    fn dialing(&self) -> Option<Shared<Dial>> {
-        match self {
-            State::Dialing(dialing) => dialing.upgrade(),
-            State::Idle | State::Up(_) | State::Closed => None,
-        }
-    }
+#[derive(Debug, Default)]
+struct State {
+    up: Option<Sender>,
+    /// Weak, because the calls that wait for the dial own it. A dial that no call polls would time
+    /// out and fail the next call.
+    dialing: Option<WeakShared<BoxFuture<'static, Result<Sender, ConnectError>>>>,
 }
 
 /// A handle on a connection.
@@ -130,11 +122,9 @@ pub struct Sender {
     status: Arc<Status>,
 }
 
-/// What the task of a connection and its callers tell each other.
+/// What the task of a connection has found out.
 #[derive(Debug, Default)]
 struct Status {
-    /// When cancelled, the connection and its calls end.
-    end: CancellationToken,
     /// The connection takes no more requests.
     is_closed: AtomicBool,
     /// The peer did not answer a ping.
@@ -153,17 +143,20 @@ impl Connection {
     ) -> Result<Self, AddressError> {
         let address = address.into();
         let origin = origin(if tls.is_some() { "https" } else { "http" }, &address)?;
-        let (logged, state) = (Mutex::default(), Mutex::default());
-        Ok(Self { address, unix: None, origin, options, tls, logged, state })
+        Ok(Self::of(Peer { address, unix: None, tls, options }, origin))
     }
 
     /// A connection to a Unix socket, not dialled yet.
     pub fn unix(path: impl Into<Arc<Path>>, options: Options) -> Self {
         // The name that gRPC libraries send for Unix sockets.
-        let origin = Uri::from_static("http://localhost/");
-        let (path, logged, state) = (path.into(), Mutex::default(), Mutex::default());
+        let (origin, path) = (Uri::from_static("http://localhost/"), path.into());
         let address = path.to_string_lossy().into();
-        Self { address, unix: Some(path), origin, options, tls: None, logged, state }
+        Self::of(Peer { address, unix: Some(path), tls: None, options }, origin)
+    }
+
+    fn of(peer: Peer, origin: Uri) -> Self {
+        let (peer, end) = (Arc::new(peer), CancellationToken::new());
+        Self { peer, origin, end, logged: Mutex::default(), state: Mutex::default() }
     }
 
     /// A connection to `address` whose requests carry `authority`. This is for a Service that is
@@ -187,19 +180,18 @@ impl Connection {
 
     /// Whether a connection is up. It may break before the next request.
     pub fn is_up(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up(sender) if !sender.is_closed())
+        self.state.lock().up.as_ref().is_some_and(|up| !up.is_closed())
     }
 
     /// Whether the connection was lost and has not been dialled again.
     pub fn is_lost(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up(sender) if sender.is_closed())
+        self.state.lock().up.as_ref().is_some_and(Sender::is_closed)
     }
 
     /// Ends the connection and its calls at once. It is never dialled again.
     pub fn close(&self) {
-        if let State::Up(sender) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
-            sender.status.end.cancel();
-        }
+        self.end.cancel();
+        *self.state.lock() = State::default();
     }
 
     /// Returns the handle of the connection. Dials if there is none; concurrent calls share the
@@ -208,29 +200,27 @@ impl Connection {
         let dialing = {
             let mut state = self.state.lock();
             match &*state {
-                State::Up(sender) if !sender.is_closed() => return Ok(sender.clone()),
-                State::Closed => return Err(ConnectError::Closed),
-                State::Up(_) | State::Idle | State::Dialing(_) => {}
+                State { up: Some(up), .. } if !up.is_closed() => return Ok(up.clone()),
+                State { dialing: Some(dialing), .. } => dialing.upgrade(),
+                State { dialing: None, .. } => None,
             }
-            state.dialing().unwrap_or_else(|| {
-                let dial = dial(self.address.clone(), self.unix.clone(), self.tls.clone(), self.options);
-                let dialing = timeout(self.options.connect_timeout, dial)
+            .unwrap_or_else(|| {
+                let dial = dial(Arc::clone(&self.peer), self.end.clone());
+                let dialing = timeout(self.peer.options.connect_timeout, dial)
                     .map(|dialed| dialed.unwrap_or(Err(ConnectError::Timeout)))
                     .boxed()
                     .shared();
-                // `downgrade` returns `Some` here, because the dial was not polled yet.
-                *state = dialing.downgrade().map_or(State::Idle, State::Dialing);
+                *state = State { up: None, dialing: dialing.downgrade() };
                 dialing
             })
         };
-        let dialed = dialing.clone().await;
+        let dialed = self.end.run_until_cancelled(dialing.clone()).await;
+        let dialed = dialed.unwrap_or(Err(ConnectError::Closed));
         let mut state = self.state.lock();
-        if let State::Closed = &*state {
-            return Err(ConnectError::Closed);
-        }
         // Only the current dial may change the state: this dial may be an older one.
-        if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
-            *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
+        let current = state.dialing.as_ref().and_then(WeakShared::upgrade);
+        if current.is_some_and(|current| current.ptr_eq(&dialing)) {
+            *state = State { up: dialed.clone().ok(), dialing: None };
             drop(state);
             self.log_tls(&dialed);
         }
@@ -249,7 +239,7 @@ impl Connection {
         let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
         let mut logged = self.logged.lock();
         if let Some(error) = error.filter(|_| *logged != reason) {
-            tracing::warn!(peer = %self.address, error, "TLS failed; check --tls-cert and --tls-client-ca");
+            tracing::warn!(peer = %self.peer.address, error, "TLS failed; check --tls-cert and --tls-client-ca");
         }
         *logged = reason;
     }
@@ -323,13 +313,8 @@ fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
     origin.build().map_err(|_| error())
 }
 
-async fn dial(
-    address: Arc<str>,
-    unix: Option<Arc<Path>>,
-    tls: Option<Connector>,
-    options: Options,
-) -> Result<Sender, ConnectError> {
-    let cork = Cork::new(connect(&address, unix, tls, options).await?, Side::Client);
+async fn dial(peer: Arc<Peer>, end: CancellationToken) -> Result<Sender, ConnectError> {
+    let cork = Cork::client(connect(&peer).await?);
     let handshake = Builder::new()
         .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .max_frame_size(MAX_ANSWER_FRAME_BYTES)
@@ -341,9 +326,9 @@ async fn dial(
         .handshake(cork.clone());
     let (requests, connection) = handshake.await.map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
     let status = Arc::<Status>::default();
-    let span = tracing::debug_span!("connection", peer = %address);
+    let span = tracing::debug_span!("connection", peer = %peer.address);
     // The task ends when the last handle is dropped and all calls are done.
-    tokio::spawn(run(connection, cork, options.ping, Arc::clone(&status)).instrument(span));
+    tokio::spawn(run(connection, cork, peer.options.ping, end, Arc::clone(&status)).instrument(span));
     Ok(Sender { requests, status })
 }
 
@@ -352,24 +337,23 @@ async fn run(
     mut connection: client::Connection<Cork, Outgoing>,
     cork: Cork,
     ping: Option<(Duration, Duration)>,
+    end: CancellationToken,
     status: Arc<Status>,
 ) {
     let silent = silence(&cork, connection.ping_pong(), ping);
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
-        ended = poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context))) => {
-            match ended {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "connection ended"),
-                Err(flood) => tracing::warn!("connection ended: {flood}"),
-            }
-        }
+        ended = cork.drive(|context| connection.as_mut().poll(context)) => match ended {
+            Ok(()) => {}
+            Err(flood @ Ended::Flood) => tracing::warn!("connection ended: {flood}"),
+            Err(error) => tracing::debug!(%error, "connection ended"),
+        },
         () = silent => {
             tracing::debug!("connection ended: no answer to a ping");
             status.is_silent.store(true, Ordering::Release);
         }
-        () = status.end.cancelled() => {}
+        () = end.cancelled() => {}
     }
     status.is_closed.store(true, Ordering::Release);
 }

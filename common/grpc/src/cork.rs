@@ -5,9 +5,10 @@
 //! connection writes while it is polled, and writes it when the connection has nothing more to do.
 //!
 //! It also is where a connection's share of the thread ends: after a [`SLICE`], other tasks run first.
-//! And it ends a peer that floods ([`Flood`]).
+//! And it ends a peer that floods ([`Ended::Flood`]).
 
 use std::fmt::Debug;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -44,21 +45,18 @@ const FRAME_WEIGHT: usize = 5 * 1024;
 /// A byte of compressed headers counts as many: it may stand for a field of 72 bytes in memory.
 const HEADERS_WEIGHT: usize = 32;
 
-/// Which side of the connection this process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The peer begins with HTTP/2's preface.
-    Server,
-    /// This process does.
-    Client,
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The peer sends too many frames that carry no call.
+    #[error(
+        "the peer changed its settings more than 20 times, or sent 1,000 control frames without a call, in 10 s"
+    )]
+    Flood,
+    /// HTTP/2 or the stream below it failed.
+    #[error(transparent)]
+    Http2(#[from] h2::Error),
 }
-
-/// The peer sends too many frames that carry no call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the peer changed its settings more than 20 times, or sent 1,000 control frames without a call, in 10 s"
-)]
-pub struct Flood;
 
 /// A byte stream with buffers. A connection has one handle, whose flush does nothing. The task that
 /// polls the connection has another, by which it writes what the connection has left.
@@ -89,14 +87,19 @@ struct Buffers {
 // === impl Cork ===
 
 impl Cork {
-    /// Puts buffers before `stream`.
-    pub fn new(stream: Box<dyn Stream>, side: Side) -> Self {
+    /// Puts buffers before the stream of a client. It may send as many headers as it likes: each one
+    /// begins or ends a call.
+    pub fn server(stream: Box<dyn Stream>) -> Self {
+        Self::new(stream, PREFACE, 0, u32::MAX)
+    }
+
+    /// Puts buffers before the stream to a server.
+    pub fn client(stream: Box<dyn Stream>) -> Self {
+        Self::new(stream, 0, PREFACE, 0)
+    }
+
+    fn new(stream: Box<dyn Stream>, incoming: usize, outgoing: usize, headers: u32) -> Self {
         let now = Instant::now();
-        let (incoming, outgoing, headers) = match side {
-            // A client may send as many headers as it likes: each one begins or ends a call.
-            Side::Server => (PREFACE, 0, u32::MAX),
-            Side::Client => (0, PREFACE, 0),
-        };
         Self(Arc::new(Mutex::new(Buffers {
             stream,
             unread: BytesMut::new(),
@@ -115,15 +118,20 @@ impl Cork {
     /// Polls a connection, and then writes what it has left, unless it has ended or has more to do.
     ///
     /// # Errors
-    /// The peer floods the connection, which then reads nothing more.
-    pub fn poll<T>(
+    /// The connection's, or the peer floods the connection, which then reads nothing more.
+    pub async fn drive<T>(
         &self,
-        context: &mut Context<'_>,
-        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<Result<T, Flood>> {
-        if let Poll::Ready(ready) = poll(context) {
-            return Poll::Ready(Ok(ready));
-        }
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, h2::Error>>,
+    ) -> Result<T, Ended> {
+        poll_fn(|context| match poll(context) {
+            Poll::Ready(ended) => Poll::Ready(ended.map_err(Ended::Http2)),
+            Poll::Pending => self.write(context),
+        })
+        .await
+    }
+
+    /// Writes what the connection has left, and ends its slice.
+    fn write<T>(&self, context: &mut Context<'_>) -> Poll<Result<T, Ended>> {
         let mut buffers = self.0.lock();
         if buffers.left > 0 {
             buffers.left = SLICE;
@@ -143,7 +151,7 @@ impl Cork {
             buffers.error = Some(error);
             context.waker().wake_by_ref();
         }
-        if buffers.is_flooded { Poll::Ready(Err(Flood)) } else { Poll::Pending }
+        if buffers.is_flooded { Poll::Ready(Err(Ended::Flood)) } else { Poll::Pending }
     }
 
     /// When the last bytes arrived.
@@ -191,7 +199,7 @@ impl Buffers {
             }
             let had = buffer.filled().len();
             // Only what is inside of a frame is passed on before it is counted.
-            let payload = self.incoming.until_header();
+            let payload = self.incoming.skip;
             let read = if buffer.remaining().min(payload) >= READ {
                 pin!((&mut self.stream).take(payload as u64)).poll_read(context, buffer)
             } else {
@@ -202,9 +210,7 @@ impl Buffers {
                 self.unread = BytesMut::new();
                 return read;
             }
-            if buffer.filled().len() > had || !self.unread.is_empty() {
-                self.read_at = Instant::now();
-            }
+            self.read_at = Instant::now();
             self.count(&buffer.filled()[had..]);
         }
         let unread = std::mem::take(&mut self.unread);
@@ -301,8 +307,6 @@ impl AsyncWrite for Cork {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use proptest::prelude::*;
     use tokio::io::{AsyncWriteExt as _, duplex};
     use tokio_test::io::Builder;
@@ -312,15 +316,14 @@ mod tests {
     /// Polls `connection` to its end, like the task of a connection.
     async fn run<F: Future>(cork: &Cork, connection: F) -> F::Output {
         let mut connection = std::pin::pin!(connection);
-        let ended = poll_fn(|context| cork.poll(context, |context| connection.as_mut().poll(context)));
-        ended.await.expect("no flood")
+        cork.drive(|context| connection.as_mut().poll(context).map(Ok)).await.expect("no flood")
     }
 
     #[tokio::test]
     async fn small_writes_of_one_poll_are_one_write() {
         // The mock accepts exactly these reads and writes.
         let mock = Builder::new().read(b"go").write(b"abc").read(b"on").write(b"d").build();
-        let cork = Cork::new(Box::new(mock), Side::Server);
+        let cork = Cork::server(Box::new(mock));
         let mut corked = cork.clone();
         run(&cork, async {
             let mut buffer = [0; 2];
@@ -339,7 +342,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_of_a_flush_reaches_the_connection() {
         let mock = Builder::new().write_error(io::ErrorKind::TimedOut.into()).wait(MINUTE).build();
-        let cork = Cork::new(Box::new(mock), Side::Server);
+        let cork = Cork::server(Box::new(mock));
         let mut corked = cork.clone();
         let error = run(&cork, async {
             corked.write_all(b"a").await.unwrap();
@@ -363,7 +366,7 @@ mod tests {
                     tokio::io::copy(&mut reader, &mut writer).await.unwrap();
                     writer.shutdown().await.unwrap();
                 };
-                let cork = Cork::new(Box::new(ours), Side::Server);
+                let cork = Cork::server(Box::new(ours));
                 let (mut reader, mut writer) = tokio::io::split(cork.clone());
                 let write = async {
                     let mut rest = &sent[..];

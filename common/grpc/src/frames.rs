@@ -37,8 +37,8 @@ pub(crate) struct Frames {
     /// The header of the next frame, as far as it is here.
     header: [u8; HEADER],
     filled: usize,
-    /// Bytes until the next header.
-    skip: usize,
+    /// Bytes until the next header, which are all payload of one frame.
+    pub(crate) skip: usize,
 }
 
 /// What a frame is to those who count.
@@ -70,11 +70,6 @@ impl Frames {
     /// Begins after `skip` bytes.
     pub(crate) fn new(skip: usize) -> Self {
         Self { skip, ..Self::default() }
-    }
-
-    /// Bytes until the header of the next frame, which are all payload of one frame.
-    pub(crate) fn until_header(&self) -> usize {
-        self.skip
     }
 
     /// Follows the stream to the end of `bytes`, or to the header of a frame after which `count` asks

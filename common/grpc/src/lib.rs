@@ -21,7 +21,7 @@ mod status;
 mod streams;
 mod timeout;
 
-pub use cork::{Cork, Flood, Side};
+pub use cork::{Cork, Ended};
 pub use heartbeat::silence;
 pub use incoming::Incoming;
 pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};

@@ -9,7 +9,7 @@ mod connections;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -32,7 +32,7 @@ use tracing::Instrument;
 
 use self::connections::Connections;
 pub use crate::cork::Stream;
-use crate::cork::{Cork, Flood, Side};
+use crate::cork::{Cork, Ended};
 use crate::heartbeat::silence;
 use crate::listen::Listener;
 use crate::outgoing::Outgoing;
@@ -104,7 +104,7 @@ pub async fn serve<H, F>(
 {
     let mut connections = JoinSet::new();
     let stop = CancellationToken::new();
-    let mut open = Connections::new(options.max_connections);
+    let mut connected = Connections { limit: options.max_connections, open: Vec::new() };
     let refusals = Arc::new(Refusals::default());
     loop {
         let accepted = tokio::select! {
@@ -114,7 +114,7 @@ pub async fn serve<H, F>(
         };
         match accepted {
             Ok((stream, peer)) => {
-                if !open.make_room() {
+                if !connected.make_room() {
                     if refusals.may_log("busy".to_owned()) {
                         tracing::warn!(%peer, "refused a connection: all --max-connections connections have calls");
                     }
@@ -127,24 +127,24 @@ pub async fn serve<H, F>(
                 let served = async move {
                     // A connection cannot be drained before its preface, so it ends at once.
                     match watched.ending.run_until_cancelled(admit(stream, accept)).await {
-                        Some(Ok(Some(stream))) => {
-                            if let Err(flood) = connection(stream, options, watched, handler).await
-                                && refusals.may_log("flood".to_owned())
-                            {
+                        Some(Ok(Some(stream))) => match connection(stream, options, watched, handler).await {
+                            Err(flood @ Ended::Flood) if refusals.may_log("flood".to_owned()) => {
                                 tracing::warn!(%peer, "ended a connection: {flood}");
                             }
-                        }
+                            Err(error) => tracing::debug!(%error, "connection ended"),
+                            Ok(()) => {}
+                        },
                         Some(Ok(None)) | None => {}
                         Some(Err(error)) => refusals.log_tls(peer, &error),
                     }
                 };
-                open.push(activity);
+                connected.open.push(activity);
                 connections.spawn(served.instrument(span));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 // Most likely no file descriptors are left, so close the idle connections.
-                open.end_idle();
+                connected.end_idle();
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -158,10 +158,7 @@ impl Listener {
     /// Accepts a connection. Returns its peer, which has no address if it is a Unix socket.
     async fn accept(&self) -> io::Result<(Either<TcpStream, UnixStream>, SocketAddr)> {
         match self {
-            Self::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                Ok((Either::Left(stream), peer))
-            }
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| (Either::Left(stream), peer)),
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Either::Right(stream), (Ipv4Addr::LOCALHOST, 0).into()))
@@ -226,7 +223,7 @@ async fn connection<H, F>(
     options: Options,
     activity: Arc<Activity>,
     handler: H,
-) -> Result<(), Flood>
+) -> Result<(), Ended>
 where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
@@ -234,46 +231,33 @@ where
     // The age is random, so that connections that were opened together do not end together.
     let age = options.max_age.map_or(Duration::MAX, |age| spread(age, 0.9..1.1));
     let mut must_end = pin!(timeout(age, activity.ending.cancelled()));
-    let cork = Cork::new(stream, Side::Server);
+    let cork = Cork::server(stream);
     // In a block of its own, because the task keeps room for each variable of its scope.
     let mut connection = {
         let handshake = timeout(KEEP_ALIVE, handshake(&cork, options));
         let connected = activity.ending.run_until_cancelled(handshake).await;
         let Some(Ok(connected)) = connected else { return Ok(()) };
-        match connected? {
-            Ok(connection) => connection,
-            Err(error) => {
-                log_end(&error);
-                return Ok(());
-            }
-        }
+        connected?
     };
     let mut silent = pin!(silence(&cork, connection.ping_pong(), Some((KEEP_ALIVE, PING_TIMEOUT))));
     let mut ending_since = None;
     loop {
-        let accept = poll_fn(|context| cork.poll(context, |context| connection.poll_accept(context)));
         tokio::select! {
             biased;
-            accepted = accept => {
-                match accepted {
-                    Ok(Some(Ok((request, reply)))) => {
-                        // Boxed, because a spawn moves its future several times.
-                        let answer = Box::pin(handler(request.map(Incoming)));
-                        tokio::spawn(respond(answer, reply, Open::new(&activity)));
-                    }
-                    Ok(Some(Err(error))) => {
-                        log_end(&error);
-                        return Ok(());
-                    }
-                    Ok(None) => return Ok(()),
-                    Err(flood) => {
-                        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                        // Writes the GOAWAY, if the peer has room for it.
-                        let _ = poll_fn(|context| cork.poll(context, |context| connection.poll_closed(context))).await;
-                        return Err(flood);
-                    }
+            accepted = cork.drive(|context| connection.poll_accept(context).map(Option::transpose)) => match accepted {
+                Ok(Some((request, reply))) => {
+                    // Boxed, because a spawn moves its future several times.
+                    let answer = Box::pin(handler(request.map(Incoming)));
+                    tokio::spawn(respond(answer, reply, Open::new(&activity)));
                 }
-            }
+                Err(Ended::Flood) => {
+                    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                    // Writes the GOAWAY, if the peer has room for it.
+                    let _ = cork.drive(|context| connection.poll_closed(context)).await;
+                    return Err(Ended::Flood);
+                }
+                ended => return ended.map(drop),
+            },
             _ = &mut must_end, if ending_since.is_none() => {
                 connection.graceful_shutdown();
                 ending_since = Some(Instant::now());
@@ -284,15 +268,11 @@ where
     }
 }
 
-fn log_end(error: &h2::Error) {
-    tracing::debug!(%error, "connection ended");
-}
-
 /// Completes when the peer's preface has arrived.
 async fn handshake(
     cork: &Cork,
     Options { max_frame_bytes, max_streams, .. }: Options,
-) -> Result<Result<Connection<Cork, Outgoing>, h2::Error>, Flood> {
+) -> Result<Connection<Cork, Outgoing>, Ended> {
     let mut handshake = pin!(
         Builder::new()
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
@@ -305,5 +285,5 @@ async fn handshake(
             .max_local_error_reset_streams(None)
             .handshake(cork.clone())
     );
-    poll_fn(|context| cork.poll(context, |context| handshake.as_mut().poll(context))).await
+    cork.drive(|context| handshake.as_mut().poll(context)).await
 }

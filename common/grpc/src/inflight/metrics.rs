@@ -1,26 +1,18 @@
 //! The metrics of bytes in flight. They are read at each scrape.
 
 use std::fmt::Error;
-use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 
 use super::Inflight;
 
 /// Values of the label `reason`, in the order of [`super::Why`].
 const REASONS: [&str; 4] = ["limit", "share", "answer", "slow"];
-
-impl Inflight {
-    /// Registers the metrics of held bytes, limit and refusals in `registry`.
-    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
-        registry.register_collector(Box::new(Arc::clone(self)));
-    }
-}
 
 impl Collector for Inflight {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {

@@ -9,17 +9,13 @@ use crate::streams::Activity;
 /// activity.
 #[derive(Debug)]
 pub(super) struct Connections {
-    limit: usize,
-    open: Vec<Arc<Activity>>,
+    pub(super) limit: usize,
+    pub(super) open: Vec<Arc<Activity>>,
 }
 
 // === impl Connections ===
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { limit, open: Vec::new() }
-    }
-
     /// Makes room for one more connection. Returns false when all are busy.
     pub(super) fn make_room(&mut self) -> bool {
         if self.open.len() < self.limit {
@@ -39,10 +35,5 @@ impl Connections {
         let Some((_, activity)) = idle.min_by_key(|(since, _)| *since) else { return false };
         activity.ending.cancel();
         true
-    }
-
-    /// Adds a connection.
-    pub(super) fn push(&mut self, activity: Arc<Activity>) {
-        self.open.push(activity);
     }
 }
