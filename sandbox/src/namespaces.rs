@@ -42,7 +42,8 @@ pub fn enter(more: CloneFlags) -> Result<(), SandboxError> {
             .and_then(|()| map("gid_map", format!("0 {gid} 1")))
             .map_err(step("map its user"))?;
     }
-    mount::<str, str, str, str>(None, "/", None, MsFlags::MS_PRIVATE | MsFlags::MS_REC, None).map_err(step("make mounts private"))
+    mount::<str, str, str, str>(None, "/", None, MsFlags::MS_PRIVATE | MsFlags::MS_REC, None)
+        .map_err(step("make mounts private"))
 }
 
 /// Changes from root to the user and group [`UNPRIVILEGED`], for good.

@@ -269,9 +269,7 @@ fn is_private(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
         Ok(IpAddr::V6(address)) => address.is_loopback(),
-        Err(_) => {
-            host == "localhost" || matches!(host.rsplit_once('.'), Some((_, "local" | "localhost")))
-        }
+        Err(_) => host == "localhost" || matches!(host.rsplit_once('.'), Some((_, "local" | "localhost"))),
     }
 }
 
