@@ -10,7 +10,7 @@ use porch_fn_tests::process::figure;
 use porch_fn_tests::raw::hpack::encode;
 use porch_fn_tests::raw::{Habits, INITIAL_WINDOW_SIZE, Seen, Stream, Wire, call_of, data, headers, message};
 use rustix::process::Signal;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::super::wire::floods;
 use super::super::wire::rows::assert_end_is_graceful;
@@ -76,32 +76,6 @@ async fn answers_that_nobody_reads_are_dropped_after_a_minute() {
         let large = format!("kind: ResourceList\n{}", "#".repeat(500_000));
         let answer = Client::new(target.address).call(OTHER, large.clone()).await;
         assert_eq!(answer.output(), large.as_bytes());
-    }))
-    .await;
-}
-
-/// N8: a burst of large messages.
-#[tokio::test]
-#[ignore = "minutes; tests/run nightly runs it"]
-async fn memory_of_a_burst_is_given_back() {
-    join_all(KINDS.map(async |kind| {
-        let target = Target::with(kind, &["--max-request-body-size=6291456"]).await;
-        let client = Client::new(target.address);
-        let large = format!("kind: ResourceList\n{}", "#".repeat(5 << 20));
-        let answers = join_all((0..8).map(|_| client.call(OTHER, large.clone()))).await;
-        assert!(answers.iter().all(|answer| answer.output().len() == large.len()));
-        let peak = target.usage().peak;
-        sleep(Duration::from_mins(1)).await;
-        let after = target.usage().resident;
-        figure(&format!(
-            "{kind:?}: {} MiB when idle, {} at the peak of 8 calls of 5 MiB, {} a minute later",
-            target.idle / 1024,
-            peak / 1024,
-            after / 1024
-        ));
-        // The limits of the wrapper-server are those of its static build.
-        let limit = if kind == Kind::Wrapper { target.idle + 8 * 1024 } else { target.idle * 3 / 2 };
-        assert!(after <= limit, "{kind:?}: {after} KiB, and {} when idle", target.idle);
     }))
     .await;
 }
